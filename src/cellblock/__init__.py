@@ -1,0 +1,100 @@
+"""cellblock: sandboxed, stateful IPython sessions for AI agents.
+
+The names below are loaded when they are first used, so that ``import cellblock`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cellblock.errors import (
+        CellblockError,
+        CodeExecutionError,
+        ExecutionTimeoutError,
+        InterpreterError,
+        InvalidInputError,
+        KernelDiedError,
+        LaunchError,
+        PreloadError,
+        ProtocolError,
+        StateError,
+        UnsupportedError,
+    )
+    from cellblock.executor import CodeExecutor
+    from cellblock.host import Host, Limits, Session
+    from cellblock.model import (
+        AttemptSnapshot,
+        CodeExecutionChunk,
+        CodeExecutionResult,
+        Completions,
+        ErrorInfo,
+        HistoryEntry,
+        OutputItem,
+    )
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CellblockError": "errors",
+    "CodeExecutionError": "errors",
+    "ExecutionTimeoutError": "errors",
+    "InterpreterError": "errors",
+    "InvalidInputError": "errors",
+    "KernelDiedError": "errors",
+    "LaunchError": "errors",
+    "PreloadError": "errors",
+    "ProtocolError": "errors",
+    "StateError": "errors",
+    "UnsupportedError": "errors",
+    "CodeExecutor": "executor",
+    "Host": "host",
+    "Limits": "host",
+    "Session": "host",
+    "AttemptSnapshot": "model",
+    "CodeExecutionChunk": "model",
+    "CodeExecutionResult": "model",
+    "Completions": "model",
+    "ErrorInfo": "model",
+    "HistoryEntry": "model",
+    "OutputItem": "model",
+}
+
+__all__ = [
+    "AttemptSnapshot",
+    "CellblockError",
+    "CodeExecutionChunk",
+    "CodeExecutionError",
+    "CodeExecutionResult",
+    "CodeExecutor",
+    "Completions",
+    "ErrorInfo",
+    "ExecutionTimeoutError",
+    "HistoryEntry",
+    "Host",
+    "InterpreterError",
+    "InvalidInputError",
+    "KernelDiedError",
+    "LaunchError",
+    "Limits",
+    "OutputItem",
+    "PreloadError",
+    "ProtocolError",
+    "Session",
+    "StateError",
+    "UnsupportedError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOME]

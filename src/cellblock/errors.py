@@ -1,0 +1,84 @@
+"""Everything that cellblock raises.
+
+Code of the user that fails is *data* (a result whose ``status`` is not ``success``); an exception means that cellblock
+could not do its part, or was asked for something it cannot do::
+
+    CellblockError
+    ├── InvalidInputError         an argument is wrong: what, and what would be right        (also a ValueError)
+    ├── StateError                used before start, after stop, or after a fork             (also a RuntimeError)
+    ├── UnsupportedError          this machine or this version cannot do what was asked
+    ├── LaunchError               no kernel could be started
+    │   ├── InterpreterError      the interpreter is missing, too old, or has no IPython
+    │   └── PreloadError          a module to preload failed to import
+    ├── KernelDiedError           the kernel died while it was asked something that is no cell
+    ├── ProtocolError             the other end of a wire broke the protocol
+    ├── CodeExecutionError        `CodeExecutor` only: the code failed; ``result`` has all the rest
+    └── ExecutionTimeoutError     `CodeExecutor` only: the code was stopped at its deadline  (also a TimeoutError)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cellblock.model import CodeExecutionResult
+
+
+class CellblockError(Exception):
+    """The root of all errors of cellblock."""
+
+
+class InvalidInputError(CellblockError, ValueError):
+    """An argument is wrong. The message names it and says what would be right. Nothing was changed."""
+
+
+class StateError(CellblockError, RuntimeError):
+    """The object cannot be used now: not started yet, stopped already, or carried across a fork."""
+
+
+class UnsupportedError(CellblockError):
+    """This machine, or this version of cellblock, cannot do what was asked."""
+
+
+class LaunchError(CellblockError):
+    """No kernel could be started. The message holds the cause and the last lines the process wrote."""
+
+
+class InterpreterError(LaunchError):
+    """The interpreter does not exist, is too old, or has no IPython."""
+
+
+class PreloadError(LaunchError):
+    """A module that was to be preloaded failed to import."""
+
+
+class KernelDiedError(CellblockError):
+    """The kernel died while it was asked something that has no result of its own, such as a completion."""
+
+
+class ProtocolError(CellblockError):
+    """The other end of a wire sent what the protocol does not allow (see docs/wire.md)."""
+
+
+class CodeExecutionError(CellblockError):
+    """Raised by `CodeExecutor` when the executed code fails; the message holds its traceback.
+
+    Attributes:
+        result: Everything else that is known of the execution: output so far, images, error, recovery.
+    """
+
+    def __init__(self, message: str, result: CodeExecutionResult | None = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class ExecutionTimeoutError(CellblockError, TimeoutError):
+    """Raised by `CodeExecutor` when code was stopped at its deadline. It no longer runs.
+
+    Attributes:
+        result: Everything that is known of the execution; ``result.recovery`` tells how the code was stopped.
+    """
+
+    def __init__(self, message: str, result: CodeExecutionResult | None = None) -> None:
+        super().__init__(message)
+        self.result = result

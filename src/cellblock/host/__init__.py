@@ -1,0 +1,7 @@
+"""Sessions on this machine: the trusted side. It starts zygotes by command line, never by import."""
+
+from cellblock.host.collect import Limits
+from cellblock.host.host import Host
+from cellblock.host.session import Session
+
+__all__ = ["Host", "Limits", "Session"]

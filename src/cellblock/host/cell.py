@@ -1,0 +1,202 @@
+"""One execution: what was asked, how it is to be stopped, and the result that is made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from cellblock.host.collect import Collector, save_images
+from cellblock.model import (
+    CodeExecutionChunk,
+    CodeExecutionResult,
+    ErrorInfo,
+    OutputItem,
+    Recovery,
+    Status,
+    StreamName,
+)
+from cellblock.wire.messages import Reply
+
+OnInput: TypeAlias = Callable[[str], str | Awaitable[str]]
+"""Answers `input()`: takes the prompt, returns the line. A plain function runs in a thread, as it may block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a kernel's process: what a person needs to know of it."""
+
+    cause: str
+
+
+class Cell:
+    """One execution of some code in one kernel.
+
+    Attributes:
+        ended: Set when it has ended.
+        reason: Why it is being stopped, where it is.
+        recovery: The highest rung of the ladder that was needed.
+    """
+
+    def __init__(self, code: str, on_input: OnInput | None, queue_limit: int | None) -> None:
+        """Describe an execution.
+
+        Args:
+            code: Its source.
+            on_input: Answers `input()`, or None where nobody does.
+            queue_limit: Bytes of chunks that may wait for a reader; None where nobody reads chunks.
+        """
+        self.code = code
+        self.on_input = on_input
+        self.collector: Collector | None = None
+        self.ended = asyncio.Event()
+        self._ending: Reply | Death | None = None
+        self.reason: Status | None = None
+        self.recovery: Recovery | None = None
+        self.climbing: asyncio.Task[None] | None = None
+        self.asking: asyncio.Task[None] | None = None
+        self.failure: BaseException | None = None
+        self.pause: Callable[[bool], None] = lambda _paused: None
+        self._queue_limit = queue_limit
+        self._chunks: deque[CodeExecutionChunk] = deque()
+        self._queued = 0
+        self._paused = False
+        self._changed = asyncio.Event()
+        self._began = time.perf_counter()
+        self._took = 0.0
+
+    def finish(self, ending: Reply | Death) -> None:
+        """Say that it has ended."""
+        if self._ending is None:
+            self._took = time.perf_counter() - self._began
+            self._ending = ending
+            self.ended.set()
+            self._changed.set()
+
+    # -- chunks for whoever streams ------------------------------------------------------------------------------------
+
+    @property
+    def streaming(self) -> bool:
+        """Whether somebody reads chunks."""
+        return self._queue_limit is not None
+
+    def emit(self, text: str, name: StreamName | None) -> None:
+        """Queue a chunk. Where the reader is slow the kernel has to wait, unless it is being stopped."""
+        if self._queue_limit is None or not text:
+            return
+        if self._queued >= self._queue_limit and self.reason is not None:
+            return  # the result has what is kept of it
+        self._chunks.append(CodeExecutionChunk(text, name))
+        self._queued += len(text)
+        self._changed.set()
+        if self._queued >= self._queue_limit and self.reason is None and not self._paused:
+            self._paused = True
+            self.pause(True)
+
+    def release(self) -> None:
+        """Let the kernel go on, whether or not anybody reads."""
+        if self._paused:
+            self._paused = False
+            self.pause(False)
+
+    async def next_chunk(self) -> CodeExecutionChunk | None:
+        """Return the next chunk, or None when the cell has ended and all were read."""
+        while not self._chunks:
+            if self.ended.is_set():
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        chunk = self._chunks.popleft()
+        self._queued -= len(chunk.text)
+        if self._paused and self._queued < (self._queue_limit or 0) // 2:
+            self.release()
+        return chunk
+
+    # -- the result ----------------------------------------------------------------------------------------------------
+
+    def result(self, images_dir: Path) -> CodeExecutionResult:
+        """Make the result, once it has ended."""
+        ending, collector = self._ending, self.collector
+        assert ending is not None and collector is not None
+        collector.close()
+        images: list[Path] = []
+        if collector.has_images:
+            images, notes = save_images(collector.items(), images_dir)
+            collector.notes += notes
+        items = collector.items()
+        error, status = self._error(ending)
+        if error is not None:
+            items.append(OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}"))
+        values = [item.text for item in items if item.kind == "execute_result"]
+        return CodeExecutionResult(
+            text=readable(items),
+            images=images,
+            status=status,
+            output="".join(item.text or "" for item in items if item.name == "stdout"),
+            stderr="".join(item.text or "" for item in items if item.name == "stderr"),
+            return_value=values[-1] if values else None,
+            error=error,
+            execution_count=ending.execution_count if isinstance(ending, Reply) else None,
+            duration_ms=round(self._took * 1000),
+            outputs=items,
+            truncated=collector.truncated,
+            recovery="restarted" if isinstance(ending, Death) else self.recovery,
+            spilled=collector.spilled,
+        )
+
+    def _error(self, ending: Reply | Death) -> tuple[ErrorInfo | None, Status]:
+        if isinstance(ending, Death):
+            what = f"{ending.cause}. Variables and imports are lost; the session goes on with a fresh kernel."
+            if self.reason is not None:
+                what = f"{_REASONS[self.reason]}, and {what}"
+            return ErrorInfo("KernelDied" if self.reason is None else _NAMES[self.reason], what), self.reason or "died"
+        if self.reason is not None:
+            kept = f"{_REASONS[self.reason]} ({_RUNGS[self.recovery or 'interrupted']}). Variables are kept."
+            return ErrorInfo(_NAMES[self.reason], kept, list(ending.traceback)), self.reason
+        if ending.ename is not None:
+            return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
+        return None, "success"
+
+
+_NAMES = {"timeout": "TimeoutError", "interrupted": "KeyboardInterrupt"}
+_REASONS = {"timeout": "The cell was stopped at its deadline", "interrupted": "The cell was interrupted"}
+_RUNGS = {
+    "interrupted": "by an interrupt",
+    "interrupted_twice": "by a second interrupt",
+    "killed_children": "by killing the processes it had started",
+}
+
+
+def readable(items: list[OutputItem]) -> str | None:
+    """Return what a reader of plain text sees of some outputs, without empty lines around it; None for no outputs."""
+    text: list[str] = []
+    for item in items:
+        if not item.text:
+            continue
+        # Streams go on where they were; a displayed value and a traceback start on a line of their own.
+        if item.kind != "stream" and text and not text[-1].endswith("\n"):
+            text.append("\n")
+        text.append(item.text if item.kind == "stream" else f"{item.text}\n")
+    if not text:
+        return None
+    joined = "".join(text)
+    if "\r" in joined:
+        joined = overwrite(joined)
+    return joined.strip("\n").rstrip()
+
+
+def overwrite(text: str) -> str:
+    """Return text as a terminal shows it: a carriage return goes back to the start of the line, as progress bars do."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    for number, line in enumerate(lines):
+        if "\r" not in line:
+            continue
+        shown = ""
+        for piece in line.split("\r"):
+            shown = piece + shown[len(piece) :]
+        lines[number] = shown
+    return "\n".join(lines)

@@ -1,0 +1,343 @@
+"""Gathers what a cell shows, within bounds, and makes the result of it.
+
+Text is kept up to a limit from its beginning and its end; what lies between is dropped, or written to a file on request.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellblock.model import OutputItem, StreamName
+from cellblock.host.spill import Spill
+from cellblock.wire.messages import Display
+
+_BLOCK = 64 * 1024
+_OVERHEAD = 128  # what an entry costs beside its text
+_PNG = b"\x89PNG\r\n\x1a\n"
+_TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/svg+xml")
+_READABLE = ("text/plain", "text/markdown", "text/latex", "text/html")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of what a cell shows is kept in memory.
+
+    Attributes:
+        text: Bytes of printed text: half from the beginning, half from the end.
+        value: Bytes of one value of a MIME bundle.
+        values: Bytes of all values of a cell.
+        displays: Number of displayed values of a cell.
+        queue: Bytes that may wait for whoever reads `stream()` before the kernel has to wait.
+    """
+
+    text: int = 2 * 1024 * 1024
+    value: int = 16 * 1024 * 1024
+    values: int = 24 * 1024 * 1024
+    displays: int = 1000
+    queue: int = 4 * 1024 * 1024
+
+
+class _Text:
+    """A run of text of one stream."""
+
+    __slots__ = ("data", "name")
+
+    def __init__(self, name: StreamName, data: bytes) -> None:
+        self.name = name
+        self.data = bytearray(data)
+
+
+class _Gap:
+    """Where something was left out."""
+
+    __slots__ = ()
+
+
+_Entry = _Text | OutputItem | _Gap
+
+
+class Collector:
+    """The output of one cell.
+
+    Attributes:
+        truncated: Whether something was left out.
+        spilled: Files that hold what was left out, and all around it.
+    """
+
+    def __init__(self, limits: Limits, spill_dir: Path | None = None) -> None:
+        self._limits = limits
+        self._spill_dir = spill_dir
+        self._spill = Spill(spill_dir, "text/plain")
+        self.truncated = False
+        self.spilled: list[Path] = []
+        self.notes: list[str] = []
+        self._parts: dict[str, _Value] = {}
+        self._clear_next = False
+        self._start()
+
+    def _start(self) -> None:
+        self._head: list[_Entry] = []
+        self._tail: deque[_Text] = deque()
+        self._head_room = self._limits.text // 2
+        self._tail_size = 0
+        self._dropped = 0
+        self._values_room = self._limits.values
+        self._displays = 0
+
+    @property
+    def has_images(self) -> bool:
+        """Whether there may be images among what was shown."""
+        return self._displays > 0
+
+    def clear(self, wait: bool) -> None:
+        """Forget everything shown so far; with ``wait``, when the next output comes."""
+        if wait:
+            self._clear_next = True
+        else:
+            self._clear_next = False
+            self._start()
+
+    def add_text(self, name: StreamName, data: bytes) -> None:
+        """Take text that was written to a stream."""
+        self._before_output()
+        self._spill.write(data)
+        if self._head_room > 0:
+            data = self._add_to_head(name, data)
+        if data:
+            self._add_to_tail(name, data)
+
+    def _before_output(self) -> None:
+        if self._clear_next:
+            self.clear(wait=False)
+
+    def _add_to_head(self, name: StreamName, data: bytes) -> bytes:
+        taken = data[: self._head_room]
+        last = self._head[-1] if self._head else None
+        if isinstance(last, _Text) and last.name == name:
+            last.data += taken
+        else:
+            self._head.append(_Text(name, taken))
+            self._head_room -= _OVERHEAD
+        self._head_room -= len(taken)
+        if self._head_room <= 0:
+            self._head_room = 0
+            self._head.append(_Gap())
+        return data[len(taken) :]
+
+    def _add_to_tail(self, name: StreamName, data: bytes) -> None:
+        last = self._tail[-1] if self._tail else None
+        if last is not None and last.name == name and len(last.data) < _BLOCK:
+            last.data += data
+        else:
+            self._tail.append(_Text(name, data))
+            self._tail_size += _OVERHEAD
+        self._tail_size += len(data)
+        while self._tail_size - len(self._tail[0].data) - _OVERHEAD >= self._limits.text // 2:
+            if not self._dropped:
+                self._spill.begin(entry.data for entry in (*self._head, *self._tail) if isinstance(entry, _Text))
+            oldest = self._tail.popleft()
+            self._tail_size -= len(oldest.data) + _OVERHEAD
+            self._dropped += len(oldest.data)
+            self.truncated = True
+
+    def add_part(self, mime: str, data: bytes) -> None:
+        """Take a piece of a value that is too large for one frame."""
+        value = self._parts.get(mime)
+        if value is None:
+            if len(self._parts) >= 64:
+                self.truncated = True
+                return
+            value = self._parts[mime] = _Value(
+                min(self._limits.value, self._values_room), Spill(self._spill_dir, mime)
+            )
+        self.truncated |= value.add(data)
+
+    def add_display(self, message: Display) -> OutputItem | None:
+        """Take a MIME bundle.
+
+        Returns:
+            The output it made or changed, or None where there was no room for it.
+        """
+        self._before_output()
+        data: dict[str, str | bytes] = {}
+        size = 0
+        for mime, raw in self._values_of(message):
+            if len(raw) > self._values_room - size:
+                self.truncated = True
+                continue
+            size += len(raw)
+            data[mime] = raw.decode("utf-8", "replace") if _is_text(mime) else raw
+        self._drop_parts()
+        kind = "execute_result" if message.kind == "execute_result" else "display_data"
+        item = OutputItem(
+            kind, text=_readable(data), data=data, metadata=message.metadata, display_id=message.display_id
+        )
+        if message.kind == "update_display_data" and self._replace(item):
+            return item
+        if self._displays >= self._limits.displays:
+            self.truncated = True
+            return None
+        self._displays += 1
+        self._values_room -= size
+        # A value shown after the text's head is full belongs behind the gap, but must not be dropped with the tail.
+        self._head.append(item)
+        return item
+
+    def _values_of(self, message: Display) -> Iterator[tuple[str, bytes]]:
+        yield from message.data.items()
+        for mime in message.parts:
+            value = self._parts.pop(mime, None)
+            if value is None:
+                continue
+            data = value.finish()
+            self._note(value.spill)
+            # Half an image is none.
+            if not value.cut or _is_text(mime):
+                yield mime, data
+
+    def _replace(self, item: OutputItem) -> bool:
+        found = False
+        for index, entry in enumerate(self._head):
+            if isinstance(entry, OutputItem) and entry.display_id == item.display_id is not None:
+                kept = OutputItem(entry.kind, item.text, None, item.data, item.metadata, item.display_id)
+                self._values_room += _size(entry.data) - _size(item.data)
+                self._head[index] = kept
+                found = True
+        return found
+
+    def close(self) -> None:
+        """Close what is open, and gather what there is to say of it."""
+        self._drop_parts()
+        self._note(self._spill)
+        self._spill = Spill(None, "text/plain")
+
+    def _drop_parts(self) -> None:
+        for value in self._parts.values():
+            value.finish()
+            self._note(value.spill)
+        self._parts.clear()
+
+    def _note(self, spill: Spill) -> None:
+        spill.close()
+        if spill.path is not None:
+            self.spilled.append(spill.path)
+        if spill.problem is not None:
+            self.notes.append(spill.problem)
+
+    def items(self) -> list[OutputItem]:
+        """Return the outputs in order; runs of text are one output each."""
+        self.close()
+        texts: list[tuple[StreamName, bytearray] | OutputItem] = []
+
+        def add(name: StreamName, data: bytes | bytearray) -> None:
+            if texts and not isinstance(texts[-1], OutputItem) and texts[-1][0] == name:
+                texts[-1][1].extend(data)
+            elif data:
+                texts.append((name, bytearray(data)))
+
+        for entry in self._head:
+            if isinstance(entry, OutputItem):
+                texts.append(entry)
+            elif isinstance(entry, _Text):
+                add(entry.name, entry.data)
+            else:
+                if self._dropped:
+                    last = self._tail[0].name
+                    add(last, f"\n… {self._dropped:,} bytes of output left out …\n".encode())
+                for block in self._tail:
+                    add(block.name, block.data)
+        for note in self.notes:
+            add("stderr", f"{note}\n".encode())
+        return [
+            entry
+            if isinstance(entry, OutputItem)
+            else OutputItem("stream", entry[1].decode("utf-8", "replace"), name=entry[0])
+            for entry in texts
+        ]
+
+
+class _Value:
+    """One large value as it arrives: kept up to a limit, from its beginning and its end."""
+
+    def __init__(self, limit: int, spill: Spill) -> None:
+        self._limit = max(limit, 0)
+        self._data = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._dropped = 0
+        self.spill = spill
+
+    @property
+    def cut(self) -> bool:
+        """Whether something of it was left out."""
+        return self._dropped > 0
+
+    def add(self, data: bytes) -> bool:
+        """Take a piece; return whether something had to be left out."""
+        self.spill.write(data)
+        half = self._limit // 2
+        room = half - len(self._data)
+        if room > 0:
+            self._data += data[:room]
+            data = data[room:]
+        if data:
+            self._tail.append(data)
+            self._tail_size += len(data)
+        while self._tail_size > half and self._tail:
+            if not self._dropped:
+                self.spill.begin((self._data, *self._tail))
+            oldest = self._tail.popleft()
+            self._tail_size -= len(oldest)
+            self._dropped += len(oldest)
+        return self.cut
+
+    def finish(self) -> bytes:
+        """Return what was kept."""
+        gap = f"\n… {self._dropped:,} bytes left out …\n".encode() if self._dropped else b""
+        return b"".join((bytes(self._data), gap, *self._tail))
+
+
+def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], list[str]]:
+    """Write the PNG images among some outputs to files.
+
+    Returns:
+        The paths, and a note for each image that could not be written.
+    """
+    paths: list[Path] = []
+    notes: list[str] = []
+    for item in items:
+        data = item.data.get("image/png")
+        if not isinstance(data, bytes) or not data.startswith(_PNG):
+            continue
+        path = directory / f"{uuid.uuid4().hex[:8]}.png"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            with open(path, "xb") as file:
+                file.write(data)
+        except OSError as error:
+            notes.append(f"[cellblock] an image could not be saved in {directory}: {error.strerror}")
+            continue
+        paths.append(path)
+    return paths, notes
+
+
+def _is_text(mime: str) -> bool:
+    return mime.startswith(_TEXT_TYPES) or mime.endswith(("json", "xml"))
+
+
+def _readable(data: Mapping[str, str | bytes]) -> str | None:
+    for mime in _READABLE:
+        value = data.get(mime)
+        if isinstance(value, str):
+            return value
+    return None
+
+
+def _size(data: Mapping[str, str | bytes]) -> int:
+    return sum(map(len, data.values()))
+
+

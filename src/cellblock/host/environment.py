@@ -1,0 +1,144 @@
+"""What a kernel is given to live in: interpreter, environment, directory. Nothing of it comes from the host's environment."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cellblock.errors import InterpreterError, InvalidInputError
+from cellblock.wire.control import MAX_CONTROL
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_MAX_ENVIRONMENT = MAX_CONTROL * 3 // 4
+
+
+def find_interpreter(python: str | os.PathLike[str] | None) -> str:
+    """Return the path of the interpreter that kernels are to run in.
+
+    Args:
+        python: A path to an interpreter, the directory of a virtual environment, a command on the PATH such as
+            ``python3.12``, or None for the interpreter that runs this.
+
+    Raises:
+        InterpreterError: There is none.
+    """
+    if python is None:
+        if not sys.executable:
+            raise InterpreterError("this program does not know its interpreter: pass python=/path/to/python")
+        return sys.executable
+    path = Path(python).expanduser()
+    if path.is_dir():
+        path = path / "bin" / "python"
+    elif len(path.parts) == 1 and (found := shutil.which(str(path), path=_SYSTEM_PATH)):
+        path = Path(found)
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise InterpreterError(
+            f"there is no Python interpreter at {path}: pass the path of one, or of a virtual environment that has IPython"
+        )
+    # Not resolved: a virtual environment's python is a link, and is what it is by the place where the link lies.
+    return str(path.absolute())
+
+
+def check_modules(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names of modules to preload, checked and in order.
+
+    Raises:
+        InvalidInputError: One is no module name.
+    """
+    if isinstance(names, str):
+        raise InvalidInputError(f"preload must be a sequence of module names: preload=({names!r},)")
+    modules = tuple(dict.fromkeys(names))
+    for name in modules:
+        if not isinstance(name, str) or not _MODULE.fullmatch(name):
+            raise InvalidInputError(f"preload: {name!r} is no name of a module")
+    return modules
+
+
+def kernel_environment(interpreter: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of a kernel: a small base, and what the caller gives.
+
+    Args:
+        interpreter: The interpreter's path; its directory comes first on the PATH.
+        extra: The caller's variables; they win over the base.
+
+    Raises:
+        InvalidInputError: A name or value cannot be in an environment, or all together are too large.
+    """
+    user = pwd.getpwuid(os.getuid()) if _has_user() else None
+    binaries = Path(interpreter).parent
+    base = {
+        "PATH": f"{binaries}:{_SYSTEM_PATH}",
+        "HOME": user.pw_dir if user else "/",
+        "USER": user.pw_name if user else str(os.getuid()),
+        "SHELL": "/bin/sh",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        # Figures as JSON: the default would send the whole of plotly.js, 4 MB, with the first of them.
+        "PLOTLY_RENDERER": "plotly_mimetype",
+    }
+    if (binaries.parent / "pyvenv.cfg").is_file():
+        base["VIRTUAL_ENV"] = str(binaries.parent)
+    for name, value in extra.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidInputError(f"kernel_env: {name!r} and its value must be strings")
+        if not name or "=" in name or "\0" in name + value:
+            raise InvalidInputError(f"kernel_env: {name!r} or its value cannot be in an environment (NUL, or = in a name)")
+        try:
+            base[name] = value
+            (name + value).encode()
+        except UnicodeEncodeError:
+            raise InvalidInputError(f"kernel_env: {name!r} or its value holds a lone surrogate") from None
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in base.items())
+    if size > _MAX_ENVIRONMENT:
+        raise InvalidInputError(f"kernel_env: {size} bytes are over the limit of {_MAX_ENVIRONMENT}; pass a file instead")
+    return base
+
+
+def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
+    """Return a directory's absolute path.
+
+    Args:
+        name: What the caller calls it, for the error.
+        path: The directory.
+
+    Raises:
+        InvalidInputError: It does not exist, is no directory, or cannot be entered.
+    """
+    directory = Path(path).expanduser().resolve()
+    if not directory.is_dir():
+        raise InvalidInputError(f"{name}: {directory} is no directory; create it first")
+    if not os.access(directory, os.X_OK):
+        raise InvalidInputError(f"{name}: {directory} cannot be entered by this user")
+    return directory
+
+
+def check_writable(name: str, path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a directory that exists and can be written to, or can be made.
+
+    Raises:
+        InvalidInputError: Neither is so.
+    """
+    directory = Path(path).expanduser().absolute()
+    nearest = directory
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise InvalidInputError(f"{name}: {nearest} is no directory")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InvalidInputError(f"{name}: {nearest} cannot be written to by this user; choose another directory")
+    return directory
+
+
+def _has_user() -> bool:
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return True

@@ -1,0 +1,202 @@
+"""The host: owns the launchers and sessions of one process and one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from cellblock.errors import InvalidInputError, StateError, UnsupportedError
+from cellblock.host import environment
+from cellblock.host.collect import Limits
+from cellblock.host.kernel import Kernel
+from cellblock.host.launch import Launcher, Spawner, Zygote
+from cellblock.host.session import Session
+
+Launch = Literal["zygote", "spawn"]
+
+_DESCRIPTORS_PER_KERNEL = 4
+_SPARE_DESCRIPTORS = 256
+
+
+class Host:
+    """Runs sessions on this machine, in the caller's process and event loop.
+
+    One zygote serves each pair of interpreter and preloaded modules; sessions run in parallel. An async context manager.
+    """
+
+    def __init__(
+        self,
+        *,
+        python: str | os.PathLike[str] | None = None,
+        preload: Sequence[str] = (),
+        launch: Launch | None = None,
+        start_timeout: float = 60.0,
+    ) -> None:
+        """Configure a host.
+
+        Args:
+            python: The interpreter that kernels run in: a path, a virtual environment's directory, a command, or None for
+                this program's own. It needs Python 3.11 or newer, and IPython.
+            preload: Modules to import once, before kernels are forked; each kernel then has them at no cost.
+            launch: ``zygote`` forks kernels from a warm process, ``spawn`` starts an interpreter for each. By default
+                ``zygote`` on Linux and ``spawn`` elsewhere.
+            start_timeout: Seconds until a kernel must be ready.
+
+        Raises:
+            UnsupportedError: On Windows.
+            InterpreterError: There is no such interpreter.
+            InvalidInputError: Another argument is wrong.
+        """
+        if sys.platform == "win32":
+            raise UnsupportedError("cellblock does not run on Windows itself: install it in WSL 2 and run it there")
+        if launch not in (None, "zygote", "spawn"):
+            raise InvalidInputError(f"launch must be 'zygote' or 'spawn', not {launch!r}")
+        if start_timeout <= 0:
+            raise InvalidInputError(f"start_timeout must be a positive number of seconds, not {start_timeout!r}")
+        self._interpreter = environment.find_interpreter(python)
+        self._preload = environment.check_modules(preload)
+        self._launch: Launch = launch or ("zygote" if sys.platform == "linux" else "spawn")
+        self._start_timeout = start_timeout
+        self._launchers: dict[tuple[str, tuple[str, ...]], Launcher] = {}
+        self._sessions: set[Session] = set()
+        self._numbers = itertools.count(1)
+        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Warm the zygote up, so that the first session starts as quickly as the others.
+
+        Raises:
+            LaunchError: It cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
+        """
+        self.check_usable()
+        await self._launcher(self._interpreter, self._preload).start(self._start_timeout)
+
+    async def close(self) -> None:
+        """Close every session and end every process of this host. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.gather(*(session.close() for session in [*self._sessions]))
+        await asyncio.gather(*(launcher.close() for launcher in self._launchers.values()))
+        self._launchers.clear()
+
+    def session(
+        self,
+        *,
+        kernel_env: Mapping[str, str] | None = None,
+        working_dir: str | os.PathLike[str] | None = None,
+        images_dir: str | os.PathLike[str] | None = None,
+        spill_dir: str | os.PathLike[str] | None = None,
+        limits: Limits | None = None,
+        python: str | os.PathLike[str] | None = None,
+        preload: Sequence[str] | None = None,
+    ) -> Session:
+        """Make a session; ``async with`` or `Session.start` starts it.
+
+        Args:
+            kernel_env: Environment variables for the kernel, which gets nothing else but a small base (docs/sessions.md).
+            working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
+                this process, and a change of directory stays.
+            images_dir: Where PNG images are written; ``images`` in the current directory by default.
+            spill_dir: Where output that is too large to keep is written; by default it is dropped.
+            limits: How much output is kept.
+            python: As for `Host`, for this session.
+            preload: As for `Host`, for this session.
+
+        Raises:
+            StateError: The host is closed, or belongs to another process or event loop.
+            InvalidInputError, InterpreterError: An argument is wrong.
+        """
+        self.check_usable()
+        session = Session(
+            self,
+            next(self._numbers),
+            interpreter=self._interpreter if python is None else environment.find_interpreter(python),
+            preload=self._preload if preload is None else environment.check_modules(preload),
+            kernel_env=kernel_env,
+            working_dir=working_dir,
+            images_dir=images_dir,
+            spill_dir=spill_dir,
+            limits=limits,
+        )
+        self._sessions.add(session)
+        return session
+
+    # -- for sessions --------------------------------------------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        """Check that the host can be used here and now.
+
+        Raises:
+            StateError: It is closed, or belongs to another process or event loop.
+        """
+        if self._closed:
+            raise StateError("the host is closed; make a new one")
+        here = (os.getpid(), asyncio.get_running_loop())
+        if self._owner is None:
+            self._owner = here
+        elif self._owner[0] != here[0]:
+            raise StateError("the host belongs to the process that made it; after a fork, make a new one in the child")
+        elif self._owner[1] is not here[1]:
+            raise StateError("the host belongs to another event loop; make one for each asyncio.run()")
+
+    def forget(self, session: Session) -> None:
+        """Take note that a session is closed."""
+        self._sessions.discard(session)
+
+    async def launch(
+        self, interpreter: str, preload: tuple[str, ...], spec: dict[str, Any], limits: Limits, spill_dir: Path | None
+    ) -> Kernel:
+        """Start a kernel and wait until it takes cells.
+
+        Raises:
+            LaunchError: It could not be started.
+        """
+        self.check_usable()
+        _make_room_for(len(self._sessions) + 1)
+        launcher = self._launcher(interpreter, preload)
+        await launcher.start(self._start_timeout)
+        number = next(self._numbers)
+        kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir)
+        try:
+            await kernel.started(self._start_timeout)
+        except BaseException:
+            await kernel.close()
+            raise
+        return kernel
+
+    def _launcher(self, interpreter: str, preload: tuple[str, ...]) -> Launcher:
+        key = (interpreter, preload)
+        launcher = self._launchers.get(key)
+        if launcher is None or not launcher.alive:
+            kind = Zygote if self._launch == "zygote" else Spawner
+            launcher = self._launchers[key] = kind(interpreter, preload)
+        return launcher
+
+
+def _make_room_for(kernels: int) -> None:
+    """Raise this process's soft limit on descriptors, where it would stop it from having this many kernels."""
+    needed = kernels * _DESCRIPTORS_PER_KERNEL + _SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    wanted = 2 * needed if hard == resource.RLIM_INFINITY else min(2 * needed, hard)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,387 @@
+"""One kernel, seen from the host: bytes in, events out; its life, and its end. Everything it sends is hostile input."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import inspect
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from cellblock.errors import KernelDiedError, LaunchError, ProtocolError
+from cellblock.host.cell import Cell, Death
+from cellblock.host.collect import Collector, Limits
+from cellblock.host.launch import Ends, Launcher
+from cellblock.host.readers import pending, read_some
+from cellblock.model import StreamName
+from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
+from cellblock.wire.frames import VERSION
+from cellblock.wire.messages import (
+    Clear,
+    Complete,
+    Completed,
+    Display,
+    Execute,
+    InputReply,
+    InputRequest,
+    Inspect,
+    Inspected,
+    Part,
+    Ready,
+    Reply,
+    Shutdown,
+    Stream,
+    ToHost,
+    ToWorker,
+)
+from cellblock.wire.protocol import Conversation, Side, State
+
+_RECEIVE = 256 * 1024
+_LAST_WORDS = 1024 * 1024
+_GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
+
+_SIGNALS = {
+    signal.SIGSEGV: "a segmentation fault in C code",
+    signal.SIGABRT: "C code called abort()",
+    signal.SIGBUS: "a bus error: a mapped file shrank, or the disk is full",
+    signal.SIGFPE: "an arithmetic error in C code",
+    signal.SIGILL: "an instruction that this processor does not have",
+    signal.SIGKILL: "something killed it: kill -9, or a limit on memory",
+}
+
+
+class Kernel:
+    """One incarnation of a session's interpreter.
+
+    Attributes:
+        ready: Done when it takes cells.
+        gone: Done when no process of it is left.
+        death: Why it ended, once it has.
+    """
+
+    def __init__(self, launcher: Launcher, number: int, ends: Ends, limits: Limits, spill_dir: Path | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._launcher = launcher
+        self._number = number
+        self._ends = ends
+        self._limits = limits
+        self._spill_dir = spill_dir
+        self._conversation = Conversation(Side.HOST)
+        self._collector = Collector(limits, spill_dir)
+        self._cell: Cell | None = None
+        self._query: asyncio.Future[Completed | Inspected] | None = None
+        self._signalled: asyncio.Future[None] | None = None
+        self._outgoing = bytearray()
+        self._decoders = {
+            fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)
+        }
+        self._condemned: str | None = None
+        self.death: Death | None = None
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self._open_pipes: dict[int, StreamName] = {ends.stdout: "stdout", ends.stderr: "stderr"}
+        self._loop.add_reader(ends.control.fileno(), self._on_control)
+        self._listen(True)
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def begin(self, cell: Cell) -> None:
+        """Run a cell; `cell.ended` tells when it has ended.
+
+        Raises:
+            KernelDiedError: The kernel has ended.
+            ProtocolError: It runs a cell already.
+        """
+        self._check_alive()
+        # What background work wrote since the last cell has not been shown to anybody yet: it comes first.
+        cell.collector = self._collector
+        cell.pause = lambda paused: self._listen(not paused)
+        self._cell = cell
+        self._send(Execute(cell.code, stdin=cell.on_input is not None))
+
+    async def ask(self, question: Complete | Inspect) -> Completed | Inspected:
+        """Have a completion or an inspection worked out.
+
+        Raises:
+            KernelDiedError: The kernel has ended.
+        """
+        self._check_alive()
+        self._query = self._loop.create_future()
+        self._send(question)
+        return await self._query
+
+    async def interrupt(self) -> None:
+        """Send SIGINT to the kernel's process group. When this returns the signal is on its way."""
+        await self._command("interrupt")
+
+    async def kill_children(self) -> None:
+        """Kill every process that code of this kernel has started."""
+        await self._command("kill_children")
+
+    async def kill(self) -> None:
+        """End every process of the kernel, whatever they are doing."""
+        await self._end_by_init()
+        if not self.gone.done():
+            self._launcher.kill(self._number)
+            await asyncio.wait([self.gone], timeout=4 * _GRACE)
+
+    async def close(self) -> None:
+        """End the kernel: in good order if it is idle, by force if it is not or does not go."""
+        if self.death is None and self._conversation.state is State.IDLE:
+            self._condemned = "it was closed"
+            self._send(Shutdown())
+            await asyncio.wait([self.gone], timeout=_GRACE)
+        if not self.gone.done():
+            await self.kill()
+        self._on_death(None)
+        self._loop.remove_reader(self._ends.control.fileno())
+        self._ends.close()
+
+    async def started(self, timeout: float) -> None:
+        """Wait until the kernel takes cells.
+
+        Raises:
+            LaunchError: It ended before that, or took too long.
+        """
+        await asyncio.wait([self.ready], timeout=timeout)
+        if not self.ready.done():
+            raise LaunchError(f"the kernel was not ready within {timeout:g} s{self._said()}")
+        self.ready.result()
+
+    def abandon(self) -> None:
+        """Take the kernel for dead: nothing that was done to end it has worked."""
+        self._on_death(None)
+
+    def _check_alive(self) -> None:
+        if self.death is not None:
+            raise KernelDiedError(self.death.cause)
+
+    async def _command(self, op: str) -> None:
+        if self.death is not None or self.gone.done():
+            return
+        self._signalled = self._loop.create_future()
+        try:
+            self._ends.control.send(encode_control(op))
+        except OSError:
+            return  # its end is about to be noticed
+        await asyncio.wait([self._signalled, self.gone], timeout=_GRACE, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _end_by_init(self) -> None:
+        try:
+            self._ends.control.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # there is no init any more
+        await asyncio.wait([self.gone], timeout=_GRACE)
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+
+    def _listen(self, listen: bool) -> None:
+        """Read what the worker writes, or let it wait."""
+        if self.death is not None:
+            return
+        for descriptor, callback in self._readers():
+            if listen:
+                self._loop.add_reader(descriptor, callback)
+            else:
+                self._loop.remove_reader(descriptor)
+
+    def _readers(self) -> list[tuple[int, Callable[[], None]]]:
+        pipes = [(fd, lambda fd=fd: self._on_pipe(fd)) for fd in self._open_pipes]
+        return [(self._ends.channel.fileno(), self._on_channel), *pipes]
+
+    def _send(self, message: ToWorker) -> None:
+        self._outgoing += self._conversation.send(message)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._ends.channel.send(self._outgoing)]
+        except BlockingIOError:
+            self._loop.add_writer(self._ends.channel.fileno(), self._flush)
+            return
+        except OSError:
+            self._outgoing.clear()  # its end is about to be noticed
+        self._loop.remove_writer(self._ends.channel.fileno())
+
+    def _on_channel(self) -> None:
+        try:
+            data = self._ends.channel.recv(_RECEIVE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._ends.channel.fileno())
+            self._condemn("the code closed the kernel's channel")
+            return
+        try:
+            for message in self._conversation.receive(data):
+                self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
+        except ProtocolError as error:
+            self._loop.remove_reader(self._ends.channel.fileno())
+            self._condemn(f"it broke the protocol: {error}")
+
+    def _on_pipe(self, descriptor: int) -> None:
+        data = read_some(descriptor)
+        if data is None:
+            return
+        if not data:
+            self._loop.remove_reader(descriptor)
+            self._open_pipes.pop(descriptor, None)
+        text = self._decoders[descriptor].decode(data, final=not data)
+        if text:
+            self._add_text("stdout" if descriptor == self._ends.stdout else "stderr", text.encode())
+
+    def _drain_pipes(self) -> None:
+        """Read what lies in the pipes now, and no more: something may be writing to them without end."""
+        for descriptor in [*self._open_pipes]:
+            remaining = pending(descriptor)
+            while remaining > 0 and descriptor in self._open_pipes:
+                before = remaining
+                remaining -= 64 * 1024
+                if before > 0:
+                    self._on_pipe(descriptor)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _take(self, message: ToHost) -> None:
+        match message:
+            case Stream(name=name, text=text, behind=behind):
+                if behind:
+                    self._drain_pipes()
+                self._add_text(name, text)
+            case Reply():
+                self._drain_pipes()
+                self._end_cell(message)
+            case Display():
+                if message.behind:
+                    self._drain_pipes()
+                item = self._collector.add_display(message)
+                if item is not None and self._cell is not None and item.text:
+                    self._cell.emit(f"{item.text}\n", None)
+            case Part(mime=mime, data=data):
+                self._collector.add_part(mime, data)
+            case Clear(wait=wait):
+                self._collector.clear(wait)
+            case InputRequest():
+                self._answer(message)
+            case Completed() | Inspected():
+                if self._query is not None and not self._query.done():
+                    self._query.set_result(message)
+            case Ready(version=version):
+                if version != VERSION:
+                    self._condemn(f"it speaks version {version} of the wire, and this host {VERSION}")
+                elif not self.ready.done():
+                    self.ready.set_result(None)
+
+    def _add_text(self, name: StreamName, text: bytes) -> None:
+        self._collector.add_text(name, text)
+        if self._cell is not None and self._cell.streaming:
+            self._cell.emit(text.decode("utf-8", "replace"), name)
+
+    def _answer(self, request: InputRequest) -> None:
+        cell = self._cell
+        if cell is None or cell.on_input is None:
+            self._condemn("it asked for input that was not offered")
+            return
+        cell.asking = self._loop.create_task(self._ask_caller(cell, request))
+
+    async def _ask_caller(self, cell: Cell, request: InputRequest) -> None:
+        assert cell.on_input is not None
+        answer: str | None = None
+        try:
+            if inspect.iscoroutinefunction(cell.on_input):
+                answer = await cell.on_input(request.prompt)
+            else:
+                got = await asyncio.to_thread(cell.on_input, request.prompt)
+                answer = await got if inspect.isawaitable(got) else got
+        except Exception as error:
+            cell.failure = error  # raised to the caller when the cell has ended; the code gets an EOFError
+        if self._cell is cell and self._conversation.state is State.ASKING:
+            self._send(InputReply(request.number, None if answer is None else str(answer)))
+
+    def _end_cell(self, ending: Reply | Death) -> None:
+        cell, self._cell = self._cell, None
+        if cell is None:
+            return
+        self._collector = Collector(self._limits, self._spill_dir)
+        if cell.asking is not None:
+            cell.asking.cancel()
+        cell.finish(ending)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _condemn(self, why: str) -> None:
+        """Kill the kernel for what it did."""
+        if self._condemned is None:
+            self._condemned = why
+            self._launcher.kill(self._number)
+
+    def _on_control(self) -> None:
+        try:
+            data = self._ends.control.recv(MAX_CONTROL)
+            message = decode_control(data) if data else {"op": "end"}
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            message = {"op": "end"}
+        if message["op"] == "done":
+            if self._signalled is not None and not self._signalled.done():
+                self._signalled.set_result(None)
+        elif message["op"] == "exited":
+            self._on_death(message.get("status"))
+        elif message["op"] == "end":
+            self._loop.remove_reader(self._ends.control.fileno())
+            self._on_death(None)
+            if not self.gone.done():
+                self.gone.set_result(None)
+
+    def _on_death(self, status: object) -> None:
+        if self.death is not None:
+            return
+        self._last_words()
+        self._listen(False)
+        self._loop.remove_writer(self._ends.channel.fileno())
+        cause = self._condemned or describe_status(status if isinstance(status, int) else None)
+        self.death = Death(f"The kernel died: {cause}")
+        if not self.ready.done():
+            self.ready.set_exception(self._launcher.explain(self._number, self._said()))
+            self.ready.exception()  # whoever waits for it gets it; nobody may
+        if self._query is not None and not self._query.done():
+            self._query.set_exception(KernelDiedError(self.death.cause))
+        self._end_cell(self.death)
+
+    def _last_words(self) -> None:
+        """Take what the worker had sent before it died; processes it left behind may go on writing, so not for ever."""
+        budget = _LAST_WORDS
+        while budget > 0 and self._condemned is None:
+            available = pending(self._ends.channel.fileno())
+            if not available:
+                break
+            budget -= available
+            self._on_channel()
+        self._drain_pipes()
+
+    def _said(self) -> str:
+        self._drain_pipes()
+        return "".join(item.text or "" for item in self._collector.items())[-4000:]
+
+
+def describe_status(status: int | None) -> str:
+    """Return what a wait status means, for a person."""
+    if status is None:
+        return "its processes were killed"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        hint = _SIGNALS.get(number)  # type: ignore[call-overload]  # Signals are ints
+        return f"{name}, {hint}" if hint else name
+    code = os.waitstatus_to_exitcode(status)
+    return f"its process exited with status {code} (os._exit(), or exit() in C code)"

@@ -1,0 +1,328 @@
+"""Starts kernels' processes: forked from a zygote, or each from a fresh interpreter. What comes out is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from cellblock.errors import InterpreterError, LaunchError, PreloadError, ProtocolError
+from cellblock.host.readers import Tail, process_ended
+from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
+
+_BOOT = Path(__file__).parent.parent / "zygote" / "boot.py"
+
+# What boot.py exits with; the zygote is started by command line, never imported.
+_EXIT_TOO_OLD, _EXIT_NO_IPYTHON, _EXIT_PRELOAD = 64, 65, 66
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The host's ends of one kernel's connections.
+
+    Attributes:
+        channel: Frames to and from the worker.
+        control: Control messages to and from init.
+        stdout: What is written to the kernel's descriptor 1.
+        stderr: Likewise 2.
+    """
+
+    channel: socket.socket
+    control: socket.socket
+    stdout: int
+    stderr: int
+
+    def close(self) -> None:
+        """Close all of them."""
+        self.channel.close()
+        self.control.close()
+        os.close(self.stdout)
+        os.close(self.stderr)
+
+
+class Launcher(Protocol):
+    """What a session needs of a way to start kernels."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still start kernels."""
+
+    async def start(self, timeout: float) -> None:
+        """Get ready to start kernels, within this many seconds."""
+
+    def launch(self, number: int, spec: dict[str, Any]) -> Ends:
+        """Start the processes of one kernel, without waiting for the kernel to be ready."""
+
+    def kill(self, number: int) -> None:
+        """Kill a kernel's init, and with it everything below."""
+
+    def explain(self, number: int, said: str) -> LaunchError:
+        """Return the reason why a kernel ended before it was ready, given what it wrote to stderr."""
+
+    async def close(self) -> None:
+        """End every process of this launcher."""
+
+
+class Zygote:
+    """A fork server for one interpreter and one set of preloaded modules."""
+
+    def __init__(self, interpreter: str, preload: tuple[str, ...]) -> None:
+        self._interpreter = interpreter
+        self._preload = preload
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._stderr = Tail()
+        self._ready: asyncio.Future[None] | None = None
+        self._failures: dict[int, str] = {}
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still fork."""
+        return self._process is None or self._control is not None
+
+    async def start(self, timeout: float) -> None:
+        """See `Launcher`. The first call starts the zygote; every call waits until it is warm."""
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._run(self._ready)
+        await asyncio.wait([self._ready], timeout=timeout)
+        if not self._ready.done():
+            raise LaunchError(f"the fork server was not ready within {timeout:g} s{_quote(self._stderr.text())}")
+        self._ready.result()
+
+    def launch(self, number: int, spec: dict[str, Any]) -> Ends:
+        """See `Launcher`."""
+        if self._control is None:
+            raise LaunchError(f"the fork server has ended{_quote(self._stderr.text())}")
+        return _connect(spec, lambda descriptors: self._fork(number, descriptors))
+
+    def _run(self, ready: asyncio.Future[None]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reader, writer = os.pipe()
+        try:
+            with theirs:
+                self._process = _run_boot(self._interpreter, "zygote", self._preload, theirs, writer)
+        except BaseException as error:
+            ours.close()
+            os.close(reader)
+            ready.set_exception(error)
+            return
+        finally:
+            os.close(writer)
+        self._control = ours
+        ours.setblocking(False)
+        self._stderr.follow(reader)
+        _send_hello(ours)
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._on_readable)
+
+    def _fork(self, number: int, descriptors: Sequence[int]) -> None:
+        assert self._control is not None
+        try:
+            socket.send_fds(self._control, [encode_control("fork", session=number)], descriptors)
+        except OSError as error:
+            raise LaunchError(f"the fork server does not take requests: {error.strerror}") from error
+
+    def _on_readable(self) -> None:
+        assert self._control is not None and self._ready is not None
+        try:
+            data = self._control.recv(MAX_CONTROL)
+            message = decode_control(data) if data else {"op": "end"}
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            message = {"op": "end"}
+        if message["op"] == "ready" and not self._ready.done():
+            self._ready.set_result(None)
+        elif message["op"] == "failed":
+            self._failures[message["session"]] = message["error"]
+        elif message["op"] == "end":
+            self._close_control()
+            if not self._ready.done():
+                self._ready.set_exception(self._why_it_ended())
+
+    def _why_it_ended(self) -> LaunchError:
+        assert self._process is not None
+        self._stderr.drain()
+        try:
+            # Its control socket closes when it exits, an instant before it can be waited for.
+            code = self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            code = None
+        return _failure(self._interpreter, self._preload, code, self._stderr.text())
+
+    def _close_control(self) -> None:
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+            self._control = None
+
+    def kill(self, number: int) -> None:
+        """See `Launcher`."""
+        if self._control is None:
+            return  # every init ends with its zygote
+        try:
+            self._control.send(encode_control("kill", session=number))
+        except OSError:
+            self._close_control()
+
+    def explain(self, number: int, said: str) -> LaunchError:
+        """See `Launcher`."""
+        while self._control is not None and number not in self._failures:
+            before = len(self._failures)
+            self._on_readable()
+            if len(self._failures) == before:
+                break
+        reason = self._failures.pop(number, None) or "it ended before it was ready"
+        return LaunchError(f"the kernel could not be started: {reason}{_quote(said)}")
+
+    async def close(self) -> None:
+        """See `Launcher`."""
+        self._close_control()
+        if self._process is not None:
+            await _end(self._process)
+        self._stderr.close()
+
+
+class Spawner:
+    """Starts a fresh interpreter for every kernel, where forking a loaded one is not safe."""
+
+    def __init__(self, interpreter: str, preload: tuple[str, ...]) -> None:
+        self._interpreter = interpreter
+        self._preload = preload
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def alive(self) -> bool:
+        """See `Launcher`."""
+        return True
+
+    async def start(self, timeout: float) -> None:
+        """See `Launcher`. There is nothing to get ready."""
+
+    def launch(self, number: int, spec: dict[str, Any]) -> Ends:
+        """See `Launcher`."""
+        self._forget_ended()
+        return _connect(spec, lambda descriptors: self._spawn(number, descriptors))
+
+    def _spawn(self, number: int, descriptors: Sequence[int]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            # Whatever goes wrong before the descriptors are in place is written to the kernel's own stderr.
+            self._processes[number] = _run_boot(self._interpreter, "spawn", self._preload, theirs, descriptors[-1])
+            _send_hello(ours, descriptors)
+
+    def kill(self, number: int) -> None:
+        """See `Launcher`."""
+        process = self._processes.get(number)
+        if process is not None and process.poll() is None:
+            # SIGTERM first would do on Linux; but what init leaves behind has nobody else to end it here.
+            process.send_signal(signal.SIGTERM)
+
+    def explain(self, number: int, said: str) -> LaunchError:
+        """See `Launcher`."""
+        process = self._processes.get(number)
+        code = None if process is None else process.poll()
+        return _failure(self._interpreter, self._preload, code, said)
+
+    def _forget_ended(self) -> None:
+        for number, process in [*self._processes.items()]:
+            if process.poll() is not None:
+                del self._processes[number]
+
+    async def close(self) -> None:
+        """See `Launcher`."""
+        for process in self._processes.values():
+            await _end(process)
+        self._processes.clear()
+
+
+def _connect(spec: dict[str, Any], start: Callable[[Sequence[int]], None]) -> Ends:
+    """Make a kernel's connections, have the other ends taken by ``start(descriptors)``, and return ours."""
+    with ExitStack() as undo, ExitStack() as theirs:
+        channel, their_channel = socket.socketpair()
+        control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (channel, control):
+            undo.callback(end.close)
+            end.setblocking(False)
+        theirs.callback(their_channel.close)
+        theirs.callback(their_control.close)
+        readers, writers = [], []
+        for _ in range(2):
+            reader, writer = os.pipe()
+            undo.callback(os.close, reader)
+            theirs.callback(os.close, writer)
+            os.set_blocking(reader, False)
+            readers.append(reader)
+            writers.append(writer)
+        # Init reads this first; the zygote, whose memory every later kernel inherits, never sees it.
+        control.send(encode_control("be", **spec))
+        start([their_channel.fileno(), their_control.fileno(), *writers])
+        undo.pop_all()
+    return Ends(channel, control, readers[0], readers[1])
+
+
+def _run_boot(
+    interpreter: str, mode: str, preload: tuple[str, ...], control: socket.socket, stderr: int
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [interpreter, str(_BOOT), mode, *preload],
+            stdin=control,
+            stdout=stderr,
+            stderr=stderr,
+            # Nothing of the host's environment may be found in a kernel, not even in /proc/self/environ.
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise InterpreterError(f"{interpreter} cannot be started: {error.strerror}") from error
+
+
+def _send_hello(control: socket.socket, descriptors: Sequence[int] = ()) -> None:
+    """Say hello, with a pidfd of this process: its end is noticed even where a fork of it holds the sockets open."""
+    if sys.platform != "linux":
+        socket.send_fds(control, [encode_control("hello")], descriptors)
+        return
+    own = os.pidfd_open(os.getpid())
+    try:
+        socket.send_fds(control, [encode_control("hello")], [*descriptors, own])
+    finally:
+        os.close(own)
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process whose control socket is closed, and kill it if it does not take the hint."""
+    if not await process_ended(process, timeout=5):
+        process.kill()
+        await process_ended(process, timeout=5)
+    process.poll()
+
+
+def _failure(interpreter: str, preload: tuple[str, ...], code: int | None, said: str) -> LaunchError:
+    if code == _EXIT_TOO_OLD:
+        return InterpreterError(f"{interpreter} is older than Python 3.11, which kernels need{_quote(said)}")
+    if code == _EXIT_NO_IPYTHON:
+        return InterpreterError(
+            f"{interpreter} cannot import IPython: install it there with '{interpreter} -m pip install ipython'{_quote(said)}"
+        )
+    if code == _EXIT_PRELOAD:
+        return PreloadError(
+            f"a module of preload={preload!r} cannot be imported by {interpreter}: install it there, or leave it out{_quote(said)}"
+        )
+    ending = "does not answer" if code is None else f"ended with status {code}"
+    return LaunchError(f"{interpreter} {ending} before a kernel was ready{_quote(said)}")
+
+
+def _quote(said: str) -> str:
+    return f":\n{said.strip()}" if said.strip() else ""
+
+

@@ -1,0 +1,100 @@
+"""Reading descriptors and waiting for processes on an asyncio loop, without threads."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import fcntl
+import os
+import subprocess
+import sys
+import termios
+
+_READ = 64 * 1024
+_MAX_TAIL = 16 * 1024
+
+
+def pending(descriptor: int) -> int:
+    """Return how many bytes can be read from a pipe or a stream socket right now."""
+    count = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count, True)
+    return count[0]
+
+
+def read_some(descriptor: int, size: int = _READ) -> bytes | None:
+    """Read what is there from a non-blocking descriptor; None where there is nothing yet, b"" at its end."""
+    try:
+        return os.read(descriptor, size)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+class Tail:
+    """The last lines that a process wrote to a pipe."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self._data = bytearray()
+
+    def follow(self, descriptor: int) -> None:
+        """Read this descriptor from now on, and own it."""
+        self._descriptor = descriptor
+        os.set_blocking(descriptor, False)
+        asyncio.get_running_loop().add_reader(descriptor, self.drain)
+
+    def drain(self) -> None:
+        """Read what is there now."""
+        while self._descriptor is not None and (data := read_some(self._descriptor)) is not None:
+            if not data:
+                self.close()
+                return
+            self._data += data
+            del self._data[:-_MAX_TAIL]
+
+    def text(self) -> str:
+        """Return what was read."""
+        return self._data.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Stop reading and close the descriptor."""
+        if self._descriptor is not None:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+async def process_ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
+    """Wait until a child process has ended.
+
+    Args:
+        process: The child.
+        timeout: How long to wait at most, in seconds.
+
+    Returns:
+        Whether it has ended.
+    """
+    if process.poll() is not None:
+        return True
+    if sys.platform != "linux":
+        return await _poll_ended(process, timeout)
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        loop.add_reader(descriptor, lambda: ended.done() or ended.set_result(None))
+        await asyncio.wait([ended], timeout=timeout)
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return process.poll() is not None
+
+
+async def _poll_ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
+    deadline = asyncio.get_running_loop().time() + timeout
+    while process.poll() is None:
+        if asyncio.get_running_loop().time() >= deadline:
+            return False
+        await asyncio.sleep(0.005)
+    return True

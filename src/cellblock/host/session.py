@@ -1,0 +1,431 @@
+"""Sessions: a durable line of cells over one kernel after another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from cellblock.errors import InvalidInputError, StateError
+from cellblock.host import environment
+from cellblock.host.cell import Cell, OnInput
+from cellblock.host.collect import Limits
+from cellblock.host.kernel import Kernel
+from cellblock.model import (
+    CodeExecutionChunk,
+    CodeExecutionResult,
+    Completions,
+    HistoryEntry,
+    Recovery,
+    Status,
+)
+from cellblock.wire.messages import MAX_CODE, Complete, Completed, Inspect, Inspected
+
+if TYPE_CHECKING:
+    from cellblock.host.host import Host
+
+DEFAULT_TIMEOUT = 120.0
+"""Seconds that a cell may take."""
+
+_HISTORY = 1000
+_HISTORY_CODE = 100_000
+_QUERY_TIMEOUT = 10.0
+
+# How a cell is stopped: what is done, what it is called, and how many seconds it is given to work.
+_LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...] = (
+    ("interrupted", Kernel.interrupt, 1.0),
+    ("interrupted_twice", Kernel.interrupt, 0.5),
+    ("killed_children", Kernel.kill_children, 0.5),
+    ("restarted", Kernel.kill, 1.0),
+)
+
+log = logging.getLogger("cellblock")
+
+
+class Session:
+    """A stateful IPython session. Cells run one after the other, in the order in which they were asked for.
+
+    Made by `Host.session`; an async context manager::
+
+        async with Host() as host, host.session() as session:
+            result = await session.execute("1 + 1")
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        number: int,
+        *,
+        interpreter: str,
+        preload: tuple[str, ...],
+        kernel_env: Mapping[str, str] | None,
+        working_dir: str | os.PathLike[str] | None,
+        images_dir: str | os.PathLike[str] | None,
+        spill_dir: str | os.PathLike[str] | None,
+        limits: Limits | None,
+    ) -> None:
+        self._host = host
+        self._name = f"session {number}"
+        self._interpreter = interpreter
+        self._preload = preload
+        env = environment.kernel_environment(interpreter, kernel_env or {})
+        self._images_dir = environment.check_writable("images_dir", images_dir or "images")
+        self._spill_dir = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir)
+        stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
+        self._spec = {"env": env, "cwd": stay_in or os.getcwd(), "stay_in": stay_in}
+        self._limits = limits or Limits()
+        self._turn = asyncio.Lock()
+        self._kernel: Kernel | None = None
+        self._starting: asyncio.Task[Kernel] | None = None
+        self._cell: Cell | None = None
+        self._history: deque[HistoryEntry] = deque(maxlen=_HISTORY)
+        self._state = "not started"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the first kernel.
+
+        Raises:
+            LaunchError: No kernel could be started; `InterpreterError` and `PreloadError` are kinds of it.
+            StateError: It was started before.
+        """
+        if self._state != "not started":
+            raise StateError(f"{self._name} is {self._state}; make a new one")
+        self._state = "running"
+        try:
+            self._kernel = await self._new_kernel()
+        except BaseException:
+            self._state = "closed"
+            self._host.forget(self)
+            raise
+
+    async def close(self) -> None:
+        """Stop whatever runs and end every process of the session. Closing twice is fine."""
+        if self._state == "closed":
+            return
+        self._state = "closed"
+        self._host.forget(self)
+        await self._stop("interrupted", at_once=True)
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+            if not self._starting.cancelled() and self._starting.exception() is None:
+                self._kernel = self._starting.result()
+        if self._kernel is not None:
+            await self._kernel.close()
+
+    # -- cells ---------------------------------------------------------------------------------------------------------
+
+    async def execute(
+        self, code: str, *, timeout: float | None = DEFAULT_TIMEOUT, on_input: OnInput | None = None
+    ) -> CodeExecutionResult:
+        """Run a cell and return its result, whatever became of it.
+
+        When this returns the code no longer runs. Cancelling the task that awaits this stops the code too.
+
+        Args:
+            code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
+            timeout: Seconds that the cell may run, from its start; None for no limit.
+            on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
+
+        Raises:
+            InvalidInputError: The code cannot be source code, or the timeout is no positive number.
+            StateError: The session is not started, or closed.
+            LaunchError: The last kernel had died and no new one could be started.
+        """
+        check_code(code)
+        check_timeout(timeout)
+        async with self._my_turn() as kernel:
+            cell = Cell(code, on_input, queue_limit=None)
+            async with self._running(kernel, cell, timeout):
+                await cell.ended.wait()
+            return await self._finished(cell)
+
+    async def stream(
+        self,
+        code: str,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        chunks: bool = True,
+        on_input: OnInput | None = None,
+    ) -> AsyncIterator[CodeExecutionChunk | CodeExecutionResult]:
+        """Run a cell and yield its output as it happens, then its result.
+
+        A reader that is slow slows the cell down; one that leaves stops it.
+
+        Args:
+            code: As for `execute`.
+            timeout: As for `execute`.
+            chunks: Whether to yield `CodeExecutionChunk`s, or only the result.
+            on_input: As for `execute`.
+
+        Yields:
+            Chunks of output, and last the `CodeExecutionResult`, which has all of it again.
+
+        Raises:
+            InvalidInputError, StateError, LaunchError: As for `execute`.
+        """
+        check_code(code)
+        check_timeout(timeout)
+        async with self._my_turn() as kernel:
+            cell = Cell(code, on_input, queue_limit=self._limits.queue if chunks else None)
+            async with self._running(kernel, cell, timeout):
+                while (chunk := await cell.next_chunk()) is not None:
+                    yield chunk
+            result = await self._finished(cell)
+        yield result
+
+    async def interrupt(self) -> bool:
+        """Stop the running cell; its result says ``interrupted``. Variables are kept where the code lets go in time.
+
+        Returns:
+            Whether a cell was running. It no longer does.
+        """
+        return await self._stop("interrupted")
+
+    async def reset(self) -> None:
+        """Stop what runs and go on with a fresh kernel, without variables and imports.
+
+        Raises:
+            StateError: The session is not started, or closed.
+            LaunchError: No new kernel could be started; the next cell tries again.
+        """
+        self._check_running()
+        await self._stop("interrupted")
+        async with self._turn:
+            self._check_running()
+            old, self._kernel = self._kernel, None
+            if old is not None:
+                await old.close()
+            self._kernel = await self._new_kernel()
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    async def complete(self, code: str, cursor: int | None = None) -> Completions:
+        """Return what could stand at a place in some code, given the session's variables.
+
+        Args:
+            code: The code so far.
+            cursor: The place, in characters from its beginning; its end by default.
+
+        Raises:
+            InvalidInputError, StateError, KernelDiedError: The input is bad, the session is not there, or its kernel died.
+        """
+        answer = await self._ask(Complete(*_place(code, cursor)))
+        assert isinstance(answer, Completed)
+        return Completions(list(answer.matches), answer.start, answer.end)
+
+    async def inspect(self, code: str, cursor: int | None = None, *, detail: int = 0) -> str | None:
+        """Return what is known of the name at a place in some code: signature, docstring, type.
+
+        Args:
+            code: The code.
+            cursor: The place, in characters from its beginning; its end by default.
+            detail: 1 adds the source.
+
+        Returns:
+            The description, or None where nothing of that name exists.
+
+        Raises:
+            InvalidInputError, StateError, KernelDiedError: As for `complete`.
+        """
+        if detail not in (0, 1):
+            raise InvalidInputError(f"detail must be 0 or 1, not {detail!r}")
+        answer = await self._ask(Inspect(*_place(code, cursor), detail))
+        assert isinstance(answer, Inspected)
+        return answer.text
+
+    def history(self, count: int | None = None) -> list[HistoryEntry]:
+        """Return the cells that this session ran, oldest first, across resets.
+
+        Args:
+            count: How many of the last ones; all that are kept (1,000) by default.
+        """
+        entries = list(self._history)
+        return entries if count is None else entries[max(len(entries) - count, 0) :]
+
+    async def _ask(self, question: Complete | Inspect) -> Completed | Inspected:
+        async with self._my_turn() as kernel:
+            answer = asyncio.ensure_future(kernel.ask(question))
+            # Looking at an object runs its own code, which may do anything, or never end.
+            for patience, stop in ((_QUERY_TIMEOUT, kernel.interrupt), (1.0, kernel.kill)):
+                await asyncio.wait([answer], timeout=patience)
+                if answer.done():
+                    break
+                await stop()
+            return await answer
+
+    # -- turns, starts and stops ---------------------------------------------------------------------------------------
+
+    def _check_running(self) -> None:
+        if self._state == "not started":
+            raise StateError(f"{self._name} is not started: use 'async with', or await start() first")
+        if self._state == "closed":
+            raise StateError(f"{self._name} is closed; make a new one")
+        self._host.check_usable()
+
+    @asynccontextmanager
+    async def _my_turn(self) -> AsyncIterator[Kernel]:
+        self._check_running()
+        async with self._turn:
+            self._check_running()
+            yield await self._live_kernel()
+
+    async def _live_kernel(self) -> Kernel:
+        kernel = self._kernel
+        if kernel is not None and kernel.death is None:
+            return kernel
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._replace(kernel))
+        starting = self._starting
+        try:
+            self._kernel = await asyncio.shield(starting)
+        finally:
+            if starting.done():
+                self._starting = None
+        return self._kernel
+
+    async def _replace(self, dead: Kernel | None) -> Kernel:
+        if dead is not None:
+            await dead.close()
+        return await self._new_kernel()
+
+    async def _new_kernel(self) -> Kernel:
+        return await self._host.launch(self._interpreter, self._preload, self._spec, self._limits, self._spill_dir)
+
+    @asynccontextmanager
+    async def _running(self, kernel: Kernel, cell: Cell, timeout: float | None) -> AsyncIterator[None]:
+        """Begin a cell, keep its deadline, and leave only when it has ended, for whatever reason this block is left."""
+        kernel.begin(cell)
+        self._cell = cell
+        timer = None
+        if timeout is not None:
+            timer = asyncio.get_running_loop().call_later(timeout, self._stop_cell, kernel, cell, "timeout")
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if not cell.ended.is_set():
+                # Cancelled, or the reader of a stream has left: the code must not go on without anybody who waits.
+                self._stop_cell(kernel, cell, "interrupted")
+                await _despite_cancellation(cell.climbing)
+            self._cell = None
+
+    async def _finished(self, cell: Cell) -> CodeExecutionResult:
+        if cell.climbing is not None:
+            # A signal that is still on its way must not hit the next cell.
+            await cell.climbing
+        result = cell.result(self._images_dir)
+        self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
+        if result.state_lost and self._state == "running":
+            # Not awaited: whoever waits for this result need not wait for the next kernel.
+            self._starting = asyncio.create_task(self._replace(self._kernel))
+            self._starting.add_done_callback(_retrieve)
+        if cell.failure is not None:
+            raise cell.failure
+        return result
+
+    async def _stop(self, reason: Status, *, at_once: bool = False) -> bool:
+        cell, kernel = self._cell, self._kernel
+        if cell is None or kernel is None or cell.ended.is_set():
+            return False
+        if at_once:
+            cell.reason = cell.reason or reason
+            await kernel.kill()
+        else:
+            self._stop_cell(kernel, cell, reason)
+        await cell.ended.wait()
+        return True
+
+    def _stop_cell(self, kernel: Kernel, cell: Cell, reason: Status) -> None:
+        """Begin to stop a cell, for the first reason that there is."""
+        if cell.climbing is None and not cell.ended.is_set():
+            cell.reason = cell.reason or reason
+            cell.release()
+            cell.climbing = asyncio.create_task(_climb(kernel, cell))
+
+
+async def _climb(kernel: Kernel, cell: Cell) -> None:
+    """Stop a cell, by ever stronger means."""
+    for name, act, patience in _LADDER:
+        cell.recovery = name
+        await act(kernel)
+        try:
+            await asyncio.wait_for(cell.ended.wait(), patience)
+            return
+        except TimeoutError:
+            continue
+    kernel.abandon()
+
+
+async def _despite_cancellation(task: asyncio.Task[None] | None) -> None:
+    """Wait for a task of ours that takes a few seconds at most, in a block that a cancellation is leaving already."""
+    while task is not None and not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue  # the one that brought us here goes on when this returns
+
+
+def _retrieve(task: asyncio.Task[Kernel]) -> None:
+    """Take note of a failed start: the next cell tries again, and raises what it meets."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("no new kernel after a death: %s", error)
+
+
+def check_code(code: str) -> None:
+    """Check that something can be a cell's source.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if not isinstance(code, str):
+        raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
+    if (index := code.find("\0")) >= 0:
+        raise InvalidInputError(f"the code has a NUL character at index {index}; Python source cannot hold one: use '\\0'")
+    try:
+        size = len(code.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"the code has a lone surrogate at index {error.start}; write it as an escape such as '\\ud800'"
+        ) from None
+    if size > MAX_CODE:
+        raise InvalidInputError(
+            f"the code has {size:,} bytes, over the limit of {MAX_CODE:,}; put the data in a file and read it from there"
+        )
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Check that something can be a timeout.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout <= 0:
+        raise InvalidInputError(f"timeout must be a positive number of seconds, or None for no limit, not {timeout!r}")
+
+
+def _place(code: str, cursor: int | None) -> tuple[str, int]:
+    check_code(code)
+    if cursor is None:
+        return code, len(code)
+    if isinstance(cursor, bool) or not isinstance(cursor, int) or not 0 <= cursor <= len(code):
+        raise InvalidInputError(f"cursor must be an index from 0 to {len(code)}, not {cursor!r}")
+    return code, cursor

@@ -1,0 +1,65 @@
+"""The host that executors share unless they are told otherwise: one for each event loop, closed when it is not needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from weakref import WeakKeyDictionary
+
+from cellblock.host.host import Host
+
+LINGER = 30.0
+"""Seconds for which an unused shared host stays warm, for whoever comes next."""
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+
+
+class _Shared:
+    """A host and how many use it."""
+
+    def __init__(self) -> None:
+        self.host = Host()
+        self.users = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self.closing: asyncio.Task[None] | None = None
+        self.guard = _until_loop_ends(self.host)
+
+
+async def _until_loop_ends(host: Host) -> AsyncGenerator[None, None]:
+    """Close a host when its loop shuts down its generators, as `asyncio.run` does at its end.
+
+    A task that waits for that would do as well, but would be reported as destroyed where a loop is left without ceremony.
+    """
+    try:
+        yield
+    finally:
+        await host.close()
+
+
+async def acquire() -> Host:
+    """Return the host of the running loop; each caller must `release` it once."""
+    loop = asyncio.get_running_loop()
+    shared = _shared.get(loop)
+    if shared is None or shared.closing is not None:
+        shared = _shared[loop] = _Shared()
+        await anext(shared.guard)
+    shared.users += 1
+    if shared.timer is not None:
+        shared.timer.cancel()
+        shared.timer = None
+    return shared.host
+
+
+def release(host: Host) -> None:
+    """Say that one user of a shared host is done with it."""
+    loop = asyncio.get_running_loop()
+    shared = _shared.get(loop)
+    if shared is None or shared.host is not host:
+        return
+    shared.users -= 1
+    if shared.users == 0:
+        shared.timer = loop.call_later(LINGER, _close, loop, shared)
+
+
+def _close(loop: asyncio.AbstractEventLoop, shared: _Shared) -> None:
+    shared.closing = loop.create_task(shared.host.close())

@@ -1,0 +1,223 @@
+"""What executing a cell gives back: results, outputs, errors, chunks. Plain frozen data, standard library only."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["success", "error", "timeout", "interrupted", "died", "max_attempts_exceeded"]
+"""How an execution ended; ``died`` means that the kernel's process ended under it."""
+
+Recovery = Literal["interrupted", "interrupted_twice", "killed_children", "restarted"]
+"""The rung of the ladder that stopped the code. Only ``restarted`` loses the session's variables."""
+
+StreamName = Literal["stdout", "stderr"]
+OutputKind = Literal["stream", "display_data", "execute_result", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """An exception that ended a cell, or what ended its kernel.
+
+    Attributes:
+        ename: Name of the exception's class, or ``KernelDied``.
+        evalue: Its message.
+        traceback: The traceback as people know it from IPython, in parts, without ANSI codes.
+    """
+
+    ename: str
+    evalue: str
+    traceback: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error as plain JSON data."""
+        return {"ename": self.ename, "evalue": self.evalue, "traceback": list(self.traceback)}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputItem:
+    """One thing a cell showed.
+
+    Attributes:
+        kind: ``stream``, ``display_data``, ``execute_result`` or ``error``, as in Jupyter.
+        text: What a reader of plain text sees of it, or None.
+        name: ``stdout`` or ``stderr`` for streams.
+        data: MIME bundle. Text and JSON types hold `str`, all others (images, PDF) hold `bytes`.
+        metadata: Metadata by MIME type, such as an image's width.
+        display_id: The id under which `update_display` finds it.
+    """
+
+    kind: OutputKind
+    text: str | None = None
+    name: StreamName | None = None
+    data: Mapping[str, str | bytes] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    display_id: str | None = None
+
+    def json(self, mime: str = "application/json") -> Any:
+        """Parse one JSON value of the bundle.
+
+        The value stays text until somebody wants it: a parsed value can take twenty times its size in memory.
+
+        Args:
+            mime: Its MIME type, such as ``application/vnd.plotly.v1+json``.
+
+        Returns:
+            The parsed value.
+
+        Raises:
+            KeyError: The bundle has no such type.
+            ValueError: The value is no JSON (it may have been truncated).
+        """
+        return json.loads(self.data[mime])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the output as plain JSON data; bytes become base64, as in Jupyter's messages."""
+        data = {
+            mime: base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+            for mime, value in self.data.items()
+        }
+        return {
+            "kind": self.kind,
+            "text": self.text,
+            "name": self.name,
+            "data": data,
+            "metadata": dict(self.metadata),
+            "display_id": self.display_id,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSnapshot:
+    """One attempt of an execution that was retried."""
+
+    attempt: int
+    code: str
+    status: Status
+    output: str = ""
+    stderr: str = ""
+    error: ErrorInfo | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attempt as plain JSON data."""
+        return {
+            "attempt": self.attempt,
+            "code": self.code,
+            "status": self.status,
+            "output": self.output,
+            "stderr": self.stderr,
+            "error": self.error.to_dict() if self.error else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CodeExecutionResult:
+    """The result of one execution, the same for every front.
+
+    Attributes:
+        text: Everything a reader would see, in order, without surrounding white space; None where there was nothing.
+        images: Paths of the PNG files that were written for this cell's plots and pictures.
+        status: How it ended.
+        output: What went to stdout.
+        stderr: What went to stderr.
+        return_value: The last expression's value as plain text, or None.
+        error: The exception, or what ended the kernel; None on success.
+        execution_count: IPython's counter, the number in ``Out[n]``.
+        duration_ms: Wall-clock milliseconds from sending the cell to its end.
+        outputs: All outputs in order, with every MIME type.
+        truncated: Whether something was left out of `text` or `outputs` because it was too large.
+        attempts: Earlier attempts, where the execution was retried.
+        recovery: How the code was stopped, where it did not end by itself, and whether the kernel was lost.
+        spilled: The file that holds what was truncated, where a spill directory was given.
+    """
+
+    text: str | None = None
+    images: list[Path] = field(default_factory=list)
+    status: Status = "success"
+    output: str = ""
+    stderr: str = ""
+    return_value: str | None = None
+    error: ErrorInfo | None = None
+    execution_count: int | None = None
+    duration_ms: int = 0
+    outputs: list[OutputItem] = field(default_factory=list)
+    truncated: bool = False
+    attempts: list[AttemptSnapshot] = field(default_factory=list)
+    recovery: Recovery | None = None
+    spilled: Path | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the code ran to its end without an error."""
+        return self.status == "success"
+
+    @property
+    def state_lost(self) -> bool:
+        """Whether the session now has a fresh kernel, without the variables and imports it had."""
+        return self.recovery == "restarted"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain JSON data."""
+        return {
+            "status": self.status,
+            "text": self.text,
+            "images": [str(path) for path in self.images],
+            "output": self.output,
+            "stderr": self.stderr,
+            "error": self.error.to_dict() if self.error else None,
+            "return_value": self.return_value,
+            "execution_count": self.execution_count,
+            "duration_ms": self.duration_ms,
+            "outputs": [item.to_dict() for item in self.outputs],
+            "truncated": self.truncated,
+            "attempts": [attempt.to_dict() for attempt in self.attempts],
+            "recovery": self.recovery,
+            "spilled": str(self.spilled) if self.spilled else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CodeExecutionChunk:
+    """A piece of output, as it happens.
+
+    Attributes:
+        text: What a reader sees of it.
+        name: ``stdout`` or ``stderr`` for streams, None for a displayed value.
+    """
+
+    text: str
+    name: StreamName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """What could stand at a cursor.
+
+    Attributes:
+        matches: The candidates, best first.
+        start: Where the text begins that a candidate replaces (an index into the code).
+        end: Where it ends.
+    """
+
+    matches: list[str]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One cell that a session ran.
+
+    Attributes:
+        code: Its source.
+        status: How it ended.
+        execution_count: IPython's counter, or None where the kernel did not live to tell.
+    """
+
+    code: str
+    status: Status
+    execution_count: int | None

@@ -1,0 +1,132 @@
+"""Frames: a length prefix, a small JSON header, and raw bytes.
+
+The layout is in docs/wire.md. The parser takes bytes and returns frames; it never reads, blocks or guesses, and the only
+error that comes out of it is `ProtocolError`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any, NamedTuple, NoReturn
+
+from cellblock.errors import ProtocolError
+
+VERSION = 1
+MAX_HEADER = 64 * 1024
+MAX_BODY = 16 * 1024 * 1024
+MAX_DEPTH = 8
+
+_PREFIX = struct.Struct("!II")
+
+
+class Frame(NamedTuple):
+    """One frame: a header with a ``type``, and the bytes that came with it."""
+
+    header: dict[str, Any]
+    body: bytes
+
+
+def encode_frame(header: dict[str, Any], body: bytes = b"") -> bytes:
+    """Return the bytes of one frame.
+
+    Args:
+        header: JSON data; must hold a ``type``.
+        body: Raw bytes that go with it.
+
+    Raises:
+        ProtocolError: The frame would be larger than the other side accepts.
+    """
+    head = json.dumps(header, separators=(",", ":"), allow_nan=False).encode("ascii")
+    if len(head) > MAX_HEADER or len(body) > MAX_BODY:
+        raise ProtocolError(
+            f"a {header['type']} frame of {len(head)} + {len(body)} bytes is over the limit of {MAX_HEADER} + {MAX_BODY}"
+        )
+    return _PREFIX.pack(len(head), len(body)) + head + body
+
+
+class FrameParser:
+    """Turns a stream of bytes into frames.
+
+    After a `ProtocolError` the parser is of no more use: the stream cannot be trusted to be in step.
+    """
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take bytes as they came and return the frames that are complete now.
+
+        Memory is bounded: what is kept between calls is less than one frame.
+
+        Args:
+            data: The bytes, cut anywhere.
+
+        Returns:
+            Complete frames, in order.
+
+        Raises:
+            ProtocolError: A length is over its limit, or a header is no JSON object with a type.
+        """
+        source: bytes | bytearray
+        if self._pending:
+            self._pending += data
+            source = self._pending
+        else:
+            source = data
+        frames: list[Frame] = []
+        start, available = 0, len(source)
+        while available - start >= _PREFIX.size:
+            head_size, body_size = _PREFIX.unpack_from(source, start)
+            if head_size > MAX_HEADER or body_size > MAX_BODY:
+                raise ProtocolError(f"a frame announces {head_size} + {body_size} bytes, over {MAX_HEADER} + {MAX_BODY}")
+            body_start = start + _PREFIX.size + head_size
+            end = body_start + body_size
+            if end > available:
+                break
+            header = _parse_header(bytes(source[start + _PREFIX.size : body_start]))
+            with memoryview(source) as view:
+                frames.append(Frame(header, bytes(view[body_start:end])))
+            start = end
+        if source is self._pending:
+            del self._pending[:start]
+        elif start < available:
+            self._pending += memoryview(data)[start:]
+        return frames
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not finite")
+    return value
+
+
+_decode = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_finite).decode
+
+
+def _parse_header(data: bytes) -> dict[str, Any]:
+    try:
+        header = _decode(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a frame's header is no JSON: {error}") from None
+    if not isinstance(header, dict) or not isinstance(header.get("type"), str):
+        raise ProtocolError("a frame's header is no object with a type")
+    if not _shallow(header, MAX_DEPTH):
+        raise ProtocolError(f"a frame's header is nested more than {MAX_DEPTH} deep")
+    return header
+
+
+def _shallow(value: Any, depth: int) -> bool:
+    if isinstance(value, dict):
+        return depth > 0 and all(_shallow(item, depth - 1) for item in value.values())
+    if isinstance(value, list):
+        return depth > 0 and all(_shallow(item, depth - 1) for item in value)
+    return True

@@ -1,0 +1,370 @@
+"""Messages: what frames mean, as typed data.
+
+Each class states its fields; `encode` and `decode` are the only ways between a message and a frame. Decoding checks every
+field's type and range, because what a worker sends is hostile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from cellblock.errors import ProtocolError
+from cellblock.wire.frames import Frame, encode_frame
+
+MAX_CODE = 4 * 1024 * 1024
+"""Largest source of one cell, in bytes of UTF-8."""
+
+PIECE = 256 * 1024
+"""Size of the pieces in which long text and large values travel, in bytes."""
+
+MAX_MIMES = 64
+"""Most MIME types in one bundle."""
+
+_MAX_TEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Host → worker: run a cell."""
+
+    type: ClassVar[str] = "execute"
+    code: str
+    stdin: bool = False
+    """Whether somebody answers `input()`; if not, asking is an immediate error."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputReply:
+    """Host → worker: the answer to `InputRequest`; None where whoever was asked cannot answer."""
+
+    type: ClassVar[str] = "input_reply"
+    number: int
+    """The request's; an answer to a question that is no longer open is ignored."""
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Host → worker: what could stand at this place? ``cursor`` counts characters."""
+
+    type: ClassVar[str] = "complete"
+    code: str
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Host → worker: describe the name at this place; ``detail`` 1 adds the source."""
+
+    type: ClassVar[str] = "inspect"
+    code: str
+    cursor: int
+    detail: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Host → worker: run the exit handlers, flush files and leave."""
+
+    type: ClassVar[str] = "shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Worker → host: the kernel takes cells. The first message on every channel."""
+
+    type: ClassVar[str] = "ready"
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Worker → host: text was written to stdout or stderr.
+
+    ``behind`` says that bytes lay unread in the pipes of descriptors 1 and 2 when this was written: they come first.
+    """
+
+    type: ClassVar[str] = "stream"
+    name: Literal["stdout", "stderr"]
+    text: bytes
+    behind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Worker → host: a piece of a value too large for one frame; the next `Display` completes it."""
+
+    type: ClassVar[str] = "part"
+    mime: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """Worker → host: a MIME bundle. ``parts`` names the types whose values came ahead, as `Part`."""
+
+    type: ClassVar[str] = "display"
+    kind: Literal["display_data", "update_display_data", "execute_result"]
+    data: Mapping[str, bytes]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    display_id: str | None = None
+    parts: tuple[str, ...] = ()
+    behind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Worker → host: forget what the cell showed so far; with ``wait``, when the next output comes."""
+
+    type: ClassVar[str] = "clear"
+    wait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequest:
+    """Worker → host: the code asks for a line."""
+
+    type: ClassVar[str] = "input"
+    number: int
+    prompt: str
+    password: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Worker → host: the cell has ended; all it wrote from Python was sent before this."""
+
+    type: ClassVar[str] = "reply"
+    execution_count: int
+    ename: str | None = None
+    evalue: str = ""
+    traceback: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Worker → host: the answer to `Complete`."""
+
+    type: ClassVar[str] = "completed"
+    matches: tuple[str, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """Worker → host: the answer to `Inspect`; None where nothing of that name was found."""
+
+    type: ClassVar[str] = "inspected"
+    text: str | None
+
+
+ToWorker: TypeAlias = Execute | InputReply | Complete | Inspect | Shutdown
+ToHost: TypeAlias = (
+    Ready | Stream | Part | Display | Clear | InputRequest | Reply | Completed | Inspected
+)
+Message: TypeAlias = ToWorker | ToHost
+
+
+def encode(message: Message) -> bytes:
+    """Return the frame of a message, as bytes.
+
+    Raises:
+        ProtocolError: It is larger than the other side accepts.
+    """
+    header: dict[str, Any] = {"type": message.type}
+    buffers: list[bytes] = []
+    match message:
+        case Execute(code=code, stdin=stdin):
+            header["stdin"] = stdin
+            buffers = [code.encode()]
+        case InputReply(number=number, text=text):
+            header["number"] = number
+            buffers = [] if text is None else [_bytes(text)]
+        case Complete(code=code, cursor=cursor):
+            header["cursor"] = cursor
+            buffers = [code.encode()]
+        case Inspect(code=code, cursor=cursor, detail=detail):
+            header |= {"cursor": cursor, "detail": detail}
+            buffers = [code.encode()]
+        case Ready(version=version):
+            header["version"] = version
+        case Stream(name=name, text=data, behind=behind):
+            header |= {"name": name, "behind": behind}
+            buffers = [data]
+        case Part(mime=mime, data=data):
+            header["mime"] = mime
+            buffers = [data]
+        case Display():
+            header |= {
+                "kind": message.kind,
+                "mimes": list(message.data),
+                "metadata": dict(message.metadata),
+                "display_id": message.display_id,
+                "parts": list(message.parts),
+                "behind": message.behind,
+            }
+            buffers = list(message.data.values())
+        case Clear(wait=wait):
+            header["wait"] = wait
+        case InputRequest(number=number, prompt=prompt, password=password):
+            header |= {"number": number, "password": password}
+            buffers = [_bytes(prompt)]
+        case Reply():
+            header |= {"execution_count": message.execution_count, "ename": message.ename}
+            buffers = [_bytes(text) for text in (message.evalue, *message.traceback)] if message.ename else []
+        case Completed(matches=matches, start=start, end=end):
+            header |= {"start": start, "end": end}
+            buffers = [_bytes(text) for text in matches]
+        case Inspected(text=text):
+            buffers = [] if text is None else [_bytes(text)]
+    if not buffers:
+        return encode_frame(header)
+    if len(buffers) == 1:
+        header["sizes"] = [len(buffers[0])]
+        return encode_frame(header, buffers[0])
+    header["sizes"] = [len(buffer) for buffer in buffers]
+    return encode_frame(header, b"".join(buffers))
+
+
+def decode(frame: Frame) -> Message:
+    """Return the message of a frame.
+
+    Raises:
+        ProtocolError: The type is unknown, or a field is missing, of the wrong type or out of range.
+    """
+    kind = frame.header["type"]
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise ProtocolError(f"unknown message type {kind[:40]!r}")
+    return reader(_Fields(frame))  # type: ignore[no-any-return]  # the table's values differ only in what they return
+
+
+class _Fields:
+    """Reads the fields of one frame, each checked."""
+
+    __slots__ = ("_header", "_type", "buffers")
+
+    def __init__(self, frame: Frame) -> None:
+        self._header = frame.header
+        self._type = frame.header["type"]
+        sizes = frame.header.get("sizes", [])
+        if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+            raise ProtocolError(f"{self._type}: sizes must be a list of lengths")
+        if sum(sizes) != len(frame.body):
+            raise ProtocolError(f"{self._type}: sizes add up to {sum(sizes)}, the body has {len(frame.body)}")
+        if len(sizes) == 1:
+            self.buffers = [frame.body]
+            return
+        self.buffers = []
+        start = 0
+        for size in sizes:
+            self.buffers.append(frame.body[start : start + size])
+            start += size
+
+    def fail(self, name: str, want: str) -> ProtocolError:
+        return ProtocolError(f"{self._type}: {name} must be {want}")
+
+    def boolean(self, name: str) -> bool:
+        value = self._header.get(name, False)
+        if type(value) is not bool:
+            raise self.fail(name, "true or false")
+        return value
+
+    def integer(self, name: str, most: int = 2**31) -> int:
+        value = self._header.get(name)
+        if type(value) is not int or not 0 <= value <= most:
+            raise self.fail(name, f"an integer from 0 to {most}")
+        return value
+
+    def text(self, name: str, choices: tuple[str, ...] | None = None) -> Any:
+        value = self._header.get(name)
+        if type(value) is not str or len(value) > _MAX_TEXT or (choices and value not in choices):
+            raise self.fail(name, f"one of {', '.join(choices)}" if choices else "a short string")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self._header.get(name) is None else str(self.text(name))
+
+    def texts(self, name: str, most: int) -> tuple[str, ...]:
+        value = self._header.get(name, [])
+        if not isinstance(value, list) or len(value) > most:
+            raise self.fail(name, f"a list of at most {most}")
+        if not all(type(item) is str and len(item) <= _MAX_TEXT for item in value):
+            raise self.fail(name, "a list of short strings")
+        return tuple(value)
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        value = self._header.get(name, {})
+        if not isinstance(value, dict):
+            raise self.fail(name, "an object")
+        return value
+
+    def buffer(self) -> bytes:
+        if len(self.buffers) != 1:
+            raise self.fail("sizes", "one length")
+        return self.buffers[0]
+
+    def code(self) -> str:
+        data = self.buffer()
+        if len(data) > MAX_CODE:
+            raise self.fail("code", f"at most {MAX_CODE} bytes")
+        return _string(data)
+
+    def optional_buffer_text(self) -> str | None:
+        return _string(self.buffer()) if self.buffers else None
+
+
+def _read_display(fields: _Fields) -> Display:
+    mimes = fields.texts("mimes", MAX_MIMES)
+    if len(mimes) != len(fields.buffers) or len(set(mimes)) != len(mimes):
+        raise fields.fail("mimes", "distinct, one for each buffer")
+    return Display(
+        kind=fields.text("kind", ("display_data", "update_display_data", "execute_result")),
+        data=dict(zip(mimes, fields.buffers, strict=True)),
+        metadata=fields.mapping("metadata"),
+        display_id=fields.optional_text("display_id"),
+        parts=fields.texts("parts", MAX_MIMES),
+        behind=fields.boolean("behind"),
+    )
+
+
+def _read_reply(fields: _Fields) -> Reply:
+    ename = fields.optional_text("ename")
+    count = fields.integer("execution_count")
+    if ename is None:
+        return Reply(count)
+    if not fields.buffers:
+        raise fields.fail("sizes", "at least one length where there is an ename")
+    evalue, *traceback = (_string(buffer) for buffer in fields.buffers)
+    return Reply(count, ename, evalue, tuple(traceback))
+
+
+_READERS: dict[str, Any] = {
+    "execute": lambda f: Execute(f.code(), f.boolean("stdin")),
+    "input_reply": lambda f: InputReply(f.integer("number"), f.optional_buffer_text()),
+    "complete": lambda f: Complete(f.code(), f.integer("cursor")),
+    "inspect": lambda f: Inspect(f.code(), f.integer("cursor"), f.integer("detail", most=1)),
+    "shutdown": lambda f: Shutdown(),
+    "ready": lambda f: Ready(f.integer("version")),
+    "stream": lambda f: Stream(f.text("name", ("stdout", "stderr")), f.buffer(), f.boolean("behind")),
+    "part": lambda f: Part(f.text("mime"), f.buffer()),
+    "display": _read_display,
+    "clear": lambda f: Clear(f.boolean("wait")),
+    "input": lambda f: InputRequest(f.integer("number"), _string(f.buffer()), f.boolean("password")),
+    "reply": _read_reply,
+    "completed": lambda f: Completed(
+        tuple(_string(buffer) for buffer in f.buffers), f.integer("start"), f.integer("end")
+    ),
+    "inspected": lambda f: Inspected(f.optional_buffer_text()),
+}
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _string(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,127 @@
+"""Who may say what when: one transition table, seen from both sides.
+
+A conversation is in one state. Each row of the table says which messages may pass in that state, who sends them, and which
+state follows. Anything else is a `ProtocolError`, and the host's answer to that is to kill the worker.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from cellblock.errors import ProtocolError
+from cellblock.wire.frames import FrameParser
+from cellblock.wire.messages import Message, decode, encode
+
+class Side(Enum):
+    """The two ends of a channel."""
+
+    HOST = "host"
+    WORKER = "worker"
+
+
+class State(Enum):
+    """Where a conversation stands."""
+
+    STARTING = "starting"
+    """The worker was made and has not said `ready`."""
+    IDLE = "idle"
+    """No cell runs. Background tasks of earlier cells may still write."""
+    BUSY = "busy"
+    """A cell runs."""
+    ASKING = "asking"
+    """A cell runs and waits for a line of input."""
+    QUERY = "query"
+    """A completion or an inspection is being worked out."""
+    CLOSED = "closed"
+    """The worker was told to leave."""
+
+
+_OUTPUT = ("stream", "part", "display", "clear")
+
+
+def _table() -> dict[State, dict[tuple[Side, str], State]]:
+    host, worker = Side.HOST, Side.WORKER
+    table: dict[State, dict[tuple[Side, str], State]] = {
+        State.STARTING: {(worker, "ready"): State.IDLE, (host, "shutdown"): State.CLOSED},
+        State.IDLE: {
+            (host, "execute"): State.BUSY,
+            (host, "complete"): State.QUERY,
+            (host, "inspect"): State.QUERY,
+            (host, "shutdown"): State.CLOSED,
+        },
+        State.BUSY: {
+            (worker, "input"): State.ASKING,
+            (worker, "reply"): State.IDLE,
+            (host, "shutdown"): State.CLOSED,
+        },
+        # An interrupt ends the wait without an answer: then output and the reply follow at once.
+        State.ASKING: {
+            (host, "input_reply"): State.BUSY,
+            (worker, "input"): State.ASKING,
+            (worker, "reply"): State.IDLE,
+            (host, "shutdown"): State.CLOSED,
+        },
+        State.QUERY: {
+            (worker, "completed"): State.IDLE,
+            (worker, "inspected"): State.IDLE,
+            (host, "shutdown"): State.CLOSED,
+        },
+        State.CLOSED: {(worker, kind): State.CLOSED for kind in ("ready", "input", "reply", "completed", "inspected")},
+    }
+    # An answer can cross an interrupt on its way: then nobody waits for it any more, and the worker drops it.
+    for state in (State.IDLE, State.BUSY):
+        table[state][(host, "input_reply")] = state
+    for state, row in table.items():
+        if state is not State.STARTING:
+            row.update({(worker, kind): state for kind in _OUTPUT})
+    return table
+
+
+TRANSITIONS = _table()
+"""State → (sender, message type) → next state. Threads of user code may write at any time, so output may too."""
+
+
+class Conversation:
+    """One side's view of one channel: bytes in, messages out, and the state that follows.
+
+    Attributes:
+        state: Where the conversation stands.
+    """
+
+    __slots__ = ("_other", "_own", "_parser", "state")
+
+    def __init__(self, side: Side) -> None:
+        self._own = side
+        self._other = Side.WORKER if side is Side.HOST else Side.HOST
+        self._parser = FrameParser()
+        self.state = State.STARTING
+
+    def send(self, message: Message) -> bytes:
+        """Return the bytes that say this, and move to the state that follows.
+
+        Raises:
+            ProtocolError: It may not be said now, or is too large; the state has not moved.
+        """
+        following = self._step(self._own, message)
+        data = encode(message)
+        self.state = following
+        return data
+
+    def receive(self, data: bytes) -> list[Message]:
+        """Take bytes as they came and return the messages that are complete now.
+
+        Raises:
+            ProtocolError: The other side broke the protocol. The conversation is over.
+        """
+        messages: list[Message] = []
+        for frame in self._parser.feed(data):
+            message = decode(frame)
+            self.state = self._step(self._other, message)
+            messages.append(message)
+        return messages
+
+    def _step(self, sender: Side, message: Message) -> State:
+        following = TRANSITIONS[self.state].get((sender, message.type))
+        if following is None:
+            raise ProtocolError(f"the {sender.value} may not send {message.type!r} while {self.state.value}")
+        return following

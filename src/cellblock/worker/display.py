@@ -1,0 +1,111 @@
+"""What a cell shows: MIME bundles leave as messages, large values in parts."""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+
+from cellblock.errors import ProtocolError
+from cellblock.wire.messages import MAX_MIMES, PIECE, Clear, Display, Part
+from cellblock.worker.streams import Outbox
+
+_TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/svg+xml")
+
+
+class Publisher(DisplayPublisher):  # type: ignore[misc]  # IPython is untyped here
+    """Behind `display`, `update_display` and `clear_output`."""
+
+    outbox: Outbox
+
+    def publish(
+        self,
+        data: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,
+        source: object = None,
+        *,
+        transient: Mapping[str, Any] | None = None,
+        update: bool = False,
+        **_kwargs: object,
+    ) -> None:
+        """Send a bundle."""
+        kind = "update_display_data" if update else "display_data"
+        send_bundle(self.outbox, kind, data, metadata, (transient or {}).get("display_id"))
+
+    def clear_output(self, wait: bool = False) -> None:
+        """Forget what the cell showed so far."""
+        self.outbox.send(Clear(bool(wait)))
+
+
+class Hook(DisplayHook):  # type: ignore[misc]  # IPython is untyped here
+    """Behind the value of a cell's last expression."""
+
+    outbox: Outbox
+
+    def write_output_prompt(self) -> None:
+        """Write no prompt: the result carries its number."""
+
+    def write_format_data(self, format_dict: Mapping[str, Any], md_dict: Mapping[str, Any] | None = None) -> None:
+        """Send the value's bundle."""
+        send_bundle(self.outbox, "execute_result", format_dict, md_dict)
+
+    def finish_displayhook(self) -> None:
+        """Write no trailing separator."""
+        self._is_active = False
+
+
+def send_bundle(
+    outbox: Outbox,
+    kind: Any,
+    data: Mapping[str, Any],
+    metadata: Mapping[str, Any] | None,
+    display_id: object = None,
+) -> None:
+    """Send one MIME bundle; values of more than `PIECE` bytes go ahead in parts.
+
+    Args:
+        outbox: Where to.
+        kind: ``display_data``, ``update_display_data`` or ``execute_result``.
+        data: Values by MIME type, as IPython's formatters make them.
+        metadata: Metadata by MIME type.
+        display_id: The id for later updates.
+    """
+    small: dict[str, bytes] = {}
+    parts: list[str] = []
+    room = PIECE
+    for mime, value in list(data.items())[:MAX_MIMES]:
+        raw = _to_bytes(mime, value)
+        if len(raw) <= room:
+            small[mime] = raw
+            room -= len(raw)
+            continue
+        parts.append(mime)
+        view = memoryview(raw)
+        for start in range(0, len(raw), PIECE):
+            outbox.send(Part(mime, bytes(view[start : start + PIECE])))
+    identity = None if display_id is None else str(display_id)
+    message = Display(kind, small, metadata or {}, identity, tuple(parts), outbox.descriptors_pending())
+    try:
+        outbox.send(message)
+    except (ProtocolError, TypeError, ValueError):
+        # Only the metadata is in the header: whatever it is, the bundle can do without.
+        outbox.send(Display(kind, small, {}, identity, tuple(parts)))
+
+
+def _to_bytes(mime: str, value: Any) -> bytes:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if mime.endswith("json") and not isinstance(value, str):
+        return json.dumps(value, default=str).encode()
+    text = value if isinstance(value, str) else str(value)
+    if not mime.startswith(_TEXT_TYPES) and not mime.endswith(("json", "xml")):
+        # Jupyter's formatters give images as base64.
+        try:
+            return binascii.a2b_base64(text.encode("ascii"), strict_mode=False)
+        except (binascii.Error, UnicodeEncodeError):
+            pass
+    return text.encode("utf-8", "backslashreplace")

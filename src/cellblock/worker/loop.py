@@ -1,0 +1,90 @@
+"""The worker's event loop: it goes on between cells, survives a fork, and takes a SIGINT for what the user means."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import signal
+from asyncio import events
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Make the loop that cells run in and set it as the current one.
+
+    It waits with poll(2): an epoll object would be shared with a fork of this process, and wake the wrong one.
+    """
+    loop = asyncio.SelectorEventLoop(selectors.PollSelector())
+    asyncio.set_event_loop(loop)
+    return loop
+
+
+class Interrupter:
+    """Turns SIGINT into a KeyboardInterrupt of the running cell, wherever the cell is.
+
+    Three cases. The cell's own code runs: raise right there. The cell awaits something: cancel its task, because raising
+    in the middle of the loop would hit whatever else happens to run. No cell runs: the signal came too late; ignore it.
+    A second signal for the same cell raises in any case.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._task: asyncio.Task[Any] | None = None
+        self._in_query = False
+        self.hits = 0
+
+    def install(self) -> None:
+        """Handle SIGINT from now on."""
+        signal.signal(signal.SIGINT, self._handle)
+
+    def watch(self, task: asyncio.Task[Any] | None) -> None:
+        """Say which task is the running cell; None when it has ended."""
+        self._task = task
+        self.hits = 0
+
+    @contextmanager
+    def query(self) -> Iterator[None]:
+        """Let a SIGINT raise in this block, although no cell runs."""
+        self._in_query = True
+        try:
+            yield
+        finally:
+            self._in_query = False
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self._in_query:
+            raise KeyboardInterrupt
+        task = self._task
+        if task is None or task.done():
+            return
+        self.hits += 1
+        if self.hits > 1 or asyncio.current_task(self._loop) is task:
+            raise KeyboardInterrupt
+        self._loop.call_soon_threadsafe(task.cancel)
+
+
+def allow_nested_run() -> None:
+    """Let a cell call `asyncio.run`, although it already runs in a loop.
+
+    Scripts do, and people paste scripts; in Jupyter they get a RuntimeError. The outer loop simply stands still meanwhile,
+    as it does during any other blocking call of a cell.
+    """
+    original = asyncio.run
+
+    def run(main: Coroutine[Any, Any, Any], *, debug: bool | None = None, **options: Any) -> Any:
+        outer = events._get_running_loop()
+        if outer is None:
+            return original(main, debug=debug, **options)
+        events._set_running_loop(None)
+        try:
+            return original(main, debug=debug, **options)
+        finally:
+            events._set_running_loop(outer)
+            # `asyncio.run` leaves no current loop behind at all.
+            asyncio.set_event_loop(outer)
+
+    run.__doc__ = original.__doc__
+    asyncio.run = run

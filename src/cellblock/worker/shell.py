@@ -1,0 +1,149 @@
+"""IPython's shell, made once in the zygote and attached to a channel in each kernel."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import IPython
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.profiledir import ProfileDir
+from traitlets import observe
+from traitlets.config import Config
+
+from cellblock.worker.display import Hook, Publisher
+from cellblock.worker.streams import Outbox
+
+_MAX_ERROR_TEXT = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CellError:
+    """The exception that ended a cell."""
+
+    ename: str
+    evalue: str
+    traceback: tuple[str, ...]
+
+
+class Shell(InteractiveShell):  # type: ignore[misc]  # IPython is untyped here
+    """The shell of one kernel: shows through the outbox, keeps nothing on disk, has no terminal and no threads."""
+
+    displayhook_class = Hook
+    display_pub_class = Publisher
+
+    error: CellError | None = None
+
+    def init_ipython_dir(self, ipython_dir: str | None) -> None:
+        """Touch no disk: the zygote has no home, and each kernel gets its own (see `use_home`)."""
+
+    def init_profile_dir(self, profile_dir: Any) -> None:
+        """Touch no disk."""
+        self.profile_dir = _Profile(location="")
+
+    def init_virtualenv(self) -> None:
+        """The interpreter was chosen by whoever started us."""
+
+    def use_home(self, directory: str) -> None:
+        """Keep IPython's own files (``%store``, aliases) below this directory, once something needs them."""
+        self.profile_dir.location = os.path.join(directory, ".ipython", "profile_default")
+
+    def ask_exit(self) -> None:
+        """`exit()` ends the cell, not the kernel."""
+        raise SystemExit
+
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        """Show an exception, unless it is a cell that ends itself without complaint."""
+        value = sys.exc_info()[1]
+        if isinstance(value, SystemExit) and value.code in (None, 0):
+            return
+        super().showtraceback(*args, **kwargs)
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        running = self.displayhook.exec_result
+        if running is not None and running.error_in_exec is not evalue:
+            # Not what ended the cell: %tb, a callback, a nested run_cell.
+            sys.stderr.write("\n".join(stb) + "\n")
+            return
+        self.error = CellError(
+            getattr(etype, "__name__", str(etype)),
+            _clip(_safe_str(evalue)),
+            tuple(_clip(line) for line in stb),
+        )
+
+    async def run(self, code: str) -> CellError | None:
+        """Run one cell to its end, with everything that belongs to a cell in Jupyter.
+
+        Args:
+            code: Its source.
+
+        Returns:
+            The exception that ended it, or None.
+        """
+        self.error = None
+        failure = None
+        try:
+            transformed = self.transform_cell(code)
+        except Exception:
+            transformed, failure = code, sys.exc_info()
+        try:
+            result = await self.run_cell_async(
+                code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=failure
+            )
+        finally:
+            # Plots are drawn here.
+            self.events.trigger("post_execute")
+        self.events.trigger("post_run_cell", result)
+        value = result.error_before_exec or result.error_in_exec
+        if value is None or (isinstance(value, SystemExit) and value.code in (None, 0)):
+            return None
+        if self.error is None:
+            # IPython showed nothing of it: bdb.BdbQuit, mostly.
+            self.error = CellError(type(value).__name__, _clip(_safe_str(value)), ())
+        return self.error
+
+
+class _Profile(ProfileDir):  # type: ignore[misc]  # IPython is untyped here
+    """A profile directory of which nothing is made before something is kept in it."""
+
+    @observe("location")  # type: ignore[untyped-decorator]  # traitlets is untyped here
+    def _location_changed(self, change: Any) -> None:
+        """Make no directories: the base class makes six."""
+
+
+def create(outbox: Outbox) -> Shell:
+    """Make the shell that every kernel of this process inherits.
+
+    Args:
+        outbox: Where what it shows will go, once the outbox is attached to a channel.
+    """
+    config = Config()
+    config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= 9 else "NoColor"
+    config.InteractiveShell.display_page = True  # `obj?` shows a page instead of opening a pager
+    config.InteractiveShell.autoindent = False
+    config.InteractiveShell.history_load_length = 0
+    config.HistoryManager.hist_file = ":memory:"
+    config.HistoryManager.enabled = False  # no database, and so no thread that writes to it
+    config.Completer.use_jedi = False  # loads 30 MB for completions that follow the live objects anyway
+    Publisher.outbox = Hook.outbox = outbox
+    shell = Shell.instance(config=config)
+    # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
+    warnings.filterwarnings("ignore", message="To exit: use")
+    return shell  # type: ignore[no-any-return]  # IPython is untyped here
+
+
+def _safe_str(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<unprintable: {type(error).__name__}>"
+
+
+def _clip(text: str) -> str:
+    if len(text) <= _MAX_ERROR_TEXT:
+        return text
+    half = _MAX_ERROR_TEXT // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

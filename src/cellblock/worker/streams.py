@@ -1,0 +1,285 @@
+"""sys.stdout and sys.stderr of a kernel: text goes out as frames, in order with everything else that is shown.
+
+A line leaves at once. In a burst, lines are gathered for up to 10 ms, because a frame for each of a million lines would
+cost more than the lines: then a small thread sends what is left over, and is gone again when the burst is over, so that a
+kernel between cells has one thread and can be forked.
+"""
+
+from __future__ import annotations
+
+import _thread
+import array
+import codecs
+import fcntl
+import io
+import os
+import signal
+import sys
+import termios
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Literal
+
+from cellblock.wire.messages import PIECE, Display, Message, Stream
+from cellblock.worker.channel import Channel, signals_held
+
+TICK = 0.01
+"""Seconds that text of a burst may wait."""
+
+_QUIET_TICKS = 5
+_PIECE_CHARS = PIECE // 4  # a character takes at most four bytes
+
+StreamName = Literal["stdout", "stderr"]
+_DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
+
+
+class Outbox:
+    """Everything that leaves the worker leaves through here, so that it leaves in order."""
+
+    def __init__(self) -> None:
+        self._channel: Channel | None = None
+        self._pending: deque[tuple[StreamName, str]] = deque()
+        self._pending_chars = 0
+        self._lock = _thread.RLock()
+        self._flushing = False
+        self._last = 0.0
+        self._ticker: _Ticker | None = None
+        self._count = array.array("i", [0])
+        self.forked = True
+        os.register_at_fork(before=self.settle, after_in_child=self.leave_parent)
+
+    def attach(self, channel: Channel) -> None:
+        """Send through this channel from now on, and take the place of Python's streams."""
+        self._channel = channel
+        self.forked = False
+        sys.stdout = OutStream(self, "stdout")
+        sys.stderr = OutStream(self, "stderr")
+
+    def detach(self) -> None:
+        """Give Python's own streams back."""
+        self.settle()
+        self.forked, self._channel = True, None
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+
+    def write(self, name: StreamName, text: str) -> None:
+        """Take text that was written to a stream."""
+        if self.forked:
+            _write_descriptor(_DESCRIPTORS[name], text)
+            return
+        self._pending.append((name, text))
+        self._pending_chars += len(text)
+        if self._pending_chars >= _PIECE_CHARS:
+            self.flush()
+        # `print(x, end="")` writes an empty string last: the only sign that a print without a newline is complete.
+        elif not text or "\n" in text or "\r" in text:
+            self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Send what is pending: now, or within `TICK` seconds where something was sent just before."""
+        if not self._pending:
+            return
+        if time.monotonic() - self._last >= TICK:
+            self.flush()
+        elif self._ticker is None or not self._ticker.alive:
+            self._ticker = _Ticker(self)
+
+    def flush(self) -> None:
+        """Send what is pending, now."""
+        if self._channel is None or self.forked or not self._pending:
+            return
+        # Re-entered by a finalizer or a signal handler that prints: the outer call sends what was added.
+        with self._lock:
+            if self._flushing:
+                return
+            self._flushing = True
+            try:
+                with signals_held():
+                    self._drain(self._channel)
+            finally:
+                self._flushing = False
+                self._last = time.monotonic()
+
+    def _drain(self, channel: Channel) -> None:
+        pending = self._pending
+        while pending:
+            name, text = pending.popleft()
+            texts = [text]
+            while pending and pending[0][0] == name:
+                texts.append(pending.popleft()[1])
+            joined = "".join(texts)
+            self._pending_chars -= len(joined)
+            for start in range(0, len(joined), _PIECE_CHARS):
+                piece = joined[start : start + _PIECE_CHARS].encode("utf-8", "backslashreplace")
+                channel.send(Stream(name, piece, self.descriptors_pending()))
+
+    def send(self, message: Message) -> None:
+        """Send a message after everything that was written before it."""
+        if self._channel is None or self.forked:
+            # A child of user code must never write frames into its parent's channel. Its displays become text.
+            if isinstance(message, Display):
+                _write_descriptor(1, message.data.get("text/plain", b"").decode("utf-8", "replace") + "\n")
+            return
+        self.flush()
+        self._channel.send(message)
+
+    def descriptors_pending(self) -> bool:
+        """Whether bytes written to descriptors 1 and 2 still lie in their pipes, unread by the host.
+
+        It costs two system calls, and is what keeps `os.write(1, …)` before `print` in the order of the code.
+        """
+        for descriptor in (1, 2):
+            try:
+                fcntl.ioctl(descriptor, termios.FIONREAD, self._count, True)
+            except OSError:
+                continue  # the code closed it, or put something else in its place
+            if self._count[0]:
+                return True
+        return False
+
+    def tick(self) -> bool:
+        """Send what a burst left over; return whether there was anything."""
+        busy = bool(self._pending)
+        self.flush()
+        return busy
+
+    def settle(self) -> None:
+        """Send everything and end the gathering thread. After this the worker has no thread of ours."""
+        if self._ticker is not None:
+            self._ticker.stop()
+            self._ticker = None
+        self.flush()
+
+    def leave_parent(self) -> None:
+        """In a child that user code forked: never touch the parent's channel again."""
+        self.forked = True
+        self._pending.clear()
+        if self._channel is not None:
+            self._channel.close()
+
+
+class _Ticker:
+    """A thread that sends what is pending every `TICK` seconds, until it is stopped or nothing happens for a while."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.alive = True
+        self._outbox = outbox
+        self._wake = _thread.allocate_lock()
+        self._wake.acquire()
+        self._done = _thread.allocate_lock()
+        self._done.acquire()
+        # `_thread`, because a `threading.Thread` would show up in the user's `threading.enumerate()`.
+        _thread.start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        try:
+            # Signals belong to the main thread: one that landed here would not wake it from a system call.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            quiet = 0
+            while quiet < _QUIET_TICKS and not self._wake.acquire(timeout=TICK):
+                quiet = 0 if self._outbox.tick() else quiet + 1
+        finally:
+            self.alive = False
+            self._done.release()
+
+    def stop(self) -> None:
+        """End the thread and wait until it is gone."""
+        if self.alive:
+            self._wake.release()
+        self._done.acquire()
+        self._done.release()
+
+
+class OutStream(io.TextIOBase):
+    """What `sys.stdout` and `sys.stderr` are in a kernel."""
+
+    errors = "backslashreplace"
+    line_buffering = True
+
+    def __init__(self, outbox: Outbox, name: StreamName) -> None:
+        super().__init__()
+        self._outbox = outbox
+        self._stream: StreamName = name
+        self.buffer = _BinaryOut(self)
+
+    @property
+    def name(self) -> str:
+        """The name, as Python's own streams have it."""
+        return f"<{self._stream}>"
+
+    @property
+    def mode(self) -> str:
+        """The mode, as Python's own streams have it."""
+        return "w"
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # TextIOBase declares an attribute
+        """Always UTF-8."""
+        return "utf-8"
+
+    def write(self, text: str) -> int:
+        """Write text; return its length."""
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        self._outbox.write(self._stream, text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]  # the base takes any buffer
+        """Write several strings."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Make what was written visible."""
+        self._outbox.flush_soon()
+
+    def fileno(self) -> int:
+        """The descriptor that subprocesses write to; the host hears it as well."""
+        return _DESCRIPTORS[self._stream]
+
+    def isatty(self) -> bool:
+        """A kernel has no terminal."""
+        return False
+
+    def writable(self) -> bool:
+        """It can be written to."""
+        return True
+
+    def reconfigure(self, **_options: object) -> None:
+        """Accept what scripts ask of their stdout; there is nothing to change."""
+
+    def close(self) -> None:
+        """Stay open: a kernel that cannot print is of no use to anybody."""
+
+
+class _BinaryOut(io.RawIOBase):
+    """``sys.stdout.buffer``: bytes, taken for UTF-8, in order with the text."""
+
+    def __init__(self, stream: OutStream) -> None:
+        super().__init__()
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: object) -> int:
+        raw = bytes(data)  # type: ignore[call-overload]  # whatever has a buffer
+        self._stream.write(self._decoder.decode(raw))
+        return len(raw)
+
+    def flush(self) -> None:
+        if not self._stream.closed:
+            self._stream.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def close(self) -> None:
+        pass
+
+
+def _write_descriptor(descriptor: int, text: str) -> None:
+    data = memoryview(text.encode("utf-8", "backslashreplace"))
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -1,0 +1,46 @@
+"""Started by path, in an interpreter that may know nothing of cellblock: makes the package importable, and goes on there.
+
+Usage: boot.py zygote|spawn [MODULE ...], with a control socket as standard input. The package is put into place by itself,
+not through sys.path: the directory it is installed in holds packages of another interpreter.
+"""
+
+import os
+import sys
+
+EXIT_TOO_OLD = 64
+EXIT_NO_IPYTHON = 65
+EXIT_PRELOAD = 66
+
+
+def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too old for annotations, to tell them so
+    """Make the package importable, and start."""
+    if sys.version_info < (3, 11):
+        sys.stderr.write("Python %d.%d is too old\n" % sys.version_info[:2])
+        sys.exit(EXIT_TOO_OLD)
+    # What a kernel's user expects: the current directory first, and nothing of ours.
+    sys.path[0] = ""
+    import importlib.util
+
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    spec = importlib.util.spec_from_file_location(
+        "cellblock", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["cellblock"] = module
+    spec.loader.exec_module(module)
+    # A user's argv, not ours.
+    mode, preload = sys.argv[1], tuple(sys.argv[2:])
+    sys.argv[:] = [""]
+    if mode == "zygote":
+        from cellblock.zygote.server import serve
+
+        serve(preload)
+    else:
+        from cellblock.zygote.init import serve_alone
+
+        serve_alone(preload)
+
+
+if __name__ == "__main__":
+    main()

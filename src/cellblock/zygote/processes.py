@@ -1,0 +1,79 @@
+"""Facts about and power over processes that the standard library does not offer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Let orphaned descendants come to this process instead of the machine's init. Linux only; elsewhere nothing."""
+    if sys.platform == "linux":
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(number: int) -> None:
+    """Have the kernel send this signal when the parent ends. Linux only; elsewhere nothing.
+
+    The code in a session can undo it, so that it is a second line of defence only.
+    """
+    if sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl({option}): {os.strerror(error)}")
+
+
+def children(pid: int) -> list[int]:
+    """Return the direct children of a process; empty where it is gone."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+        except OSError:
+            continue  # the thread has ended
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Return everything below a process, parents before their children."""
+    if sys.platform != "linux":
+        return _descendants_by_ps(pid)
+    found = children(pid)
+    for process in found:  # grows while it is walked
+        found += children(process)
+    return found
+
+
+def _descendants_by_ps(pid: int) -> list[int]:
+    table = subprocess.run(["/bin/ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False).stdout
+    pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
+    found = [pid]
+    for parent in found:
+        found += [child for child, its_parent in pairs if its_parent == parent]
+    return found[1:]
+
+
+def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
+    """Send a signal to each of these; those that are gone already are fine."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue

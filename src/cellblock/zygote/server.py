@@ -1,0 +1,141 @@
+"""The fork server: forks a session's init when the host asks, reaps, and ends with the host."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
+from cellblock.zygote import processes
+from cellblock.zygote.init import run_init
+from cellblock.zygote.warm import warm
+
+if TYPE_CHECKING:
+    from cellblock.worker.shell import Shell
+    from cellblock.worker.streams import Outbox
+
+
+def serve(preload: tuple[str, ...]) -> NoReturn:
+    """Be a zygote, with the host's control socket as standard input; never returns.
+
+    Args:
+        preload: Modules to import before the first fork.
+    """
+    control = socket.socket(fileno=os.dup(0))
+    control.set_inheritable(False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+    data, descriptors, _, _ = socket.recv_fds(control, MAX_CONTROL, MAX_DESCRIPTORS)
+    if not data:
+        os._exit(0)
+    processes.become_subreaper()
+    with _ending_with(control):
+        warmed = warm(preload)
+    control.send(encode_control("ready"))
+    _Zygote(control, descriptors[0] if descriptors else None, warmed).run()
+
+
+@contextmanager
+def _ending_with(control: socket.socket) -> Iterator[None]:
+    """While modules are imported, which may take for ever, have the end of the host end this process.
+
+    The socket raises SIGIO then, whose default action is to terminate; the host says nothing else before we are ready.
+    """
+    fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(control, fcntl.F_GETFL)
+    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
+    yield
+    fcntl.fcntl(control, fcntl.F_SETFL, flags)
+
+
+class _Zygote:
+    """The loop of a zygote."""
+
+    def __init__(self, control: socket.socket, host: int | None, warmed: tuple[Shell, Outbox]) -> None:
+        self._control = control
+        self._host = host
+        self._warmed = warmed
+        self._inits: dict[int, int] = {}
+        """pid → the host's number of the session"""
+
+    def run(self) -> NoReturn:
+        wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+        for descriptor in (wake, writer):
+            os.set_blocking(descriptor, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C in the host's terminal is the host's business
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        poll = select.poll()
+        for watched in (self._control.fileno(), self._host, wake):
+            if watched is not None:
+                poll.register(watched, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == wake:
+                    os.read(wake, 4096)
+                    self._reap()
+                elif descriptor == self._host:
+                    self._end()
+                else:
+                    self._obey()
+
+    def _obey(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_CONTROL, MAX_DESCRIPTORS)
+        except ConnectionError:
+            data, descriptors = b"", []
+        if not data:
+            self._end()
+        message = decode_control(data)
+        session: int = message["session"]
+        if message["op"] == "fork":
+            self._fork(session, descriptors)
+        elif message["op"] == "kill":
+            processes.kill(pid for pid, number in self._inits.items() if number == session)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _fork(self, session: int, descriptors: list[int]) -> None:
+        if len(descriptors) != FORK_DESCRIPTORS:
+            self._tell("failed", session=session, error=f"{len(descriptors)} descriptors arrived of {FORK_DESCRIPTORS}")
+            return
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell("failed", session=session, error=f"cannot fork: {error.strerror}")
+            return
+        if pid == 0:
+            run_init(descriptors, self._host, self._warmed, ())
+        self._inits[pid] = session
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, _status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                break
+            self._inits.pop(pid, None)
+        # What an init left behind when it was killed has come to us. Each one's own children follow when it dies.
+        processes.kill(pid for pid in processes.children(os.getpid()) if pid not in self._inits)
+
+    def _tell(self, op: str, **fields: Any) -> None:
+        try:
+            self._control.send(encode_control(op, **fields), socket.MSG_NOSIGNAL)
+        except OSError:
+            self._end()
+
+    def _end(self) -> NoReturn:
+        """Kill every session, wait until all are gone, and exit."""
+        while True:
+            processes.kill(processes.descendants(os.getpid()))
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                os._exit(0)

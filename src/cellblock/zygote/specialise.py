@@ -1,0 +1,49 @@
+"""What turns a fork of the zygote into somebody's kernel: its own environment, directory, luck and home."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+import time
+import warnings
+from typing import Any
+
+
+def specialise(spec: dict[str, Any]) -> None:
+    """Take on a kernel's environment.
+
+    Args:
+        spec: ``env`` (the whole environment), ``cwd``.
+
+    Raises:
+        OSError: The directory cannot be entered.
+    """
+    env: dict[str, str] = spec["env"]
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(spec["cwd"])
+    time.tzset()
+    # What a starting interpreter would have read from its environment.
+    if path := env.get("PYTHONPATH"):
+        sys.path[1:1] = [entry for entry in path.split(os.pathsep) if entry]
+    if env.get("PYTHONDONTWRITEBYTECODE"):
+        sys.dont_write_bytecode = True
+    for action in filter(None, env.get("PYTHONWARNINGS", "").split(",")):
+        warnings.simplefilter(action.partition(":")[0])  # type: ignore[arg-type]  # a wrong name raises, and says so
+    new_luck()
+
+
+def new_luck() -> None:
+    """Draw everything random again that the zygote had drawn already, so that no two kernels share it."""
+    random.seed()
+    tempfile._name_sequence = None
+    tempfile.tempdir = None
+    # Modules that were not preloaded will seed themselves when they are imported.
+    if (process := sys.modules.get("multiprocessing.process")) is not None:
+        process.current_process().authkey = os.urandom(32)
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.seed()
