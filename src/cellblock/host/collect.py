@@ -231,6 +231,8 @@ class Collector:
     def items(self) -> list[OutputItem]:
         """Return the outputs in order; runs of text are one output each."""
         self.close()
+        if not self._head and not self.notes:
+            return []
         texts: list[tuple[StreamName, bytearray] | OutputItem] = []
 
         def add(name: StreamName, data: bytes | bytearray) -> None:

@@ -8,7 +8,6 @@ import math
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -149,10 +148,15 @@ class Session:
         """
         check_code(code)
         check_timeout(timeout)
-        async with self._my_turn() as kernel:
+        self._check_running()
+        async with self._turn:
+            kernel = await self._live_kernel()
             cell = Cell(code, on_input, queue_limit=None)
-            async with self._running(kernel, cell, timeout):
+            timer = self._begin(kernel, cell, timeout)
+            try:
                 await cell.ended.wait()
+            finally:
+                await self._leave(kernel, cell, timer)
             return await self._finished(cell)
 
     async def stream(
@@ -181,11 +185,16 @@ class Session:
         """
         check_code(code)
         check_timeout(timeout)
-        async with self._my_turn() as kernel:
+        self._check_running()
+        async with self._turn:
+            kernel = await self._live_kernel()
             cell = Cell(code, on_input, queue_limit=self._limits.queue if chunks else None)
-            async with self._running(kernel, cell, timeout):
+            timer = self._begin(kernel, cell, timeout)
+            try:
                 while (chunk := await cell.next_chunk()) is not None:
                     yield chunk
+            finally:
+                await self._leave(kernel, cell, timer)
             result = await self._finished(cell)
         yield result
 
@@ -259,7 +268,9 @@ class Session:
         return entries if count is None else entries[max(len(entries) - count, 0) :]
 
     async def _ask(self, question: Complete | Inspect) -> Completed | Inspected:
-        async with self._my_turn() as kernel:
+        self._check_running()
+        async with self._turn:
+            kernel = await self._live_kernel()
             answer = asyncio.ensure_future(kernel.ask(question))
             # Looking at an object runs its own code, which may do anything, or never end.
             for patience, stop in ((_QUERY_TIMEOUT, kernel.interrupt), (1.0, kernel.kill)):
@@ -278,14 +289,8 @@ class Session:
             raise StateError(f"{self._name} is closed; make a new one")
         self._host.check_usable()
 
-    @asynccontextmanager
-    async def _my_turn(self) -> AsyncIterator[Kernel]:
-        self._check_running()
-        async with self._turn:
-            self._check_running()
-            yield await self._live_kernel()
-
     async def _live_kernel(self) -> Kernel:
+        self._check_running()  # again: it may have been closed while we waited for our turn
         kernel = self._kernel
         if kernel is not None and kernel.death is None:
             return kernel
@@ -307,24 +312,23 @@ class Session:
     async def _new_kernel(self) -> Kernel:
         return await self._host.launch(self._interpreter, self._preload, self._spec, self._limits, self._spill_dir)
 
-    @asynccontextmanager
-    async def _running(self, kernel: Kernel, cell: Cell, timeout: float | None) -> AsyncIterator[None]:
-        """Begin a cell, keep its deadline, and leave only when it has ended, for whatever reason this block is left."""
+    def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> asyncio.TimerHandle | None:
+        """Begin a cell and set its deadline."""
         kernel.begin(cell)
         self._cell = cell
-        timer = None
-        if timeout is not None:
-            timer = asyncio.get_running_loop().call_later(timeout, self._stop_cell, kernel, cell, "timeout")
-        try:
-            yield
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if not cell.ended.is_set():
-                # Cancelled, or the reader of a stream has left: the code must not go on without anybody who waits.
-                self._stop_cell(kernel, cell, "interrupted")
-                await _despite_cancellation(cell.climbing)
-            self._cell = None
+        if timeout is None:
+            return None
+        return asyncio.get_running_loop().call_later(timeout, self._stop_cell, kernel, cell, "timeout")
+
+    async def _leave(self, kernel: Kernel, cell: Cell, timer: asyncio.TimerHandle | None) -> None:
+        """Leave a cell only when it has ended, for whatever reason it is left."""
+        if timer is not None:
+            timer.cancel()
+        if not cell.ended.is_set():
+            # Cancelled, or the reader of a stream has left: the code must not go on without anybody who waits.
+            self._stop_cell(kernel, cell, "interrupted")
+            await _despite_cancellation(cell.climbing)
+        self._cell = None
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
         if cell.climbing is not None:

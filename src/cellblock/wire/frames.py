@@ -18,6 +18,8 @@ MAX_HEADER = 64 * 1024
 MAX_BODY = 16 * 1024 * 1024
 MAX_DEPTH = 8
 
+# Made once: `json.dumps` with options builds an encoder for every call.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _PREFIX = struct.Struct("!II")
 
 
@@ -38,7 +40,7 @@ def encode_frame(header: dict[str, Any], body: bytes = b"") -> bytes:
     Raises:
         ProtocolError: The frame would be larger than the other side accepts.
     """
-    head = json.dumps(header, separators=(",", ":"), allow_nan=False).encode("ascii")
+    head = _encode(header).encode("ascii")
     if len(head) > MAX_HEADER or len(body) > MAX_BODY:
         raise ProtocolError(
             f"a {header['type']} frame of {len(head)} + {len(body)} bytes is over the limit of {MAX_HEADER} + {MAX_BODY}"
@@ -119,14 +121,11 @@ def _parse_header(data: bytes) -> dict[str, Any]:
         raise ProtocolError(f"a frame's header is no JSON: {error}") from None
     if not isinstance(header, dict) or not isinstance(header.get("type"), str):
         raise ProtocolError("a frame's header is no object with a type")
-    if not _shallow(header, MAX_DEPTH):
+    if any(isinstance(value, (dict, list)) and not _shallow(value, MAX_DEPTH - 1) for value in header.values()):
         raise ProtocolError(f"a frame's header is nested more than {MAX_DEPTH} deep")
     return header
 
 
-def _shallow(value: Any, depth: int) -> bool:
-    if isinstance(value, dict):
-        return depth > 0 and all(_shallow(item, depth - 1) for item in value.values())
-    if isinstance(value, list):
-        return depth > 0 and all(_shallow(item, depth - 1) for item in value)
-    return True
+def _shallow(value: dict[str, Any] | list[Any], depth: int) -> bool:
+    inner = [item for item in (value.values() if isinstance(value, dict) else value) if isinstance(item, (dict, list))]
+    return depth > 0 and (not inner or all(_shallow(item, depth - 1) for item in inner))

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from cellblock.wire.messages import PIECE, Display, Message, Stream
-from cellblock.worker.channel import Channel, signals_held
+from cellblock.worker.channel import Channel, hold_signals, release_signals
 
 TICK = 0.01
 """Seconds that text of a burst may wait."""
@@ -93,12 +93,13 @@ class Outbox:
             if self._flushing:
                 return
             self._flushing = True
+            before = hold_signals()
             try:
-                with signals_held():
-                    self._drain(self._channel)
+                self._drain(self._channel)
             finally:
                 self._flushing = False
                 self._last = time.monotonic()
+                release_signals(before)
 
     def _drain(self, channel: Channel) -> None:
         pending = self._pending
