@@ -1,3 +1,246 @@
 """`CodeExecutor`: the async front, as people who come from ipybox know it."""
 
 from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+from cellblock.errors import (
+    CodeExecutionError,
+    ExecutionTimeoutError,
+    InvalidInputError,
+    StateError,
+    UnsupportedError,
+)
+from cellblock.host import Host, Limits, Session, shared
+from cellblock.host.cell import OnInput
+from cellblock.host.session import DEFAULT_TIMEOUT
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+class CodeExecutor:
+    """Executes Python code in an IPython kernel in which variables, imports and definitions persist.
+
+    An async context manager. Executors of one event loop share a host, so that the second one starts in milliseconds::
+
+        async with CodeExecutor() as executor:
+            result = await executor.execute("print('hello world')")
+            assert result.text == "hello world"
+    """
+
+    def __init__(
+        self,
+        tool_server_host: str = "localhost",
+        tool_server_port: int | None = None,
+        kernel_gateway_host: str = "localhost",
+        kernel_gateway_port: int | None = None,
+        kernel_env: Mapping[str, str] | None = None,
+        working_dir: str | os.PathLike[str] | None = None,
+        images_dir: str | os.PathLike[str] | None = None,
+        approval_timeout: float | None = 60,
+        connect_timeout: float = 30,
+        sandbox: bool = False,
+        sandbox_config: str | os.PathLike[str] | None = None,
+        log_level: str = "WARNING",
+        *,
+        preload: Sequence[str] | None = None,
+        python: str | os.PathLike[str] | None = None,
+        spill_dir: str | os.PathLike[str] | None = None,
+        limits: Limits | None = None,
+        host: Host | None = None,
+    ) -> None:
+        """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
+
+        Args:
+            tool_server_host: Host name for the tool server, where a port for it is given.
+            tool_server_port: Port of the tool server. This version has none: leave it out.
+            kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
+            kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
+            kernel_env: Environment variables for the kernel. It inherits nothing from this process.
+            working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
+                this process, and a change of directory stays.
+            images_dir: Where PNG images are written; ``images`` in the current directory by default.
+            approval_timeout: Seconds that an approval request may wait; None for no limit.
+            connect_timeout: Seconds in which an MCP server must start.
+            sandbox: Whether to run the kernel in a sandbox. This version has none, and refuses True.
+            sandbox_config: A JSON file with the sandbox's configuration.
+            log_level: Level of the ``cellblock`` logger.
+            preload: Modules that each kernel has imported when it starts, at no cost.
+            python: The interpreter that the kernel runs in: a path, a virtual environment's directory, or a command.
+            spill_dir: Where output that is too large to keep is written; by default it is dropped.
+            limits: How much output is kept.
+            host: The host to run in, which stays open; by default one that all executors of the event loop share.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            UnsupportedError: An argument asks for what this version does not have.
+        """
+        for name, port in (("tool_server_port", tool_server_port), ("kernel_gateway_port", kernel_gateway_port)):
+            if port is not None:
+                raise UnsupportedError(f"{name}={port}: this version serves no such port; leave it out, kernels need none")
+        if sandbox or sandbox_config is not None:
+            raise UnsupportedError("this version has no sandbox, and runs no code that it was asked to sandbox without one")
+        if log_level not in _LEVELS:
+            raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
+        for name, seconds in (("approval_timeout", approval_timeout), ("connect_timeout", connect_timeout)):
+            if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+                raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds!r}")
+        logging.getLogger("cellblock").setLevel(log_level)
+        self.tool_server_host = tool_server_host
+        self.kernel_gateway_host = kernel_gateway_host
+        self.approval_timeout = approval_timeout
+        self.connect_timeout = connect_timeout
+        self._given_host = host
+        self._host: Host | None = None
+        self._options = {
+            "kernel_env": kernel_env,
+            "working_dir": working_dir,
+            "images_dir": images_dir,
+            "spill_dir": spill_dir,
+            "limits": limits,
+            "python": python,
+            "preload": preload,
+        }
+        self._session: Session | None = None
+        self._stopped = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def session(self) -> Session:
+        """The session underneath, for what this front does not show: completion, inspection, history.
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        if self._session is None:
+            raise StateError(
+                "the executor is stopped; start() it again or make a new one"
+                if self._stopped
+                else "the executor is not started: use 'async with CodeExecutor()', or await start() first"
+            )
+        return self._session
+
+    async def start(self) -> None:
+        """Start the kernel.
+
+        Raises:
+            StateError: It is started already.
+            InvalidInputError: A directory or another option cannot be used.
+            LaunchError: The kernel cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
+        """
+        if self._session is not None:
+            raise StateError("the executor is started already")
+        host = self._given_host or await shared.acquire()
+        try:
+            session = host.session(**self._options)  # type: ignore[arg-type]  # collected in the constructor, by name
+            await session.start()
+        except BaseException:
+            if self._given_host is None:
+                shared.release(host)
+            raise
+        self._host, self._session, self._stopped = host, session, False
+
+    async def stop(self) -> None:
+        """Stop whatever runs and end the kernel. Stopping twice is fine."""
+        session, host, self._session = self._session, self._host, None
+        self._stopped = True
+        if session is None or host is None:
+            return
+        try:
+            await session.close()
+        finally:
+            if self._given_host is None:
+                shared.release(host)
+
+    async def reset(self) -> None:
+        """Stop what runs and go on with a fresh kernel, without variables, definitions and imports.
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+            LaunchError: No new kernel could be started.
+        """
+        await self.session.reset()
+
+    def cancel(self) -> asyncio.Future[bool]:
+        """Stop the running cell, from any task; its result says ``interrupted``.
+
+        Returns:
+            Something to await, for whoever wants to know that the code has stopped: whether a cell was running.
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        return asyncio.ensure_future(self.session.interrupt())
+
+    async def execute(
+        self, code: str, timeout: float | None = DEFAULT_TIMEOUT, *, on_input: OnInput | None = None
+    ) -> CodeExecutionResult:
+        """Execute code and return its result.
+
+        Args:
+            code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
+            timeout: Seconds that it may run; None for no limit.
+            on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the code.
+
+        Returns:
+            The result; of a cancelled execution one with the status ``interrupted``.
+
+        Raises:
+            CodeExecutionError: The code failed, or its kernel died. The message has the traceback, ``result`` the rest.
+            ExecutionTimeoutError: It was stopped at its deadline. Also a `TimeoutError`.
+            InvalidInputError: The code cannot be source code, or the timeout is no positive number.
+            StateError: The executor is not started, or stopped.
+        """
+        return _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)
+
+    async def stream(
+        self,
+        code: str,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        chunks: bool = False,
+        *,
+        on_input: OnInput | None = None,
+    ) -> AsyncIterator[CodeExecutionChunk | CodeExecutionResult]:
+        """Execute code and yield what happens, as it happens.
+
+        Args:
+            code: As for `execute`.
+            timeout: As for `execute`.
+            chunks: Whether to yield output as `CodeExecutionChunk`s, too.
+            on_input: As for `execute`.
+
+        Yields:
+            Chunks, if asked for, and last the `CodeExecutionResult`, which has all of the output again.
+
+        Raises:
+            CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
+        """
+        async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:
+            async for event in events:
+                yield _judge(event, timeout) if isinstance(event, CodeExecutionResult) else event
+
+
+def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionResult:
+    """Return a result, or raise what it means to people who expect exceptions."""
+    if result.status in ("success", "interrupted") or result.error is None:
+        return result
+    error = result.error
+    if result.status == "timeout":
+        raise ExecutionTimeoutError(f"the code ran for more than {timeout:g} s. {error.evalue}", result)
+    raise CodeExecutionError("\n".join(error.traceback) or f"{error.ename}: {error.evalue}", result)

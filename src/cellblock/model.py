@@ -119,7 +119,7 @@ class CodeExecutionResult:
     """The result of one execution, the same for every front.
 
     Attributes:
-        text: Everything a reader would see, in order, without surrounding white space; None where there was nothing.
+        text: Everything a reader would see, in order, without empty lines around it; None where there was nothing.
         images: Paths of the PNG files that were written for this cell's plots and pictures.
         status: How it ended.
         output: What went to stdout.
@@ -132,7 +132,7 @@ class CodeExecutionResult:
         truncated: Whether something was left out of `text` or `outputs` because it was too large.
         attempts: Earlier attempts, where the execution was retried.
         recovery: How the code was stopped, where it did not end by itself, and whether the kernel was lost.
-        spilled: The file that holds what was truncated, where a spill directory was given.
+        spilled: Files that hold what was too large to keep, where a spill directory was given.
     """
 
     text: str | None = None
@@ -148,7 +148,7 @@ class CodeExecutionResult:
     truncated: bool = False
     attempts: list[AttemptSnapshot] = field(default_factory=list)
     recovery: Recovery | None = None
-    spilled: Path | None = None
+    spilled: list[Path] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -176,7 +176,7 @@ class CodeExecutionResult:
             "truncated": self.truncated,
             "attempts": [attempt.to_dict() for attempt in self.attempts],
             "recovery": self.recovery,
-            "spilled": str(self.spilled) if self.spilled else None,
+            "spilled": [str(path) for path in self.spilled],
         }
 
 

@@ -121,7 +121,8 @@ class Cell:
     def result(self, images_dir: Path) -> CodeExecutionResult:
         """Make the result, once it has ended."""
         ending, collector = self._ending, self.collector
-        assert ending is not None and collector is not None
+        assert ending is not None
+        assert collector is not None
         collector.close()
         images: list[Path] = []
         if collector.has_images:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellblock.model import OutputItem, StreamName
 from cellblock.host.spill import Spill
+from cellblock.model import OutputItem, OutputKind, StreamName
 from cellblock.wire.messages import Display
 
 _BLOCK = 64 * 1024
@@ -151,9 +151,7 @@ class Collector:
             if len(self._parts) >= 64:
                 self.truncated = True
                 return
-            value = self._parts[mime] = _Value(
-                min(self._limits.value, self._values_room), Spill(self._spill_dir, mime)
-            )
+            value = self._parts[mime] = _Value(min(self._limits.value, self._values_room), Spill(self._spill_dir, mime))
         self.truncated |= value.add(data)
 
     def add_display(self, message: Display) -> OutputItem | None:
@@ -172,10 +170,8 @@ class Collector:
             size += len(raw)
             data[mime] = raw.decode("utf-8", "replace") if _is_text(mime) else raw
         self._drop_parts()
-        kind = "execute_result" if message.kind == "execute_result" else "display_data"
-        item = OutputItem(
-            kind, text=_readable(data), data=data, metadata=message.metadata, display_id=message.display_id
-        )
+        kind: OutputKind = "execute_result" if message.kind == "execute_result" else "display_data"
+        item = OutputItem(kind, text=_readable(data), data=data, metadata=message.metadata, display_id=message.display_id)
         if message.kind == "update_display_data" and self._replace(item):
             return item
         if self._displays >= self._limits.displays:
@@ -341,5 +337,3 @@ def _readable(data: Mapping[str, str | bytes]) -> str | None:
 
 def _size(data: Mapping[str, str | bytes]) -> int:
     return sum(map(len, data.values()))
-
-

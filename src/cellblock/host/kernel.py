@@ -39,7 +39,7 @@ from cellblock.wire.messages import (
 )
 from cellblock.wire.protocol import Conversation, Side, State
 
-_RECEIVE = 256 * 1024
+_buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
 _LAST_WORDS = 1024 * 1024
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
@@ -75,9 +75,7 @@ class Kernel:
         self._query: asyncio.Future[Completed | Inspected] | None = None
         self._signalled: asyncio.Future[None] | None = None
         self._outgoing = bytearray()
-        self._decoders = {
-            fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)
-        }
+        self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
         self.death: Death | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
@@ -209,7 +207,7 @@ class Kernel:
 
     def _on_channel(self) -> None:
         try:
-            data = self._ends.channel.recv(_RECEIVE)
+            data = bytes(memoryview(_buffer)[: self._ends.channel.recv_into(_buffer)])
         except BlockingIOError:
             return
         except OSError:

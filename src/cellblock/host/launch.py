@@ -24,6 +24,9 @@ _BOOT = Path(__file__).parent.parent / "zygote" / "boot.py"
 _EXIT_TOO_OLD, _EXIT_NO_IPYTHON, _EXIT_PRELOAD = 64, 65, 66
 
 
+_NO_ENVIRONMENT: dict[str, str] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Ends:
     """The host's ends of one kernel's connections.
@@ -131,10 +134,11 @@ class Zygote:
             raise LaunchError(f"the fork server does not take requests: {error.strerror}") from error
 
     def _on_readable(self) -> None:
-        assert self._control is not None and self._ready is not None
+        assert self._control is not None
+        assert self._ready is not None
         try:
             data = self._control.recv(MAX_CONTROL)
-            message = decode_control(data) if data else {"op": "end"}
+            message: dict[str, Any] = decode_control(data) if data else {"op": "end"}
         except BlockingIOError:
             return
         except (OSError, ProtocolError):
@@ -217,7 +221,8 @@ class Spawner:
         with ours, theirs:
             # Whatever goes wrong before the descriptors are in place is written to the kernel's own stderr.
             self._processes[number] = _run_boot(self._interpreter, "spawn", self._preload, theirs, descriptors[-1])
-            _send_hello(ours, descriptors)
+            _send_hello(ours)
+            socket.send_fds(ours, [encode_control("fork", session=number)], descriptors)
 
     def kill(self, number: int) -> None:
         """See `Launcher`."""
@@ -275,11 +280,11 @@ def _run_boot(
     try:
         return subprocess.Popen(
             [interpreter, str(_BOOT), mode, *preload],
-            stdin=control,
+            stdin=control.fileno(),
             stdout=stderr,
             stderr=stderr,
             # Nothing of the host's environment may be found in a kernel, not even in /proc/self/environ.
-            env={},
+            env=_NO_ENVIRONMENT,
             cwd="/",
             start_new_session=True,
         )
@@ -287,14 +292,14 @@ def _run_boot(
         raise InterpreterError(f"{interpreter} cannot be started: {error.strerror}") from error
 
 
-def _send_hello(control: socket.socket, descriptors: Sequence[int] = ()) -> None:
+def _send_hello(control: socket.socket) -> None:
     """Say hello, with a pidfd of this process: its end is noticed even where a fork of it holds the sockets open."""
     if sys.platform != "linux":
-        socket.send_fds(control, [encode_control("hello")], descriptors)
+        control.send(encode_control("hello"))
         return
     own = os.pidfd_open(os.getpid())
     try:
-        socket.send_fds(control, [encode_control("hello")], [*descriptors, own])
+        socket.send_fds(control, [encode_control("hello")], [own])
     finally:
         os.close(own)
 
@@ -316,7 +321,7 @@ def _failure(interpreter: str, preload: tuple[str, ...], code: int | None, said:
         )
     if code == _EXIT_PRELOAD:
         return PreloadError(
-            f"a module of preload={preload!r} cannot be imported by {interpreter}: install it there, or leave it out{_quote(said)}"
+            f"{interpreter} cannot import a module of preload={preload!r}: install it there, or leave it out{_quote(said)}"
         )
     ending = "does not answer" if code is None else f"ended with status {code}"
     return LaunchError(f"{interpreter} {ending} before a kernel was ready{_quote(said)}")
@@ -324,5 +329,3 @@ def _failure(interpreter: str, preload: tuple[str, ...], code: int | None, said:
 
 def _quote(said: str) -> str:
     return f":\n{said.strip()}" if said.strip() else ""
-
-

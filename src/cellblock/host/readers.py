@@ -83,12 +83,17 @@ async def process_ended(process: subprocess.Popen[bytes], timeout: float) -> boo
     ended = loop.create_future()
     descriptor = os.pidfd_open(process.pid)
     try:
-        loop.add_reader(descriptor, lambda: ended.done() or ended.set_result(None))
+        loop.add_reader(descriptor, _set, ended)
         await asyncio.wait([ended], timeout=timeout)
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
     return process.poll() is not None
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def _poll_ended(process: subprocess.Popen[bytes], timeout: float) -> bool:

@@ -7,8 +7,7 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from pathlib import Path
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -166,7 +165,7 @@ class Session:
         timeout: float | None = DEFAULT_TIMEOUT,
         chunks: bool = True,
         on_input: OnInput | None = None,
-    ) -> AsyncIterator[CodeExecutionChunk | CodeExecutionResult]:
+    ) -> AsyncGenerator[CodeExecutionChunk | CodeExecutionResult, None]:
         """Run a cell and yield its output as it happens, then its result.
 
         A reader that is slow slows the cell down; one that leaves stops it.

@@ -162,9 +162,7 @@ class Inspected:
 
 
 ToWorker: TypeAlias = Execute | InputReply | Complete | Inspect | Shutdown
-ToHost: TypeAlias = (
-    Ready | Stream | Part | Display | Clear | InputRequest | Reply | Completed | Inspected
-)
+ToHost: TypeAlias = Ready | Stream | Part | Display | Clear | InputRequest | Reply | Completed | Inspected
 Message: TypeAlias = ToWorker | ToHost
 
 
@@ -345,9 +343,7 @@ _READERS: dict[str, Callable[[_Fields], Message]] = {
     "clear": lambda f: Clear(f.boolean("wait")),
     "input": lambda f: InputRequest(f.integer("number"), _string(f.buffer()), f.boolean("password")),
     "reply": _read_reply,
-    "completed": lambda f: Completed(
-        tuple(_string(buffer) for buffer in f.buffers), f.integer("start"), f.integer("end")
-    ),
+    "completed": lambda f: Completed(tuple(_string(buffer) for buffer in f.buffers), f.integer("start"), f.integer("end")),
     "inspected": lambda f: Inspected(f.optional_buffer_text()),
 }
 

@@ -12,6 +12,7 @@ from cellblock.errors import ProtocolError
 from cellblock.wire.frames import FrameParser
 from cellblock.wire.messages import Message, decode, encode
 
+
 class Side(Enum):
     """The two ends of a channel."""
 

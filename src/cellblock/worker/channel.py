@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # has no stubs
 import select
 import socket
 import threading
@@ -14,7 +14,7 @@ from cellblock.wire.protocol import Conversation, Side
 # `signal.pthread_sigmask` turns every number into an enum member, which costs more than the system call.
 _sigmask = _signal.pthread_sigmask
 _HELD = frozenset(map(int, (SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGPROF, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM)))
-_RECEIVE = 256 * 1024
+_RECEIVE = 64 * 1024  # below malloc's threshold for mmap: a larger buffer costs three system calls each time
 
 
 def hold_signals() -> set[int]:
@@ -23,7 +23,8 @@ def hold_signals() -> set[int]:
     A handler may raise: KeyboardInterrupt, or the TimeoutError of somebody's SIGALRM. In the middle of a frame that
     would cut the frame in two and put the channel out of step. (Not a context manager: this is on the path of every line.)
     """
-    return _sigmask(SIG_BLOCK, _HELD)
+    before: set[int] = _sigmask(SIG_BLOCK, _HELD)
+    return before
 
 
 def release_signals(before: set[int]) -> None:

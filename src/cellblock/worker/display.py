@@ -17,7 +17,7 @@ from cellblock.worker.streams import Outbox
 _TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/svg+xml")
 
 
-class Publisher(DisplayPublisher):  # type: ignore[misc]  # IPython is untyped here
+class Publisher(DisplayPublisher):
     """Behind `display`, `update_display` and `clear_output`."""
 
     outbox: Outbox
@@ -41,7 +41,7 @@ class Publisher(DisplayPublisher):  # type: ignore[misc]  # IPython is untyped h
         self.outbox.send(Clear(bool(wait)))
 
 
-class Hook(DisplayHook):  # type: ignore[misc]  # IPython is untyped here
+class Hook(DisplayHook):
     """Behind the value of a cell's last expression."""
 
     outbox: Outbox

@@ -75,14 +75,14 @@ def allow_nested_run() -> None:
     original = asyncio.run
 
     def run(main: Coroutine[Any, Any, Any], *, debug: bool | None = None, **options: Any) -> Any:
-        outer = events._get_running_loop()
+        outer = events._get_running_loop()  # noqa: SLF001  # no public way to step out of a loop
         if outer is None:
             return original(main, debug=debug, **options)
-        events._set_running_loop(None)
+        events._set_running_loop(None)  # noqa: SLF001
         try:
             return original(main, debug=debug, **options)
         finally:
-            events._set_running_loop(outer)
+            events._set_running_loop(outer)  # noqa: SLF001
             # `asyncio.run` leaves no current loop behind at all.
             asyncio.set_event_loop(outer)
 

@@ -146,7 +146,7 @@ class Worker:
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
             try:
                 stream.flush()  # type: ignore[union-attr]  # None is caught like whatever else the code put there
-            except Exception:  # noqa: S112  # the code may have closed or replaced it with anything
+            except Exception:  # the code may have closed or replaced it with anything
                 continue
         _fflush(None)  # what C code left in stdio's buffers
         self._outbox.settle()
@@ -194,7 +194,7 @@ def leave() -> None:
     Exit handlers run and open files are written out. A full finalization would touch every page shared with the zygote.
     """
     try:
-        atexit._run_exitfuncs()
+        atexit._run_exitfuncs()  # noqa: SLF001  # the rest of finalization is what must not happen
         for thing in gc.get_objects():
             if isinstance(thing, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)) and not thing.closed:
                 try:
@@ -203,5 +203,3 @@ def leave() -> None:
                     continue
     finally:
         os._exit(0)
-
-

@@ -11,7 +11,6 @@ from typing import Any
 import IPython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
-from traitlets import observe
 from traitlets.config import Config
 
 from cellblock.worker.display import Hook, Publisher
@@ -29,7 +28,7 @@ class CellError:
     traceback: tuple[str, ...]
 
 
-class Shell(InteractiveShell):  # type: ignore[misc]  # IPython is untyped here
+class Shell(InteractiveShell):
     """The shell of one kernel: shows through the outbox, keeps nothing on disk, has no terminal and no threads."""
 
     displayhook_class = Hook
@@ -38,18 +37,14 @@ class Shell(InteractiveShell):  # type: ignore[misc]  # IPython is untyped here
     error: CellError | None = None
 
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
-        """Touch no disk: the zygote has no home, and each kernel gets its own (see `use_home`)."""
+        """Touch no disk: the zygote has no home, and each kernel gets its own."""
 
     def init_profile_dir(self, profile_dir: Any) -> None:
         """Touch no disk."""
-        self.profile_dir = _Profile(location="")
+        self.profile_dir = _Profile()
 
     def init_virtualenv(self) -> None:
         """The interpreter was chosen by whoever started us."""
-
-    def use_home(self, directory: str) -> None:
-        """Keep IPython's own files (``%store``, aliases) below this directory, once something needs them."""
-        self.profile_dir.location = os.path.join(directory, ".ipython", "profile_default")
 
     def ask_exit(self) -> None:
         """`exit()` ends the cell, not the kernel."""
@@ -106,12 +101,13 @@ class Shell(InteractiveShell):  # type: ignore[misc]  # IPython is untyped here
         return self.error
 
 
-class _Profile(ProfileDir):  # type: ignore[misc]  # IPython is untyped here
-    """A profile directory of which nothing is made before something is kept in it."""
+class _Profile(ProfileDir):
+    """IPython's own directory (``%store``, aliases) in whatever home the kernel has, of which nothing is made ahead."""
 
-    @observe("location")  # type: ignore[untyped-decorator]  # traitlets is untyped here
-    def _location_changed(self, change: Any) -> None:
-        """Make no directories: the base class makes six."""
+    @property
+    def location(self) -> str:  # type: ignore[override]  # a trait in the base class, which makes directories
+        """Where it would be."""
+        return os.path.join(os.path.expanduser("~"), ".ipython", "profile_default")
 
 
 def create(outbox: Outbox) -> Shell:
@@ -132,7 +128,7 @@ def create(outbox: Outbox) -> Shell:
     shell = Shell.instance(config=config)
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
-    return shell  # type: ignore[no-any-return]  # IPython is untyped here
+    return shell
 
 
 def _safe_str(value: object) -> str:

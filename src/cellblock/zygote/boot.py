@@ -25,7 +25,8 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     spec = importlib.util.spec_from_file_location(
         "cellblock", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
     )
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["cellblock"] = module
     spec.loader.exec_module(module)

@@ -5,6 +5,8 @@ It outlives no one: when the host, the zygote or the worker is gone, everything 
 
 from __future__ import annotations
 
+import faulthandler
+import fcntl
 import os
 import resource
 import select
@@ -14,7 +16,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
+from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.specialise import specialise
 
@@ -22,37 +24,39 @@ if TYPE_CHECKING:
     from cellblock.worker.shell import Shell
     from cellblock.worker.streams import Outbox
 
-CHANNEL, CONTROL, HOST = 3, 4, 5
-"""Descriptors of a session's processes, besides 0 to 2. The worker keeps only the first."""
+CHANNEL = 3
+"""The worker's end of the channel, the only descriptor it has besides 0 to 2."""
 
-_FIRST_FREE = 6
 EXIT_BROKEN = 70
+_HANDOVER, _HOST = 3, 4
+_HIGH = 64  # above every descriptor that is put into a place
 
 
-def run_init(descriptors: list[int], host: int | None, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...]) -> NoReturn:
-    """Become a session's init; never returns.
+def run_init(handover: int, host: int | None, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...]) -> NoReturn:
+    """Become a session's init, and make its worker; never returns.
+
+    Both can be made ahead of time. They belong to nobody then, and wait until a session's connections are handed over.
 
     Args:
-        descriptors: As they came with ``fork``: channel, control, stdout, stderr.
+        handover: A socket on which ``fork`` arrives, with the descriptors of the session.
         host: A pidfd of the host, or None where there are none.
         warmed: What `warm` made, or None to let the worker do that.
         preload: Modules for the worker to import, where nothing is warmed.
     """
     try:
-        _place([*descriptors, *([] if host is None else [host])])
+        _place({_HANDOVER: handover} if host is None else {_HANDOVER: handover, _HOST: host})
         os.setsid()
         processes.become_subreaper()
         if warmed is not None:
             # A host's thread is the parent otherwise, and the signal comes when that thread ends.
             processes.die_with_parent(signal.SIGTERM)
-        control = socket.socket(fileno=CONTROL)
-        spec = decode_control(control.recv(MAX_CONTROL))
+        inner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         wake = _wake_on_signals()
         worker = os.fork()
         if worker == 0:
-            _run_worker(spec, warmed, preload)
-        os.close(CHANNEL)
-        _Init(control, HOST if host is not None else None, wake, worker).run()
+            _run_worker(theirs, warmed, preload)
+        theirs.close()
+        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker).run()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -60,18 +64,19 @@ def run_init(descriptors: list[int], host: int | None, warmed: tuple[Shell, Outb
         os._exit(EXIT_BROKEN)
 
 
-def _place(sources: list[int]) -> None:
-    """Put channel, control, stdout, stderr and host where they belong, and close everything else."""
-    import fcntl
+def _place(wanted: dict[int, int]) -> None:
+    """Put descriptors where they belong, close everything else above standard error, and read nothing.
 
-    # First out of the way of all targets, or one would overwrite another that is still to be moved.
-    channel, control, out, err, *host = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in sources]
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (out, 1), (err, 2)):
-        os.dup2(source, target, inheritable=True)
-    for source, target in ((channel, CHANNEL), (control, CONTROL), *((fd, HOST) for fd in host)):
-        os.dup2(source, target, inheritable=False)
-    os.closerange(_FIRST_FREE if host else HOST, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    Args:
+        wanted: From their places, which follow on 3 without a gap, to where they are now.
+    """
+    # First out of the way of all places, or one would overwrite another that is still to be moved.
+    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, _HIGH) for place, source in wanted.items()}
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0, inheritable=True)
+    for place, source in moved.items():
+        os.dup2(source, place, inheritable=place < CHANNEL)
+    os.closerange(max(*wanted, 2) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
 def _wake_on_signals() -> int:
@@ -86,26 +91,27 @@ def _wake_on_signals() -> int:
     return reader
 
 
-def _run_worker(spec: dict[str, Any], warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...]) -> NoReturn:
-    status = EXIT_BROKEN
+def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...]) -> NoReturn:
+    status, spec = EXIT_BROKEN, None
     try:
         processes.die_with_parent(signal.SIGKILL)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        os.closerange(CONTROL, 64)
         os.setsid()
+        _place({CHANNEL: inner.detach()})
         if warmed is None:
+            # It takes long and may fail: what it says is for the session's standard error, which comes first.
+            spec = _take_over()
             from cellblock.zygote.warm import warm
 
             warmed = warm(preload)
         shell, outbox = warmed
-        specialise(spec)
-        shell.use_home(os.path.expanduser("~"))
-        import faulthandler
-
         from cellblock.worker.main import Worker, leave
 
+        if spec is None:
+            spec = _take_over()
+        specialise(spec)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
         Worker(shell, outbox, socket.socket(fileno=CHANNEL), spec.get("stay_in")).run()
         leave()
@@ -122,32 +128,66 @@ def _run_worker(spec: dict[str, Any], warmed: tuple[Shell, Outbox] | None, prelo
             os._exit(status)
 
 
-class _Init:
-    """The loop of a session's init."""
+def _take_over() -> dict[str, Any]:
+    """In the worker: wait for the session's channel, stdout and stderr, put them into place, and return what to be."""
+    with socket.socket(fileno=CHANNEL) as inner:
+        data, descriptors, _, _ = socket.recv_fds(inner, MAX_CONTROL, MAX_DESCRIPTORS)
+        if not data:
+            os._exit(0)  # init is gone before anybody wanted us
+        inner.detach()
+    channel, out, err = descriptors
+    _place({1: out, 2: err, CHANNEL: channel})
+    return decode_control(data)
 
-    def __init__(self, control: socket.socket, host: int | None, wake: int, worker: int) -> None:
-        self._control = control
+
+class _Init:
+    """The loop of a session's init: first it waits for a session, then it serves it."""
+
+    def __init__(self, handover: socket.socket, inner: socket.socket, host: int | None, wake: int, worker: int) -> None:
+        self._handover = handover
+        self._inner = inner
+        self._control: socket.socket | None = None
         self._host = host
         self._wake = wake
         self._worker = worker
+        self._poll = select.poll()
+        for descriptor in (handover.fileno(), host, wake):
+            if descriptor is not None:
+                self._poll.register(descriptor, select.POLLIN)
 
     def run(self) -> NoReturn:
-        poll = select.poll()
-        for descriptor in (self._control.fileno(), self._host, self._wake):
-            if descriptor is not None:
-                poll.register(descriptor, select.POLLIN)
         while True:
-            for descriptor, _ in poll.poll():
+            for descriptor, _ in self._poll.poll():
                 if descriptor == self._wake:
                     if signal.SIGTERM in os.read(self._wake, 4096):
                         self._end()
                     self._reap()
                 elif descriptor == self._host:
                     self._end()
+                elif self._control is None:
+                    self._take_over()
                 else:
                     self._obey()
 
+    def _take_over(self) -> None:
+        """Take a session's connections, and pass on to the worker what is the worker's."""
+        data, descriptors, _, _ = socket.recv_fds(self._handover, MAX_CONTROL, MAX_DESCRIPTORS)
+        if not data:
+            self._end()
+        channel, control, out, err = descriptors
+        self._control = socket.socket(fileno=control)
+        self._poll.unregister(self._handover)
+        self._poll.register(control, select.POLLIN)
+        self._handover.close()
+        # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
+        spec = self._control.recv(MAX_CONTROL)
+        socket.send_fds(self._inner, [spec], [channel, out, err])
+        self._inner.close()
+        _place_output(out, err)
+        os.close(channel)
+
     def _obey(self) -> None:
+        assert self._control is not None
         try:
             data = self._control.recv(MAX_CONTROL)
         except ConnectionError:
@@ -182,6 +222,8 @@ class _Init:
                 self._end()
 
     def _tell(self, op: str, **fields: Any) -> None:
+        if self._control is None:
+            return
         try:
             self._control.send(encode_control(op, **fields), socket.MSG_NOSIGNAL)
         except OSError:
@@ -203,15 +245,20 @@ class _Init:
                 os.read(self._wake, 4096)
 
 
+def _place_output(out: int, err: int) -> None:
+    for source, place in ((out, 1), (err, 2)):
+        os.dup2(source, place)
+        os.close(source)
+
+
 def serve_alone(preload: tuple[str, ...]) -> NoReturn:
-    """Be a session of one's own, without a zygote: take the descriptors of one ``fork`` from standard input, and begin.
+    """Be a session of one's own, without a zygote, with the handover socket as standard input.
 
     The worker is forked before anything but this module is loaded, and imports IPython itself, so that nothing forks that
     cannot stand it (macOS's system libraries, mostly).
     """
-    with socket.socket(fileno=0) as control:
-        data, descriptors, _, _ = socket.recv_fds(control, MAX_CONTROL, MAX_DESCRIPTORS)
-        decode_control(data)
-        control.detach()
-    host = descriptors[FORK_DESCRIPTORS] if len(descriptors) > FORK_DESCRIPTORS else None
-    run_init(descriptors[:FORK_DESCRIPTORS], host, None, preload)
+    with socket.socket(fileno=os.dup(0)) as handover:
+        data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
+        if not data:
+            os._exit(0)
+        run_init(handover.detach(), descriptors[0] if descriptors else None, None, preload)

