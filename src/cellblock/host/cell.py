@@ -151,10 +151,10 @@ class Cell:
 
     def _error(self, ending: Reply | Death) -> tuple[ErrorInfo | None, Status]:
         if isinstance(ending, Death):
-            what = f"{ending.cause}. Variables and imports are lost; the session goes on with a fresh kernel."
-            if self.reason is not None:
-                what = f"{_REASONS[self.reason]}, and {what}"
-            return ErrorInfo("KernelDied" if self.reason is None else _NAMES[self.reason], what), self.reason or "died"
+            lost = "Variables and imports are lost; the session goes on with a fresh kernel."
+            if self.reason is None:
+                return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
+            return ErrorInfo(_NAMES[self.reason], f"{_REASONS[self.reason]}: its kernel had to end. {lost}"), self.reason
         if self.reason is not None:
             kept = f"{_REASONS[self.reason]} ({_RUNGS[self.recovery or 'interrupted']}). Variables are kept."
             return ErrorInfo(_NAMES[self.reason], kept, list(ending.traceback)), self.reason

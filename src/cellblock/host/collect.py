@@ -35,8 +35,8 @@ class Limits:
     """
 
     text: int = 2 * 1024 * 1024
-    value: int = 16 * 1024 * 1024
-    values: int = 24 * 1024 * 1024
+    value: int = 8 * 1024 * 1024
+    values: int = 16 * 1024 * 1024
     displays: int = 1000
     queue: int = 4 * 1024 * 1024
 
@@ -332,7 +332,8 @@ def _readable(data: Mapping[str, str | bytes]) -> str | None:
         value = data.get(mime)
         if isinstance(value, str):
             return value
-    return None
+    # A reader of plain text should know that there is something to see.
+    return f"<{', '.join(data)}>" if data else None
 
 
 def _size(data: Mapping[str, str | bytes]) -> int:

@@ -41,6 +41,7 @@ from cellblock.wire.protocol import Conversation, Side, State
 
 _buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
 _LAST_WORDS = 1024 * 1024
+_EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 _SIGNALS = {
@@ -155,7 +156,7 @@ class Kernel:
 
     def _check_alive(self) -> None:
         if self.death is not None:
-            raise KernelDiedError(self.death.cause)
+            raise KernelDiedError(f"the kernel died: {self.death.cause}")
 
     async def _command(self, op: str) -> None:
         if self.death is not None or self.gone.done():
@@ -214,7 +215,8 @@ class Kernel:
             data = b""
         if not data:
             self._loop.remove_reader(self._ends.channel.fileno())
-            self._condemn("the code closed the kernel's channel")
+            # Mostly the process has ended, and init is about to tell how.
+            self._loop.call_later(_EXIT_NEWS, self._condemn, "the code closed the kernel's channel")
             return
         try:
             for message in self._conversation.receive(data):
@@ -315,7 +317,7 @@ class Kernel:
 
     def _condemn(self, why: str) -> None:
         """Kill the kernel for what it did."""
-        if self._condemned is None:
+        if self._condemned is None and self.death is None:
             self._condemned = why
             self._launcher.kill(self._number)
 
@@ -345,12 +347,12 @@ class Kernel:
         self._listen(False)
         self._loop.remove_writer(self._ends.channel.fileno())
         cause = self._condemned or describe_status(status if isinstance(status, int) else None)
-        self.death = Death(f"The kernel died: {cause}")
+        self.death = Death(cause)
         if not self.ready.done():
             self.ready.set_exception(self._launcher.explain(self._number, self._said()))
             self.ready.exception()  # whoever waits for it gets it; nobody may
         if self._query is not None and not self._query.done():
-            self._query.set_exception(KernelDiedError(self.death.cause))
+            self._query.set_exception(KernelDiedError(f"the kernel died: {self.death.cause}"))
         self._end_cell(self.death)
 
     def _last_words(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from cellblock.worker.display import Hook, Publisher
 from cellblock.worker.streams import Outbox
 
 _MAX_ERROR_TEXT = 256 * 1024
+_OURS = os.path.dirname(__file__) + os.sep
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,28 @@ class Shell(InteractiveShell):
         value = sys.exc_info()[1]
         if isinstance(value, SystemExit) and value.code in (None, 0):
             return
+        if value is not None:
+            _cut_our_frames(value)
         super().showtraceback(*args, **kwargs)
+
+    def show_usage_error(self, exc: Any) -> None:
+        """Take a magic's complaint for what it is: the error that ended the cell."""
+        self.error = CellError("UsageError", _clip(_safe_str(exc)), (f"UsageError: {_clip(_safe_str(exc))}",))
+
+    def system(self, cmd: str) -> None:
+        """Run ``!cmd``. Its output goes to the kernel's own descriptors, and so streams, in order with everything else.
+
+        IPython's way is a pseudo-terminal, which costs 0.1 s a command and makes programs write for a terminal.
+        """
+        Hook.outbox.flush()
+        command = self.var_expand(cmd, depth=1)
+        process = subprocess.Popen(command, shell=True, executable=os.environ.get("SHELL", "/bin/sh"))  # noqa: S602
+        try:
+            self.user_ns["_exit_code"] = process.wait()
+        except KeyboardInterrupt:
+            # The command has had the same signal, as in a terminal; what ignores it is killed by whoever is in a hurry.
+            process.wait()
+            raise KeyboardInterrupt from None
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         running = self.displayhook.exec_result
@@ -129,6 +152,20 @@ def create(outbox: Outbox) -> Shell:
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
     return shell
+
+
+def _cut_our_frames(error: BaseException) -> None:
+    """End a traceback where the user's code was when one of our functions raised: `input`, ``!cmd``, an interrupt.
+
+    IPython hides marked frames, but never the last one.
+    """
+    last, trace = None, error.__traceback__
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+            last = trace
+        trace = trace.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def _safe_str(value: object) -> str:

@@ -45,7 +45,8 @@ def run_init(handover: int, host: int | None, warmed: tuple[Shell, Outbox] | Non
     """
     try:
         _place({_HANDOVER: handover} if host is None else {_HANDOVER: handover, _HOST: host})
-        os.setsid()
+        if os.getsid(0) != os.getpid():
+            os.setsid()
         processes.become_subreaper()
         if warmed is not None:
             # A host's thread is the parent otherwise, and the signal comes when that thread ends.
