@@ -1,0 +1,52 @@
+# Everything here makes its own set-up in .venv; no target needs anything but Python 3.11 or newer, git and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test fast lint types fuzz bench clean
+
+help:
+	@echo 'make demo    analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
+	@echo 'make test    the whole suite: fast tests first, slow ones after'
+	@echo 'make fast    the fast part of the suite'
+	@echo 'make lint    ruff            make types   mypy, strict'
+	@echo 'make fuzz    fuzz the wire parser for a minute (SECONDS=60)'
+	@echo 'make bench   compare with ipybox, KernelBox and jupyter_client; writes bench/results/'
+
+$(VENV)/examples.stamp: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[examples]'
+	@touch $@
+
+$(VENV)/test.stamp: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ $(VENV)/examples.stamp
+
+demo: $(VENV)/examples.stamp
+	$(BIN)/python examples/quickstart.py
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m slow
+
+fast: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -m 'not slow'
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/test.stamp
+	$(BIN)/mypy
+
+SECONDS ?= 60
+fuzz: $(VENV)/test.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=$(SECONDS)
+
+bench: $(VENV)/test.stamp
+	$(BIN)/python bench/run.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

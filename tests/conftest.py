@@ -1,0 +1,77 @@
+"""Fixtures that tests share: warm hosts, sessions on them, and a watch for what a test leaves behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from processes import below, command_line, descriptors, eventually, parents
+
+from cellblock import CodeExecutor, Host, Session
+
+Launch = Literal["zygote", "spawn"]
+
+
+@pytest.fixture(scope="session")
+async def zygote_host() -> AsyncIterator[Host]:
+    """A warm host that forks its kernels."""
+    async with Host(launch="zygote") as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+async def spawn_host() -> AsyncIterator[Host]:
+    """A host that starts an interpreter for each kernel."""
+    async with Host(launch="spawn") as host:
+        yield host
+
+
+@pytest.fixture
+async def host(zygote_host: Host) -> Host:
+    """A warm host."""
+    return zygote_host
+
+
+@pytest.fixture
+async def session(host: Host, tmp_path: Path) -> AsyncIterator[Session]:
+    """A fresh session on a warm host."""
+    async with host.session(images_dir=tmp_path / "images") as session:
+        yield session
+
+
+@pytest.fixture
+async def executor(host: Host, tmp_path: Path) -> AsyncIterator[CodeExecutor]:
+    """A fresh executor on a warm host."""
+    async with CodeExecutor(host=host, images_dir=tmp_path / "images") as executor:
+        yield executor
+
+
+def _zygotes() -> list[int]:
+    table = parents()
+    return [pid for pid, parent in table.items() if parent == os.getpid() and "boot.py" in command_line(pid)]
+
+
+def _warm() -> bool:
+    """Whether every zygote has the kernel that it forks ahead: an init and its worker."""
+    return all(len(below(pid)) >= 2 for pid in _zygotes())
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left_behind(zygote_host: Host) -> AsyncIterator[None]:
+    """Fail a test after which a process, a descriptor or a temporary file is left that was not there before.
+
+    Set up before, and so checked after, whatever else a test asks for. What outlives tests is the shared zygote with the
+    one kernel that it forks ahead, so it is the number of processes that must not have grown.
+    """
+    await eventually(_warm)
+    files = {*os.listdir(tempfile.gettempdir())}
+    processes, opened = len(below(os.getpid())), descriptors()
+    yield
+    await eventually(lambda: len(below(os.getpid())) <= processes)
+    await eventually(lambda: len(descriptors()) <= len(opened))
+    left = {*os.listdir(tempfile.gettempdir())} - files
+    assert not {name for name in left if not name.startswith("pytest-of-")}

@@ -1,0 +1,73 @@
+"""What is running below this process, and ways to wait for it to change: for tests that must see nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+
+def parents() -> dict[int, int]:
+    """Return the parent of every process that is not a zombie."""
+    found: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            found[int(entry.name)] = int(fields[1])
+    return found
+
+
+def below(pid: int) -> set[int]:
+    """Return every living process below one."""
+    table = parents()
+    found = {pid}
+    while True:
+        more = {child for child, parent in table.items() if parent in found} - found
+        if not more:
+            return found - {pid}
+        found |= more
+
+
+def command_line(pid: int) -> str:
+    """Return what a process was started with; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    return pid in parents()
+
+
+def descriptors() -> dict[int, str]:
+    """Return this process's open descriptors and what they are."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+    return found
+
+
+async def eventually(condition: Callable[[], object] | Callable[[], Awaitable[object]], timeout: float = 10.0) -> None:
+    """Wait until something is true, and fail if it does not become so in time."""
+    deadline = time.monotonic() + timeout
+    while True:
+        outcome = condition()
+        if isinstance(outcome, Awaitable):
+            outcome = await outcome
+        if outcome:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"still not so after {timeout} s: {condition}")
+        await asyncio.sleep(0.005)
