@@ -6,7 +6,8 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+import warnings
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,11 @@ from cellblock.host.session import DEFAULT_TIMEOUT
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_DEFAULT_LEVEL = "WARNING"
+
+_log = logging.getLogger("cellblock")
+_dropped: set[asyncio.Task[None]] = set()
+"""Tasks that clean up after executors that nobody stopped: a loop alone does not keep its tasks alive."""
 
 
 class CodeExecutor:
@@ -43,14 +49,14 @@ class CodeExecutor:
         kernel_gateway_host: str = "localhost",
         kernel_gateway_port: int | None = None,
         kernel_env: Mapping[str, str] | None = None,
-        working_dir: str | os.PathLike[str] | None = None,
         images_dir: str | os.PathLike[str] | None = None,
         approval_timeout: float | None = 60,
         connect_timeout: float = 30,
         sandbox: bool = False,
         sandbox_config: str | os.PathLike[str] | None = None,
-        log_level: str = "WARNING",
+        log_level: str = _DEFAULT_LEVEL,
         *,
+        working_dir: str | os.PathLike[str] | None = None,
         preload: Sequence[str] | None = None,
         python: str | os.PathLike[str] | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
@@ -65,14 +71,14 @@ class CodeExecutor:
             kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
             kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
             kernel_env: Environment variables for the kernel. It inherits nothing from this process.
-            working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
-                this process, and a change of directory stays.
             images_dir: Where PNG images are written; ``images`` in the current directory by default.
             approval_timeout: Seconds that an approval request may wait; None for no limit.
             connect_timeout: Seconds in which an MCP server must start.
             sandbox: Whether to run the kernel in a sandbox. This version has none, and refuses True.
             sandbox_config: A JSON file with the sandbox's configuration.
-            log_level: Level of the ``cellblock`` logger.
+            log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
+            working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
+                this process, and a change of directory stays.
             preload: Modules that each kernel has imported when it starts, at no cost.
             python: The interpreter that the kernel runs in: a path, a virtual environment's directory, or a command.
             spill_dir: Where output that is too large to keep is written; by default it is dropped.
@@ -83,34 +89,40 @@ class CodeExecutor:
             InvalidInputError: An argument is wrong.
             UnsupportedError: An argument asks for what this version does not have.
         """
-        for name, port in (("tool_server_port", tool_server_port), ("kernel_gateway_port", kernel_gateway_port)):
-            if port is not None:
-                raise UnsupportedError(f"{name}={port}: this version serves no such port; leave it out, kernels need none")
+        _check_ports(tool_server_port=tool_server_port, kernel_gateway_port=kernel_gateway_port)
         if sandbox or sandbox_config is not None:
-            raise UnsupportedError("this version has no sandbox, and runs no code that it was asked to sandbox without one")
+            raise UnsupportedError(
+                "this version has no sandbox, and runs no code without one that is meant to run in one: "
+                "leave sandbox and sandbox_config out only for code that may do whatever you may"
+            )
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
-        for name, seconds in (("approval_timeout", approval_timeout), ("connect_timeout", connect_timeout)):
-            if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
-                raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds!r}")
-        logging.getLogger("cellblock").setLevel(log_level)
+        _check_seconds("approval_timeout", approval_timeout)
+        _check_seconds("connect_timeout", connect_timeout)
+        if log_level != _DEFAULT_LEVEL or _log.level == logging.NOTSET:
+            _log.setLevel(log_level)
         self.tool_server_host = tool_server_host
         self.kernel_gateway_host = kernel_gateway_host
         self.approval_timeout = approval_timeout
         self.connect_timeout = connect_timeout
+
+        def make_session(host: Host) -> Session:
+            return host.session(
+                kernel_env=kernel_env,
+                working_dir=working_dir,
+                images_dir=images_dir,
+                spill_dir=spill_dir,
+                limits=limits,
+                python=python,
+                preload=preload,
+            )
+
+        self._make_session = make_session
         self._given_host = host
         self._host: Host | None = None
-        self._options = {
-            "kernel_env": kernel_env,
-            "working_dir": working_dir,
-            "images_dir": images_dir,
-            "spill_dir": spill_dir,
-            "limits": limits,
-            "python": python,
-            "preload": preload,
-        }
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._session: Session | None = None
-        self._stopped = False
+        self._state = "not started"
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -131,7 +143,7 @@ class CodeExecutor:
         if self._session is None:
             raise StateError(
                 "the executor is stopped; start() it again or make a new one"
-                if self._stopped
+                if self._state == "stopped"
                 else "the executor is not started: use 'async with CodeExecutor()', or await start() first"
             )
         return self._session
@@ -144,29 +156,40 @@ class CodeExecutor:
             InvalidInputError: A directory or another option cannot be used.
             LaunchError: The kernel cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
-        if self._session is not None:
+        if self._state in ("starting", "started"):
             raise StateError("the executor is started already")
+        before, self._state = self._state, "starting"
         host = self._given_host or await shared.acquire()
         try:
-            session = host.session(**self._options)  # type: ignore[arg-type]  # collected in the constructor, by name
+            session = self._make_session(host)
             await session.start()
         except BaseException:
+            self._state = before
             if self._given_host is None:
                 shared.release(host)
             raise
-        self._host, self._session, self._stopped = host, session, False
+        self._host, self._session, self._state = host, session, "started"
+        self._loop = asyncio.get_running_loop()
 
     async def stop(self) -> None:
-        """Stop whatever runs and end the kernel. Stopping twice is fine."""
+        """Stop whatever runs and end the kernel. Stopping twice is fine; after it the executor can be started again."""
         session, host, self._session = self._session, self._host, None
-        self._stopped = True
         if session is None or host is None:
             return
+        self._state = "stopped"
+        await _end(session, None if self._given_host else host)
+
+    def __del__(self) -> None:
+        session: Session | None = getattr(self, "_session", None)  # absent where the constructor raised
+        if session is None or self._loop is None:
+            return
         try:
-            await session.close()
-        finally:
-            if self._given_host is None:
-                shared.release(host)
+            # Garbage is collected in whatever thread happens to make it.
+            self._loop.call_soon_threadsafe(_end_dropped, session, None if self._given_host else self._host)
+        except RuntimeError:
+            pass  # the loop is closed, and its shared host with it
+        # Last, as it raises where warnings are errors.
+        warnings.warn("a CodeExecutor was dropped without stop(): use 'async with'", ResourceWarning, 2, source=self)
 
     async def reset(self) -> None:
         """Stop what runs and go on with a fresh kernel, without variables, definitions and imports.
@@ -216,7 +239,7 @@ class CodeExecutor:
         chunks: bool = False,
         *,
         on_input: OnInput | None = None,
-    ) -> AsyncIterator[CodeExecutionChunk | CodeExecutionResult]:
+    ) -> AsyncGenerator[CodeExecutionChunk | CodeExecutionResult, None]:
         """Execute code and yield what happens, as it happens.
 
         Args:
@@ -234,6 +257,33 @@ class CodeExecutor:
         async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:
             async for event in events:
                 yield _judge(event, timeout) if isinstance(event, CodeExecutionResult) else event
+
+
+async def _end(session: Session, shared_host: Host | None) -> None:
+    try:
+        await session.close()
+    finally:
+        if shared_host is not None:
+            shared.release(shared_host)
+
+
+def _end_dropped(session: Session, shared_host: Host | None) -> None:
+    task = asyncio.get_running_loop().create_task(_end(session, shared_host))
+    _dropped.add(task)
+    task.add_done_callback(_dropped.discard)
+
+
+def _check_ports(**ports: int | None) -> None:
+    for name, port in ports.items():
+        if port is not None:
+            raise UnsupportedError(f"{name}={port!r}: this version serves no such port; leave it out, kernels need none")
+
+
+def _check_seconds(name: str, seconds: float | None) -> None:
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not (0 < seconds < math.inf):
+        raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds!r}")
 
 
 def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionResult:

@@ -88,12 +88,19 @@ class Host:
         self.check_usable()
         await self._launcher(self._interpreter, self._preload).start(self._start_timeout)
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, and so takes no more sessions."""
+        return self._closed
+
     async def close(self) -> None:
         """Close every session and end every process of this host. Closing twice is fine."""
         if self._closed:
             return
         self._closed = True
-        await asyncio.gather(*(session.close() for session in [*self._sessions]))
+        # Where the loop is gone nobody can talk to the kernels any more; they end with their launchers.
+        if self._owner is None or not self._owner[1].is_closed():
+            await asyncio.gather(*(session.close() for session in [*self._sessions]))
         await asyncio.gather(*(launcher.close() for launcher in self._launchers.values()))
         self._launchers.clear()
 

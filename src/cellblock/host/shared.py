@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from weakref import WeakKeyDictionary
 
 from cellblock.host.host import Host
 
 LINGER = 30.0
 """Seconds for which an unused shared host stays warm, for whoever comes next."""
 
-_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+_shared: dict[asyncio.AbstractEventLoop, _Shared] = {}
+"""By loop. Not weakly: a host knows its loop, and would keep its own key alive."""
 
 
 class _Shared:
@@ -36,11 +36,19 @@ async def _until_loop_ends(host: Host) -> AsyncGenerator[None, None]:
         await host.close()
 
 
+async def _close_left_behind() -> None:
+    """Close the hosts of loops that were closed without ceremony, where nothing told them of it."""
+    for loop in [*_shared]:  # other threads have loops, too
+        if loop.is_closed() and (left := _shared.pop(loop, None)) is not None:
+            await left.host.close()
+
+
 async def acquire() -> Host:
     """Return the host of the running loop; each caller must `release` it once."""
+    await _close_left_behind()
     loop = asyncio.get_running_loop()
     shared = _shared.get(loop)
-    if shared is None or shared.closing is not None:
+    if shared is None or shared.closing is not None or shared.host.closed:
         shared = _shared[loop] = _Shared()
         await anext(shared.guard)
     shared.users += 1
