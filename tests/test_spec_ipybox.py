@@ -1,0 +1,334 @@
+"""What ipybox documents, run against cellblock: every example of its pages on code execution that needs no tools.
+
+The examples stand here as documented, but for the name of the package. What cellblock does not have yet is listed in one
+place, so that nothing is missing silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import cellblock
+from cellblock import CodeExecutionChunk, CodeExecutionError, CodeExecutionResult, CodeExecutor, UnsupportedError
+from cellblock.host import shared
+
+NOT_YET = {
+    "ApprovalRequest": "tools and approvals",
+    "generate_mcp_sources": "tools and approvals",
+    "ToolServer": "tools and approvals",
+    "ApprovalClient": "tools and approvals",
+    "KernelGateway": "the HTTP and Jupyter front",
+    "KernelClient": "the HTTP and Jupyter front",
+    "ExecutionResult": "the HTTP and Jupyter front",
+    "ExecutionError": "the HTTP and Jupyter front",
+}
+"""Documented names that cellblock does not provide yet, and with what they will come."""
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def warm_shared_host() -> AsyncIterator[None]:
+    """The host that plain executors share, open for the whole module: an example must not wait for a cold start."""
+    host = await shared.acquire()
+    await host.start()
+    yield
+    shared.release(host)
+    await host.close()
+
+
+@pytest.fixture(autouse=True)
+def in_its_own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Images go to the current directory unless an example says otherwise."""
+    monkeypatch.chdir(tmp_path)
+
+
+# -- the examples ------------------------------------------------------------------------------------------------------
+
+
+async def test_basic_execution() -> None:
+    async with CodeExecutor() as executor:
+        result = await executor.execute("print('hello world')")
+        assert result.text == "hello world"
+
+
+async def test_stream_output_chunks() -> None:
+    seen = []
+    code = """
+from time import sleep
+print("chunk 1")
+sleep(0.5)
+print("chunk 2")
+"""
+    async with CodeExecutor() as executor:
+        async for item in executor.stream(code, chunks=True):
+            seen.append(type(item))
+            match item:
+                case CodeExecutionChunk():
+                    assert item.text.strip() in ["chunk 1", "chunk 2"]
+                case CodeExecutionResult():
+                    assert item.text == "chunk 1\nchunk 2"
+    assert seen == [CodeExecutionChunk, CodeExecutionChunk, CodeExecutionResult]
+
+
+async def test_stream_without_chunks_yields_the_result_only() -> None:
+    async with CodeExecutor() as executor:
+        items = [item async for item in executor.stream("print('hello')")]
+    assert [type(item) for item in items] == [CodeExecutionResult]
+
+
+async def test_capturing_plots() -> None:
+    code = """
+import matplotlib.pyplot as plt
+plt.plot([1, 2, 3], [1, 4, 9])
+plt.show()
+"""
+    with tempfile.TemporaryDirectory() as images_dir:
+        async with CodeExecutor(images_dir=Path(images_dir)) as executor:
+            result = await executor.execute(code)
+            assert len(result.images) == 1
+            assert result.images[0].exists()
+            assert result.images[0].suffix == ".png"
+
+
+async def test_images_go_to_a_directory_called_images_by_default(tmp_path: Path) -> None:
+    code = f"""
+import base64
+from IPython.display import Image
+Image(base64.b64decode("{PIXEL}"))
+"""
+    async with CodeExecutor() as executor:
+        result = await executor.execute(code)
+    assert [path.parent for path in result.images] == [tmp_path / "images"]
+
+
+async def test_custom_timeouts() -> None:
+    # set custom approval timeout, default is 60 seconds
+    async with CodeExecutor(approval_timeout=10) as executor:
+        # set custom execution timeout, default is 120 seconds
+        async for _item in executor.stream("...", timeout=10):
+            ...
+
+
+async def test_kernel_environment() -> None:
+    async with CodeExecutor(kernel_env={"TEST_VAR": "test_val"}) as executor:
+        result = await executor.execute("import os; print(os.environ['TEST_VAR'])")
+        assert result.text == "test_val"
+
+
+async def test_the_kernel_does_not_inherit_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_VAR", "of the parent")
+    async with CodeExecutor() as executor:
+        result = await executor.execute("import os; print(os.environ.get('TEST_VAR'))")
+        assert result.text == "None"
+
+
+async def test_kernel_reset() -> None:
+    async with CodeExecutor() as executor:
+        await executor.execute("x = 42")
+        result = await executor.execute("print(x)")
+        assert result.text == "42"
+
+        await executor.reset()
+
+        code = """
+    try:
+        print(x)
+    except NameError:
+        print("x not defined")
+    """
+        result = await executor.execute(code)
+        assert result.text == "x not defined"
+
+
+async def test_working_directory() -> None:
+    async with CodeExecutor() as executor:
+        import os
+
+        result = await executor.execute("import os; print(os.getcwd())")
+        assert result.text == os.getcwd()
+
+
+# -- errors and timeouts -----------------------------------------------------------------------------------------------
+
+
+async def test_code_that_fails_raises_an_error_with_the_stack_trace_in_its_message() -> None:
+    async with CodeExecutor() as executor:
+        with pytest.raises(CodeExecutionError) as caught:
+            await executor.execute("def f():\n    return 1 / 0\n\nf()")
+    message = str(caught.value)
+    assert "Traceback" in message
+    assert "----> 4 f()" in message
+    assert "return 1 / 0" in message
+    assert message.rstrip().endswith("ZeroDivisionError: division by zero")
+
+
+async def test_code_that_cannot_be_parsed_raises_the_same_error() -> None:
+    async with CodeExecutor() as executor:
+        with pytest.raises(CodeExecutionError, match="SyntaxError"):
+            await executor.execute("1 +")
+
+
+async def test_stream_raises_the_same_error_after_the_chunks() -> None:
+    seen: list[object] = []
+
+    async def consume(executor: CodeExecutor) -> None:
+        async for item in executor.stream("print('before')\nraise ValueError('late')", chunks=True):
+            seen.append(item)
+
+    async with CodeExecutor() as executor:
+        with pytest.raises(CodeExecutionError, match="ValueError: late"):
+            await consume(executor)
+    assert seen == [CodeExecutionChunk("before\n", "stdout")]
+
+
+async def test_code_that_exceeds_its_timeout_raises_a_timeout_error() -> None:
+    async def consume(executor: CodeExecutor) -> None:
+        async for _ in executor.stream("import time; time.sleep(60)", timeout=0.1):
+            pass
+
+    async with CodeExecutor() as executor:
+        with pytest.raises(TimeoutError):
+            await executor.execute("import time; time.sleep(60)", timeout=0.1)
+        with pytest.raises(TimeoutError):
+            await consume(executor)
+        assert (await executor.execute("'next'")).text == "'next'"
+
+
+async def test_cancel_from_another_task_makes_execute_return_without_an_error() -> None:
+    started = asyncio.Event()
+
+    async def consume(executor: CodeExecutor) -> CodeExecutionResult:
+        last = None
+        async for item in executor.stream("print('started')\nwhile True: pass", chunks=True):
+            started.set()
+            last = item
+        assert isinstance(last, CodeExecutionResult)
+        return last
+
+    async with CodeExecutor() as executor:
+        task = asyncio.create_task(consume(executor))
+        await started.wait()
+        executor.cancel()  # not awaited, as documented
+        result = await task
+        assert (result.status, result.text and result.text.splitlines()[0]) == ("interrupted", "started")
+
+
+# -- signatures --------------------------------------------------------------------------------------------------------
+
+
+def _parameters(function: object, *, without: tuple[str, ...] = ("self",)) -> list[tuple[str, object]]:
+    """Positional parameters and their defaults."""
+    return [
+        (parameter.name, parameter.default)
+        for parameter in inspect.signature(function).parameters.values()  # type: ignore[arg-type]  # any callable
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in without
+    ]
+
+
+def test_the_constructor_takes_what_is_documented_in_that_order() -> None:
+    assert _parameters(CodeExecutor) == [
+        ("tool_server_host", "localhost"),
+        ("tool_server_port", None),
+        ("kernel_gateway_host", "localhost"),
+        ("kernel_gateway_port", None),
+        ("kernel_env", None),
+        ("images_dir", None),
+        ("approval_timeout", 60),
+        ("connect_timeout", 30),
+        ("sandbox", False),
+        ("sandbox_config", None),
+        ("log_level", "WARNING"),
+    ]
+
+
+def test_the_constructor_takes_all_of_it_by_position() -> None:
+    CodeExecutor("localhost", None, "localhost", None, {"A": "b"}, Path("images"), 60, 30, False, None, "INFO")
+
+
+def test_the_methods_take_what_is_documented() -> None:
+    empty = inspect.Parameter.empty
+    assert _parameters(CodeExecutor.execute) == [("code", empty), ("timeout", 120)]
+    assert _parameters(CodeExecutor.stream) == [("code", empty), ("timeout", 120), ("chunks", False)]
+    assert all(not _parameters(method) for method in (CodeExecutor.reset, CodeExecutor.start, CodeExecutor.stop))
+    assert all(
+        inspect.iscoroutinefunction(method)
+        for method in (CodeExecutor.execute, CodeExecutor.reset, CodeExecutor.start, CodeExecutor.stop)
+    )
+    assert inspect.isasyncgenfunction(CodeExecutor.stream)
+
+
+def test_results_and_chunks_can_be_made_and_matched() -> None:
+    image = Path("images/plot.png")
+    for result in (CodeExecutionResult(text="hello", images=[image]), CodeExecutionResult("hello", [image])):
+        match result:
+            case CodeExecutionResult(text=text, images=[path]):
+                assert (text, path) == ("hello", image)
+            case _:
+                raise AssertionError(result)
+        match result:
+            case CodeExecutionResult("hello", [path]):
+                assert path == image
+            case _:
+                raise AssertionError(result)
+    match CodeExecutionChunk(text="a"):
+        case CodeExecutionChunk("a"):
+            pass
+        case chunk:
+            raise AssertionError(chunk)
+
+
+def test_errors_are_what_the_documents_say() -> None:
+    assert issubclass(CodeExecutionError, Exception)
+    assert not issubclass(CodeExecutionError, TimeoutError)
+    assert str(CodeExecutionError("as documented")) == "as documented"
+
+
+async def test_text_is_none_without_output_and_stripped_with_it() -> None:
+    async with CodeExecutor() as executor:
+        assert (await executor.execute("x = 1")).text is None
+        assert (await executor.execute("print('\\n\\nhello  \\n\\n')")).text == "hello"
+        assert (await executor.execute("print()")).text == ""
+
+
+# -- what is not there yet ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_documented_and_not_provided_yet_is_listed_here() -> None:
+    """A name that becomes available must leave the list, and get its tests."""
+    assert {name for name in NOT_YET if hasattr(cellblock, name)} == set()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"tool_server_port": 8900}, {"kernel_gateway_port": 8888}, {"sandbox": True}, {"sandbox_config": Path("sandbox.json")}],
+)
+def test_asking_for_what_is_not_there_yet_is_refused(asked: dict[str, object]) -> None:
+    with pytest.raises(UnsupportedError, match="this version"):
+        CodeExecutor(**asked)  # type: ignore[arg-type]  # one of the above
+
+
+async def test_no_port_is_open_while_an_executor_runs() -> None:
+    def listening() -> list[str]:
+        inodes = set()
+        for table in ("tcp", "tcp6"):
+            lines = Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+            inodes |= {line.split()[9] for line in lines if line.split()[3] == "0A"}
+        found = []
+        for entry in Path("/proc/self/fd").iterdir():
+            try:
+                found.append(os.readlink(entry))
+            except OSError:
+                continue
+        return [target for target in found if target.startswith("socket:") and target[8:-1] in inodes]
+
+    async with CodeExecutor() as executor:
+        assert (await executor.execute("1")).ok
+        assert listening() == []
