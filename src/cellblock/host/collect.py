@@ -5,6 +5,7 @@ Text is kept up to a limit from its beginning and its end; what lies between is 
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from cellblock.host.spill import Spill
 from cellblock.model import OutputItem, OutputKind, StreamName
-from cellblock.wire.messages import Display
+from cellblock.wire.messages import MAX_MIMES, Display
 
 _BLOCK = 64 * 1024
 _OVERHEAD = 128  # what an entry costs beside its text
@@ -52,9 +53,12 @@ class _Text:
 
 
 class _Gap:
-    """Where something was left out."""
+    """Where text was left out, and of which stream it was."""
 
-    __slots__ = ()
+    __slots__ = ("name",)
+
+    def __init__(self, name: StreamName) -> None:
+        self.name = name
 
 
 _Entry = _Text | OutputItem | _Gap
@@ -81,7 +85,7 @@ class Collector:
 
     def _start(self) -> None:
         self._head: list[_Entry] = []
-        self._tail: deque[_Text] = deque()
+        self._tail: deque[_Text | OutputItem] = deque()
         self._head_room = self._limits.text // 2
         self._tail_size = 0
         self._dropped = 0
@@ -123,35 +127,45 @@ class Collector:
             self._head.append(_Text(name, taken))
             self._head_room -= _OVERHEAD
         self._head_room -= len(taken)
-        if self._head_room <= 0:
-            self._head_room = 0
-            self._head.append(_Gap())
         return data[len(taken) :]
 
     def _add_to_tail(self, name: StreamName, data: bytes) -> None:
         last = self._tail[-1] if self._tail else None
-        if last is not None and last.name == name and len(last.data) < _BLOCK:
+        if isinstance(last, _Text) and last.name == name and len(last.data) < _BLOCK:
             last.data += data
         else:
             self._tail.append(_Text(name, data))
             self._tail_size += _OVERHEAD
         self._tail_size += len(data)
-        while self._tail_size - len(self._tail[0].data) - _OVERHEAD >= self._limits.text // 2:
-            if not self._dropped:
-                self._spill.begin(entry.data for entry in (*self._head, *self._tail) if isinstance(entry, _Text))
-            oldest = self._tail.popleft()
-            self._tail_size -= len(oldest.data) + _OVERHEAD
-            self._dropped += len(oldest.data)
-            self.truncated = True
+        while self._tail:
+            oldest = self._tail[0]
+            if isinstance(oldest, OutputItem):
+                self._head.append(oldest)  # text around it may be dropped, a value never is
+            elif self._tail_size - len(oldest.data) - _OVERHEAD >= self._limits.text // 2:
+                self._drop(oldest)
+            else:
+                return
+            self._tail.popleft()
+
+    def _drop(self, oldest: _Text) -> None:
+        if not self._dropped:
+            self._spill.begin(entry.data for entry in (*self._head, *self._tail) if isinstance(entry, _Text))
+            self._head.append(_Gap(oldest.name))
+        self._tail_size -= len(oldest.data) + _OVERHEAD
+        self._dropped += len(oldest.data)
+        self.truncated = True
 
     def add_part(self, mime: str, data: bytes) -> None:
-        """Take a piece of a value that is too large for one frame."""
+        """Take a piece of a value that is too large for one frame. The pieces of a value follow each other."""
         value = self._parts.get(mime)
-        if value is None:
-            if len(self._parts) >= 64:
-                self.truncated = True
-                return
-            value = self._parts[mime] = _Value(min(self._limits.value, self._values_room), Spill(self._spill_dir, mime))
+        if value is None and len(self._parts) < MAX_MIMES:
+            for other in self._parts.values():
+                other.closed = True
+            room = self._values_room - _OVERHEAD - sum(other.size for other in self._parts.values())
+            value = self._parts[mime] = _Value(min(self._limits.value, room), Spill(self._spill_dir, mime))
+        elif value is None or value.closed:
+            self.truncated = True
+            return
         self.truncated |= value.add(data)
 
     def add_display(self, message: Display) -> OutputItem | None:
@@ -170,17 +184,22 @@ class Collector:
             size += len(raw)
             data[mime] = raw.decode("utf-8", "replace") if _is_text(mime) else raw
         self._drop_parts()
+        metadata = message.metadata
+        if metadata and _weigh(metadata) > self._values_room - size:
+            self.truncated, metadata = True, {}
         kind: OutputKind = "execute_result" if message.kind == "execute_result" else "display_data"
-        item = OutputItem(kind, text=_readable(data), data=data, metadata=message.metadata, display_id=message.display_id)
+        item = OutputItem(kind, text=_readable(data), data=data, metadata=metadata, display_id=message.display_id)
         if message.kind == "update_display_data" and self._replace(item):
             return item
         if self._displays >= self._limits.displays:
             self.truncated = True
             return None
         self._displays += 1
-        self._values_room -= size
-        # A value shown after the text's head is full belongs behind the gap, but must not be dropped with the tail.
-        self._head.append(item)
+        self._values_room -= _size(item)
+        if self._head_room > 0:
+            self._head.append(item)
+        else:
+            self._tail.append(item)
         return item
 
     def _values_of(self, message: Display) -> Iterator[tuple[str, bytes]]:
@@ -197,12 +216,13 @@ class Collector:
 
     def _replace(self, item: OutputItem) -> bool:
         found = False
-        for index, entry in enumerate(self._head):
-            if isinstance(entry, OutputItem) and entry.display_id == item.display_id is not None:
-                kept = OutputItem(entry.kind, item.text, None, item.data, item.metadata, item.display_id)
-                self._values_room += _size(entry.data) - _size(item.data)
-                self._head[index] = kept
-                found = True
+        for entries in (self._head, self._tail):
+            for index, entry in enumerate(entries):
+                if isinstance(entry, OutputItem) and entry.display_id == item.display_id is not None:
+                    kept = OutputItem(entry.kind, item.text, None, item.data, item.metadata, item.display_id)
+                    self._values_room += _size(entry) - _size(kept)
+                    entries[index] = kept
+                    found = True
         return found
 
     def close(self) -> None:
@@ -221,14 +241,12 @@ class Collector:
         spill.close()
         if spill.path is not None:
             self.spilled.append(spill.path)
-        if spill.problem is not None:
+        if spill.problem is not None and spill.problem not in self.notes:
             self.notes.append(spill.problem)
 
     def items(self) -> list[OutputItem]:
         """Return the outputs in order; runs of text are one output each."""
         self.close()
-        if not self._head and not self.notes:
-            return []
         texts: list[tuple[StreamName, bytearray] | OutputItem] = []
 
         def add(name: StreamName, data: bytes | bytearray) -> None:
@@ -237,17 +255,13 @@ class Collector:
             elif data:
                 texts.append((name, bytearray(data)))
 
-        for entry in self._head:
+        for entry in (*self._head, *self._tail):
             if isinstance(entry, OutputItem):
                 texts.append(entry)
             elif isinstance(entry, _Text):
                 add(entry.name, entry.data)
             else:
-                if self._dropped:
-                    last = self._tail[0].name
-                    add(last, f"\n… {self._dropped:,} bytes of output left out …\n".encode())
-                for block in self._tail:
-                    add(block.name, block.data)
+                add(entry.name, f"\n… {self._dropped:,} bytes of output left out …\n".encode())
         for note in self.notes:
             add("stderr", f"{note}\n".encode())
         return [
@@ -259,15 +273,25 @@ class Collector:
 
 
 class _Value:
-    """One large value as it arrives: kept up to a limit, from its beginning and its end."""
+    """One large value as it arrives: kept up to a limit, from its beginning and its end.
+
+    Attributes:
+        closed: Whether another value has begun since.
+    """
 
     def __init__(self, limit: int, spill: Spill) -> None:
         self._limit = max(limit, 0)
         self._data = bytearray()
-        self._tail: deque[bytes] = deque()
+        self._tail: deque[bytearray] = deque()
         self._tail_size = 0
         self._dropped = 0
         self.spill = spill
+        self.closed = False
+
+    @property
+    def size(self) -> int:
+        """How many bytes of it are kept."""
+        return len(self._data) + self._tail_size
 
     @property
     def cut(self) -> bool:
@@ -283,14 +307,21 @@ class _Value:
             self._data += data[:room]
             data = data[room:]
         if data:
-            self._tail.append(data)
+            if not self._tail or len(self._tail[-1]) >= _BLOCK:
+                self._tail.append(bytearray())
+            self._tail[-1] += data
             self._tail_size += len(data)
-        while self._tail_size > half and self._tail:
+        while (excess := self._tail_size - half) > 0:
             if not self._dropped:
                 self.spill.begin((self._data, *self._tail))
-            oldest = self._tail.popleft()
-            self._tail_size -= len(oldest)
-            self._dropped += len(oldest)
+            oldest = self._tail[0]
+            dropped = min(excess, len(oldest))
+            if dropped == len(oldest):
+                self._tail.popleft()
+            else:
+                del oldest[:dropped]
+            self._tail_size -= dropped
+            self._dropped += dropped
         return self.cut
 
     def finish(self) -> bytes:
@@ -336,5 +367,13 @@ def _readable(data: Mapping[str, str | bytes]) -> str | None:
     return f"<{', '.join(data)}>" if data else None
 
 
-def _size(data: Mapping[str, str | bytes]) -> int:
-    return sum(map(len, data.values()))
+def _size(item: OutputItem) -> int:
+    return sum(map(len, item.data.values())) + _weigh([*item.data, item.display_id]) + _weigh(item.metadata)
+
+
+def _weigh(value: object) -> int:
+    """Return how much memory JSON data takes: small objects take many times the bytes they had on the wire."""
+    size = sys.getsizeof(value)
+    if isinstance(value, Mapping):
+        return size + sum(map(_weigh, value)) + sum(map(_weigh, value.values()))
+    return size + sum(map(_weigh, value)) if isinstance(value, list) else size

@@ -28,8 +28,8 @@ class Spill:
         self.problem: str | None = None
 
     def begin(self, so_far: Iterable[bytes | bytearray]) -> None:
-        """Make the file, where a directory was given, and write what came before."""
-        if self._directory is None:
+        """Make the file, where a directory was given and there is none yet, and write what came before."""
+        if self._directory is None or self.path is not None or self.problem is not None:
             return
         path = self._directory / f"{uuid.uuid4().hex[:12]}.{_EXTENSIONS.get(self._mime, 'bin')}"
         try:

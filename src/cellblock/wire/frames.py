@@ -18,8 +18,8 @@ MAX_HEADER = 64 * 1024
 MAX_BODY = 16 * 1024 * 1024
 MAX_DEPTH = 8
 
-# Made once: `json.dumps` with options builds an encoder for every call.
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+# Made once: `json.dumps` with options builds an encoder for every call. Not ASCII only: so a lone surrogate is an error.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 _PREFIX = struct.Struct("!II")
 
 
@@ -38,9 +38,13 @@ def encode_frame(header: dict[str, Any], body: bytes = b"") -> bytes:
         body: Raw bytes that go with it.
 
     Raises:
-        ProtocolError: The frame would be larger than the other side accepts.
+        ProtocolError: The other side would not accept it: it is too large, nested too deep, or no JSON.
     """
-    head = _encode(header).encode("ascii")
+    try:
+        head = _encode(header).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"a {header['type']} frame's header is no JSON: {error}") from None
+    _check_depth(header)
     if len(head) > MAX_HEADER or len(body) > MAX_BODY:
         raise ProtocolError(
             f"a {header['type']} frame of {len(head)} + {len(body)} bytes is over the limit of {MAX_HEADER} + {MAX_BODY}"
@@ -117,15 +121,23 @@ _decode = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_finite)
 def _parse_header(data: bytes) -> dict[str, Any]:
     try:
         header = _decode(data.decode("utf-8"))
+        if b"\\u" in data:
+            _encode(header).encode()  # an escape can spell a lone surrogate, which nobody could write out again
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a frame's header is no JSON: {error}") from None
     if not isinstance(header, dict) or not isinstance(header.get("type"), str):
         raise ProtocolError("a frame's header is no object with a type")
-    if any(isinstance(value, (dict, list)) and not _shallow(value, MAX_DEPTH - 1) for value in header.values()):
-        raise ProtocolError(f"a frame's header is nested more than {MAX_DEPTH} deep")
+    _check_depth(header)
     return header
 
 
-def _shallow(value: dict[str, Any] | list[Any], depth: int) -> bool:
-    inner = [item for item in (value.values() if isinstance(value, dict) else value) if isinstance(item, (dict, list))]
+def _check_depth(header: dict[str, Any]) -> None:
+    for value in header.values():
+        if isinstance(value, (dict, list, tuple)) and not _shallow(value, MAX_DEPTH - 1):
+            raise ProtocolError(f"a frame's header is nested more than {MAX_DEPTH} deep")
+
+
+def _shallow(value: dict[str, Any] | list[Any] | tuple[Any, ...], depth: int) -> bool:
+    items = value.values() if isinstance(value, dict) else value
+    inner = [item for item in items if isinstance(item, (dict, list, tuple))]
     return depth > 0 and (not inner or all(_shallow(item, depth - 1) for item in inner))

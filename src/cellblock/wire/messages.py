@@ -6,23 +6,27 @@ field's type and range, because what a worker sends is hostile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from cellblock.errors import ProtocolError
-from cellblock.wire.frames import Frame, encode_frame
+from cellblock.wire.frames import MAX_BODY, Frame, encode_frame
 
 MAX_CODE = 4 * 1024 * 1024
 """Largest source of one cell, in bytes of UTF-8."""
 
 PIECE = 256 * 1024
-"""Size of the pieces in which long text and large values travel, in bytes."""
+"""Most bytes of one `Stream` or `Part`: long text and large values travel in pieces."""
 
 MAX_MIMES = 64
 """Most MIME types in one bundle."""
 
-_MAX_TEXT = 4096
+MAX_TEXT = 4096
+"""Longest string of a header field, in characters."""
+
+MAX_NUMBER = 2**31 - 1
+"""Largest integer of a header field; none is negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,7 @@ def encode(message: Message) -> bytes:
     """Return the frame of a message, as bytes.
 
     Raises:
-        ProtocolError: It is larger than the other side accepts.
+        ProtocolError: The other side would not accept it.
     """
     header, buffers = _WRITERS[message.type](message)
     header["type"] = message.type
@@ -183,10 +187,10 @@ def encode(message: Message) -> bytes:
 def _write_display(message: Display) -> _Written:
     header = {
         "kind": message.kind,
-        "mimes": list(message.data),
+        "mimes": _short(message.data),
         "metadata": dict(message.metadata),
-        "display_id": message.display_id,
-        "parts": list(message.parts),
+        "display_id": message.display_id if message.display_id is None else _short([message.display_id])[0],
+        "parts": _short(message.parts),
         "behind": message.behind,
     }
     return header, list(message.data.values())
@@ -194,20 +198,20 @@ def _write_display(message: Display) -> _Written:
 
 def _write_reply(message: Reply) -> _Written:
     header = {"execution_count": message.execution_count, "ename": message.ename}
-    return header, [_bytes(text) for text in (message.evalue, *message.traceback)] if message.ename else []
+    return header, [_bytes(text) for text in (message.evalue, *message.traceback)] if message.ename is not None else []
 
 
 _Written: TypeAlias = tuple[dict[str, Any], list[bytes]]
 
 _WRITERS: dict[str, Callable[[Any], _Written]] = {
-    "execute": lambda m: ({"stdin": m.stdin}, [m.code.encode()]),
+    "execute": lambda m: ({"stdin": m.stdin}, [_code(m.code)]),
     "input_reply": lambda m: ({"number": m.number}, [] if m.text is None else [_bytes(m.text)]),
-    "complete": lambda m: ({"cursor": m.cursor}, [m.code.encode()]),
-    "inspect": lambda m: ({"cursor": m.cursor, "detail": m.detail}, [m.code.encode()]),
+    "complete": lambda m: ({"cursor": m.cursor}, [_code(m.code)]),
+    "inspect": lambda m: ({"cursor": m.cursor, "detail": m.detail}, [_code(m.code)]),
     "shutdown": lambda m: ({}, []),
     "ready": lambda m: ({"version": m.version}, []),
-    "stream": lambda m: ({"name": m.name, "behind": m.behind}, [m.text]),
-    "part": lambda m: ({"mime": m.mime}, [m.data]),
+    "stream": lambda m: ({"name": m.name, "behind": m.behind}, [_piece(m.text)]),
+    "part": lambda m: ({"mime": _short([m.mime])[0]}, [_piece(m.data)]),
     "display": _write_display,
     "clear": lambda m: ({"wait": m.wait}, []),
     "input": lambda m: ({"number": m.number, "password": m.password}, [_bytes(m.prompt)]),
@@ -239,7 +243,7 @@ class _Fields:
         self._header = frame.header
         self._type = frame.header["type"]
         sizes = frame.header.get("sizes", [])
-        if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+        if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_BODY for size in sizes):
             raise ProtocolError(f"{self._type}: sizes must be a list of lengths")
         if sum(sizes) != len(frame.body):
             raise ProtocolError(f"{self._type}: sizes add up to {sum(sizes)}, the body has {len(frame.body)}")
@@ -261,7 +265,7 @@ class _Fields:
             raise self.fail(name, "true or false")
         return value
 
-    def integer(self, name: str, most: int = 2**31) -> int:
+    def integer(self, name: str, most: int = MAX_NUMBER) -> int:
         value = self._header.get(name)
         if type(value) is not int or not 0 <= value <= most:
             raise self.fail(name, f"an integer from 0 to {most}")
@@ -269,7 +273,7 @@ class _Fields:
 
     def text(self, name: str, choices: tuple[str, ...] | None = None) -> Any:
         value = self._header.get(name)
-        if type(value) is not str or len(value) > _MAX_TEXT or (choices and value not in choices):
+        if type(value) is not str or len(value) > MAX_TEXT or (choices and value not in choices):
             raise self.fail(name, f"one of {', '.join(choices)}" if choices else "a short string")
         return value
 
@@ -280,7 +284,7 @@ class _Fields:
         value = self._header.get(name, [])
         if not isinstance(value, list) or len(value) > most:
             raise self.fail(name, f"a list of at most {most}")
-        if not all(type(item) is str and len(item) <= _MAX_TEXT for item in value):
+        if not all(type(item) is str and len(item) <= MAX_TEXT for item in value):
             raise self.fail(name, "a list of short strings")
         return tuple(value)
 
@@ -294,6 +298,12 @@ class _Fields:
         if len(self.buffers) != 1:
             raise self.fail("sizes", "one length")
         return self.buffers[0]
+
+    def piece(self) -> bytes:
+        data = self.buffer()
+        if len(data) > PIECE:
+            raise self.fail("sizes", f"at most {PIECE}")
+        return data
 
     def code(self) -> str:
         data = self.buffer()
@@ -337,8 +347,8 @@ _READERS: dict[str, Callable[[_Fields], Message]] = {
     "inspect": lambda f: Inspect(f.code(), f.integer("cursor"), f.integer("detail", most=1)),
     "shutdown": lambda f: Shutdown(),
     "ready": lambda f: Ready(f.integer("version")),
-    "stream": lambda f: Stream(f.text("name", ("stdout", "stderr")), f.buffer(), f.boolean("behind")),
-    "part": lambda f: Part(f.text("mime"), f.buffer()),
+    "stream": lambda f: Stream(f.text("name", ("stdout", "stderr")), f.piece(), f.boolean("behind")),
+    "part": lambda f: Part(f.text("mime"), f.piece()),
     "display": _read_display,
     "clear": lambda f: Clear(f.boolean("wait")),
     "input": lambda f: InputRequest(f.integer("number"), _string(f.buffer()), f.boolean("password")),
@@ -346,6 +356,32 @@ _READERS: dict[str, Callable[[_Fields], Message]] = {
     "completed": lambda f: Completed(tuple(_string(buffer) for buffer in f.buffers), f.integer("start"), f.integer("end")),
     "inspected": lambda f: Inspected(f.optional_buffer_text()),
 }
+
+
+def _short(texts: Iterable[str]) -> list[str]:
+    """Return strings for a header, checked: user code chooses MIME types and ids."""
+    checked = list(texts)
+    if len(checked) > MAX_MIMES or not all(isinstance(text, str) and len(text) <= MAX_TEXT for text in checked):
+        raise ProtocolError(
+            f"MIME types and ids must be strings of at most {MAX_TEXT} characters, at most {MAX_MIMES} of them"
+        )
+    return checked
+
+
+def _piece(data: bytes) -> bytes:
+    if len(data) > PIECE:
+        raise ProtocolError(f"a piece of {len(data)} bytes is over the limit of {PIECE}")
+    return data
+
+
+def _code(text: str) -> bytes:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"the code is no UTF-8: {error}") from None
+    if len(data) > MAX_CODE:
+        raise ProtocolError(f"code of {len(data)} bytes is over the limit of {MAX_CODE}")
+    return data
 
 
 def _bytes(text: str) -> bytes:

@@ -18,6 +18,8 @@ from cellblock.worker.display import Hook, Publisher
 from cellblock.worker.streams import Outbox
 
 _MAX_ERROR_TEXT = 256 * 1024
+_MAX_TRACEBACK = 1024 * 1024
+_MAX_TRACEBACK_PARTS = 1000
 _OURS = os.path.dirname(__file__) + os.sep
 
 
@@ -89,7 +91,7 @@ class Shell(InteractiveShell):
         self.error = CellError(
             getattr(etype, "__name__", str(etype)),
             _clip(_safe_str(evalue)),
-            tuple(_clip(line) for line in stb),
+            _clip_parts(stb),
         )
 
     async def run(self, code: str) -> CellError | None:
@@ -173,6 +175,14 @@ def _safe_str(value: object) -> str:
         return str(value)
     except Exception as error:
         return f"<unprintable: {type(error).__name__}>"
+
+
+def _clip_parts(parts: list[str]) -> tuple[str, ...]:
+    """Return a traceback that fits into one frame, whatever chain of exceptions it tells of."""
+    clipped = tuple(map(_clip, parts))
+    if len(clipped) <= _MAX_TRACEBACK_PARTS and sum(map(len, clipped)) <= _MAX_TRACEBACK:
+        return clipped
+    return (_clip("\n".join(clipped)),)
 
 
 def _clip(text: str) -> str:
