@@ -86,7 +86,8 @@ class Host:
             LaunchError: It cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
         self.check_usable()
-        await self._launcher(self._interpreter, self._preload).start(self._start_timeout)
+        launcher = await self._launcher(self._interpreter, self._preload)
+        await launcher.start(self._start_timeout)
 
     @property
     def closed(self) -> bool:
@@ -178,7 +179,7 @@ class Host:
         """
         self.check_usable()
         _make_room_for(len(self._sessions) + 1)
-        launcher = self._launcher(interpreter, preload)
+        launcher = await self._launcher(interpreter, preload)
         await launcher.start(self._start_timeout)
         number = next(self._numbers)
         kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir)
@@ -189,10 +190,14 @@ class Host:
             raise
         return kernel
 
-    def _launcher(self, interpreter: str, preload: tuple[str, ...]) -> Launcher:
+    async def _launcher(self, interpreter: str, preload: tuple[str, ...]) -> Launcher:
         key = (interpreter, preload)
         launcher = self._launchers.get(key)
-        if launcher is None or not launcher.alive:
+        if launcher is not None and not launcher.alive:
+            del self._launchers[key]  # first, so that whoever comes meanwhile makes a new one
+            await launcher.close()
+            launcher = self._launchers.get(key)
+        if launcher is None:
             kind = Zygote if self._launch == "zygote" else Spawner
             launcher = self._launchers[key] = kind(interpreter, preload)
         return launcher

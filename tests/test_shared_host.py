@@ -1,0 +1,291 @@
+"""The host that executors of one event loop share: made once, kept warm for a while, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cellblock import CodeExecutor, Host, StateError
+from cellblock.host import shared
+from processes import alive, below, command_line, eventually
+
+
+@pytest.fixture(autouse=True)
+async def no_shared_host_is_left(nothing_left_behind: None) -> AsyncIterator[None]:
+    """Each test begins without a shared host, and closes its own, which would stay warm for the next otherwise."""
+    loop = asyncio.get_running_loop()
+    before, shared._shared = shared._shared, {}
+    yield
+    if (left := shared._shared.pop(loop, None)) is not None:
+        if left.timer is not None:
+            left.timer.cancel()
+        await left.host.close()
+    shared._shared = before
+
+
+def zygotes() -> set[int]:
+    """The fork servers that this process has started."""
+    return {pid for pid in below(os.getpid()) if "boot.py zygote" in command_line(pid) and _is_child(pid)}
+
+
+def _is_child(pid: int) -> bool:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[1]) == os.getpid()
+
+
+async def test_a_second_executor_starts_no_second_fork_server() -> None:
+    before = zygotes()
+    async with CodeExecutor() as first:
+        mine = zygotes() - before
+        assert len(mine) == 1
+        async with CodeExecutor() as second:
+            assert zygotes() - before == mine
+            await first.execute("x = 1")
+            assert (await second.execute("'x' in globals()")).text == "False"
+
+
+async def test_executors_that_start_at_once_start_one_fork_server() -> None:
+    before = zygotes()
+    executors = [CodeExecutor() for _ in range(5)]
+    await asyncio.gather(*(executor.start() for executor in executors))
+    assert len(zygotes() - before) == 1
+    results = await asyncio.gather(*(executor.execute(f"{number}") for number, executor in enumerate(executors)))
+    assert [result.text for result in results] == ["0", "1", "2", "3", "4"]
+    await asyncio.gather(*(executor.stop() for executor in executors))
+
+
+async def test_executors_run_in_parallel() -> None:
+    """Each waits for the other: neither would end if they ran one after the other."""
+    reader, writer = os.pipe()
+    async with CodeExecutor() as first, CodeExecutor() as second:
+        path = f"/proc/{os.getpid()}/fd"
+        listening = asyncio.create_task(first.execute(f"open('{path}/{reader}', 'rb').read(1)", timeout=20))
+        await second.execute(f"open('{path}/{writer}', 'wb').write(b'x')", timeout=20)
+        assert (await listening).text == "b'x'"
+    os.close(reader)
+    os.close(writer)
+
+
+async def test_an_executor_after_another_finds_the_host_warm() -> None:
+    before = zygotes()
+    async with CodeExecutor():
+        mine = zygotes() - before
+    async with CodeExecutor() as executor:
+        assert (await executor.execute("1")).ok
+        assert zygotes() - before == mine
+
+
+async def test_a_host_that_nobody_uses_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "LINGER", 0.0)
+    before = zygotes()
+    async with CodeExecutor():
+        assert zygotes() - before
+    await eventually(lambda: not zygotes() - before)
+    async with CodeExecutor() as executor:
+        assert (await executor.execute("1")).ok
+
+
+async def test_another_preload_gets_a_fork_server_of_its_own_on_the_same_host() -> None:
+    before = zygotes()
+    async with CodeExecutor(), CodeExecutor(preload=("decimal",)) as executor:
+        assert len(zygotes() - before) == 2
+        assert (await executor.execute("import sys; 'decimal' in sys.modules")).text == "True"
+
+
+async def test_a_host_of_ones_own_is_not_shared_and_stays_open(host: Host) -> None:
+    before = zygotes()
+    async with CodeExecutor(host=host) as executor:
+        assert (await executor.execute("1")).ok
+        assert zygotes() == before
+    assert not host.closed
+    async with CodeExecutor(host=host) as executor:
+        assert (await executor.execute("1")).ok
+
+
+@pytest.mark.slow
+async def test_a_fork_server_that_is_killed_is_replaced() -> None:
+    before = zygotes()
+    async with CodeExecutor() as executor:
+        [zygote] = zygotes() - before
+        os.kill(zygote, signal.SIGKILL)
+        await eventually(lambda: not alive(zygote))
+        async with CodeExecutor() as other:
+            assert (await other.execute("1")).ok
+        # The kernel went with its fork server; the session goes on.
+        results = [await executor.session.execute("1") for _ in range(2)]
+        assert results[-1].ok
+
+
+# -- other loops, and programs of their own ----------------------------------------------------------------------------
+
+
+async def _loops(*, ceremony: bool, times: int) -> list[int]:
+    """In a thread without a loop: run an executor in several loops one after the other; count fork servers after each."""
+
+    async def use() -> None:
+        async with CodeExecutor() as executor:
+            assert (await executor.execute("1")).ok
+
+    def run() -> list[int]:
+        counts = []
+        for _ in range(times):
+            if ceremony:
+                asyncio.run(use())
+            else:
+                loop = asyncio.new_event_loop()
+                loop.run_until_complete(use())
+                loop.close()
+            counts.append(len(zygotes()))
+        return counts
+
+    return await asyncio.to_thread(run)
+
+
+@pytest.mark.slow
+async def test_each_asyncio_run_has_a_host_of_its_own_and_closes_it() -> None:
+    before = len(zygotes())
+    assert await _loops(ceremony=True, times=2) == [before, before]
+
+
+@pytest.mark.slow
+async def test_the_host_of_a_loop_that_was_left_is_closed_by_the_next_one() -> None:
+    before = len(zygotes())
+    assert await _loops(ceremony=False, times=3) == [before + 1] * 3
+    await shared._close_left_behind()
+    assert len(zygotes()) == before
+
+
+@pytest.mark.slow
+async def test_a_loop_that_goes_on_after_shutting_its_generators_down_gets_a_new_host() -> None:
+    async def use() -> None:
+        async with CodeExecutor() as executor:
+            assert (await executor.execute("1")).ok
+
+    def run() -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(use())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        with pytest.warns(ResourceWarning, match="scheduled after loop.shutdown_asyncgens"):  # asyncio says so itself
+            loop.run_until_complete(use())
+        loop.close()
+
+    await asyncio.to_thread(run)
+    await shared._close_left_behind()
+
+
+async def test_an_executor_used_in_another_loop_says_what_is_wrong() -> None:
+    async with CodeExecutor() as executor:
+        with pytest.raises(StateError, match="belongs to another event loop"):
+            await asyncio.to_thread(asyncio.run, executor.execute("1"))
+        assert (await executor.execute("1")).ok
+
+
+@contextmanager
+def _program(tmp_path: Path, source: str) -> Iterator[subprocess.Popen[str]]:
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(source))
+    with subprocess.Popen(
+        [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return (await asyncio.to_thread(process.stdout.readline)).strip()
+
+
+async def _ends(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Wait for a program to end; return its exit code and what it wrote to stderr."""
+    _, said = await asyncio.to_thread(process.communicate, None, 30)
+    return process.returncode, said
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["asyncio.run(main())", "loop = asyncio.new_event_loop()\nloop.run_until_complete(main())\nloop.close()"],
+    ids=["asyncio.run", "a loop left without ceremony"],
+)
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "not stopped"])
+async def test_a_program_ends_quietly_and_leaves_nothing(tmp_path: Path, ending: str, stopped: bool) -> None:
+    source = """
+import asyncio
+from cellblock import CodeExecutor
+
+async def main():
+    global executor
+    executor = CodeExecutor()
+    await executor.start()
+    print((await executor.execute("import os; os.getpid()")).text, flush=True)
+    input()
+    if STOPPED:
+        await executor.stop()
+
+"""
+    path = tmp_path / "program.py"
+    path.write_text(source.replace("STOPPED", str(stopped)) + ending)
+    with subprocess.Popen(
+        [sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        kernel = int(await _line(process))
+        assert alive(kernel)
+        everything = below(process.pid)
+        assert kernel in everything
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert await _ends(process) == (0, "")
+    await eventually(lambda: not any(alive(pid) for pid in everything))
+
+
+_INTERRUPTED = """
+    import asyncio
+    from cellblock import CodeExecutor
+
+    async def main():
+        async with CodeExecutor() as executor:
+            print((await executor.execute("import os; os.getpid()")).text, flush=True)
+            async for item in executor.stream("print('busy')\\nwhile True: pass", chunks=True):
+                print(item.text, flush=True)
+
+    asyncio.run(main())
+"""
+
+
+async def test_ctrl_c_of_a_program_that_awaits_a_cell_ends_it_and_everything_it_started(tmp_path: Path) -> None:
+    with _program(tmp_path, _INTERRUPTED) as process:
+        kernel = int(await _line(process))
+        assert await _line(process) == "busy"
+        everything = below(process.pid)
+        assert kernel in everything
+        process.send_signal(signal.SIGINT)
+        code, said = await _ends(process)
+    # What asyncio.run does for any program: one KeyboardInterrupt, and nothing of ours around it.
+    assert code == -signal.SIGINT
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    assert "never" not in said
+    assert "exception was" not in said
+    await eventually(lambda: not any(alive(pid) for pid in everything))
+
+
+async def test_a_program_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    with _program(tmp_path, _INTERRUPTED) as process:
+        kernel = int(await _line(process))
+        assert await _line(process) == "busy"
+        everything = below(process.pid)
+        assert kernel in everything
+        process.kill()
+        await _ends(process)
+    await eventually(lambda: not any(alive(pid) for pid in everything))
