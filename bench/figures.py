@@ -1,0 +1,163 @@
+"""The figures that are reported: which number of which series, and what it should be."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Results = dict[str, dict[str, list[dict[str, list[float]]]]]
+"""step → system → rounds → series → samples"""
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """Return the value below which this share of the samples lies."""
+    ordered = sorted(samples)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+_NUMBERS: dict[str, Callable[[Sequence[float]], float]] = {
+    "p50": statistics.median,
+    "p95": lambda samples: percentile(samples, 0.95),
+    "p99": lambda samples: percentile(samples, 0.99),
+    "max": max,
+    "min": min,
+    "sum": sum,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number.
+
+    Attributes:
+        title: What it is.
+        step: The step whose results it is taken from.
+        series: The series in them.
+        number: Which number of the series.
+        unit: Its unit.
+        target: What cellblock's should at most be, or at least where more is better; None where it is only told.
+        more_is_better: Whether it is a rate, and not a cost.
+        times: How many times better than a peer it should be.
+        chart: Whether it is drawn.
+    """
+
+    title: str
+    step: str
+    series: str
+    number: str
+    unit: str
+    target: float | None = None
+    more_is_better: bool = False
+    times: Mapping[str, float] = field(default_factory=dict)
+    chart: bool = False
+
+    def of(self, results: Results, system: str) -> tuple[float, float, float] | None:
+        """Return it over all rounds, and the lowest and highest of single rounds; None where it was not measured."""
+        number = _NUMBERS[self.number]
+        rounds = [one[self.series] for one in results.get(self.step, {}).get(system, []) if one.get(self.series)]
+        if not rounds:
+            return None
+        single = [number(samples) for samples in rounds]
+        return number([sample for samples in rounds for sample in samples]), min(single), max(single)
+
+    def better(self, own: float, peer: float) -> float | None:
+        """Return how many times better than a peer's one number is; None where that says nothing."""
+        above, below = (own, peer) if self.more_is_better else (peer, own)
+        return above / below if above > 0 and below > 0 else None
+
+
+_CREATE = {"ipybox": 300.0, "kernelbox": 50.0}
+_TRIP = {"ipybox": 90.0, "kernelbox": 12.0}
+_MAKE, _LOADED = "new kernel to first result", "new kernel to first result, pandas + matplotlib"
+
+FIGURES = (
+    Figure(f"{_MAKE}, p50", "create", "ms", "p50", "ms", 8, times=_CREATE, chart=True),
+    Figure(f"{_MAKE}, p95", "create", "ms", "p95", "ms"),
+    Figure(f"{_MAKE}, 50 ms apart, p50", "create with pauses", "ms", "p50", "ms"),
+    Figure(f"{_MAKE}, 50 ms apart, p95", "create with pauses", "ms", "p95", "ms"),
+    Figure(f"{_LOADED}, p50", "create preloaded", "ms", "p50", "ms", 14, chart=True),
+    Figure(f"{_LOADED}, p95", "create preloaded", "ms", "p95", "ms"),
+    Figure(f"{_LOADED}, 50 ms apart, p50", "create preloaded with pauses", "ms", "p50", "ms"),
+    Figure("round trip of `x = 1`, p50", "round trip", "ms", "p50", "ms", 0.5, times=_TRIP, chart=True),
+    Figure("round trip of `x = 1`, p99", "round trip", "ms", "p99", "ms", 1, chart=True),
+    Figure("print cells whose output is lost", "output lost", "lost", "sum", "cells", 0),
+    Figure("print cells tried", "output lost", "of", "sum", "cells"),
+    Figure("streamed, lines of 80", "stream", "lines of 80", "p50", "MB/s", 100, True, chart=True),
+    Figure("streamed, lines of 1,000", "stream", "lines of 1,000", "p50", "MB/s", 100, True, chart=True),
+    Figure("streamed, writes of 1 MB", "stream", "writes of 1 MB", "p50", "MB/s", 100, True, chart=True),
+    Figure("idle kernel, PSS, 20 alive", "idle, 20 alive", "used: kernel", "p50", "MB", 6),
+    Figure("idle kernel, PSS, 100 alive", "idle, 100 alive", "used: kernel", "p50", "MB", 6, chart=True),
+    Figure("… before its first cell", "idle, 100 alive", "started: kernel", "p50", "MB"),
+    Figure("… its worker alone", "idle, 100 alive", "used: worker", "p50", "MB"),
+    Figure("… its init alone", "idle, 100 alive", "used: init", "p50", "MB"),
+    Figure("… with its share of the zygote", "idle, 100 alive", "used: all processes", "p50", "MB"),
+    Figure("kernels per second, one at a time", "rate, one at a time", "per second", "p50", "1/s"),
+    Figure("kernels per second, 4 at once", "rate, 4 at once", "per second", "p50", "1/s", 100, True, chart=True),
+    Figure("kernels per second, 8 at once", "rate, 8 at once", "per second", "p50", "1/s", 100, True),
+    Figure("1,000 kernels alive, answering", "many", "answered", "sum", "kernels", 1000, True),
+    Figure("1,000 kernels alive, round trip p50", "many", "ms", "p50", "ms"),
+    Figure("1,000 kernels alive, round trip p99", "many", "ms", "p99", "ms", 20),
+    Figure("cold start: a program that runs one cell", "cold start", "ms", "p50", "ms", 600, chart=True),
+    Figure("import, over bare Python", "import", "ms", "p50", "ms", 40, chart=True),
+    Figure("late at its deadline, `time.sleep`", "timeout", "sleeps", "max", "ms", 50),
+    Figure("… the next cell answers after", "timeout", "sleeps: next cell", "max", "ms"),
+    Figure("late at its deadline, ignores signals", "timeout", "ignores signals", "max", "ms", 3000),
+    Figure("… the next cell answers after", "timeout", "ignores signals: next cell", "max", "ms"),
+)
+
+FLOOR = (
+    Figure("a byte to another process and back", "floor", "ping-pong", "p50", "ms"),
+    Figure("`x = 1` in IPython alone", "floor", "run_cell", "p50", "ms"),
+    Figure("a fork with IPython loaded, its exit, the wait", "floor", "fork", "p50", "ms"),
+    Figure("an interpreter that does nothing", "floor", "bare python", "p50", "ms"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure, as measured.
+
+    Attributes:
+        figure: The figure.
+        values: By system: over all rounds, lowest round, highest round.
+        times: How many times better than each peer cellblock is.
+        met: Whether the target and all wanted ratios are reached; None where there are none.
+    """
+
+    figure: Figure
+    values: dict[str, tuple[float, float, float]]
+    times: dict[str, float]
+    met: bool | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        values = {system: dict(zip(("value", "low", "high"), value, strict=True)) for system, value in self.values.items()}
+        figure = {**asdict(self.figure), "times": dict(self.figure.times)}
+        return {"figure": figure, "values": values, "times": self.times, "met": self.met}
+
+
+def rows(figures: Sequence[Figure], results: Results, systems: Sequence[str]) -> list[Row]:
+    """Work out all figures that there are results for."""
+    found = []
+    for figure in figures:
+        values = {system: value for system in systems if (value := figure.of(results, system)) is not None}
+        if not values:
+            continue
+        own = values.get("cellblock")
+        times: dict[str, float] = {}
+        if own is not None:
+            for system, value in values.items():
+                better = figure.better(own[0], value[0])
+                if system != "cellblock" and better is not None:
+                    times[system] = better
+        found.append(Row(figure, values, times, _met(figure, own, times)))
+    return found
+
+
+def _met(figure: Figure, own: tuple[float, float, float] | None, times: dict[str, float]) -> bool | None:
+    if own is None or (figure.target is None and not figure.times):
+        return None
+    reached = figure.target is None or (own[0] >= figure.target if figure.more_is_better else own[0] <= figure.target)
+    return reached and all(times[system] >= wanted for system, wanted in figure.times.items() if system in times)

@@ -1,0 +1,31 @@
+"""Runs one case for one system in this process, and writes the series to a file as JSON.
+
+Usage: measure.py SYSTEM CASE OPTIONS FILE, with the options as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from bench.cases import CASES  # noqa: E402
+from bench.floor import floor  # noqa: E402
+from bench.systems import load  # noqa: E402
+
+
+def main() -> None:
+    """Do it."""
+    system, case, options, file = sys.argv[1:]
+    if system == "floor":
+        series = floor(**json.loads(options))
+    else:
+        series = asyncio.run(CASES[case](load(system), **json.loads(options)))
+    Path(file).write_text(json.dumps(series))
+
+
+if __name__ == "__main__":
+    main()

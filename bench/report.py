@@ -1,0 +1,124 @@
+"""What a run leaves: a table, a JSON file and a chart."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Row
+from bench.systems import NAMES, TITLES
+
+
+def machine() -> dict[str, Any]:
+    """Return what a reader must know of this machine, and nothing that tells whose it is."""
+    memory = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "cpu": cpu[0].partition(":")[2].strip() if cpu else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(int(memory.split()[1]) * 1024 / 1e9),
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
+        "python": platform.python_version(),
+    }
+
+
+def number(value: float) -> str:
+    """Return a number with as many digits as it is good for."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the figures as a Markdown table."""
+    systems = [name for name in NAMES if any(name in row.values for row in rows)]
+    peers = [name for name in systems if name != "cellblock"]
+    lines = [_line(["", "unit", "target", "cellblock", "rounds", "met", *(TITLES[name] for name in peers)])]
+    lines.append(_line(["---", "---", *(["---:"] * (len(peers) + 4))]))
+    for row in rows:
+        figure = row.figure
+        sign = "≥" if figure.more_is_better else "≤"
+        target = "" if figure.target is None else f"{sign} {number(figure.target)}"
+        own = row.values.get("cellblock")
+        cells = [figure.title, figure.unit, target, number(own[0]) if own else "–"]
+        cells += [f"{number(own[1])} … {number(own[2])}" if own and own[1] != own[2] else "", _mark(row.met)]
+        for name in peers:
+            value = row.values.get(name)
+            text = "–" if value is None else number(value[0])
+            if name in row.times:
+                text += f" ({number(row.times[name])}×)"
+            if name in figure.times:
+                text += f", wanted {number(figure.times[name])}×"
+            cells.append(text)
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def floor_table(rows: Sequence[Row]) -> str:
+    """Return the floor as a Markdown table."""
+    lines = [_line(["the floor", "p50, ms", "rounds"]), _line(["---", "---:", "---:"])]
+    for row in rows:
+        value = row.values["floor"]
+        lines.append(_line([row.figure.title, number(value[0]), f"{number(value[1])} … {number(value[2])}"]))
+    return "\n".join(lines)
+
+
+def _mark(met: bool | None) -> str:
+    return "" if met is None else "yes" if met else "**no**"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def write_json(path: Path, facts: dict[str, Any], rows: Sequence[Row], floor: Sequence[Row]) -> None:
+    """Write everything down."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {**facts, "figures": [row.to_dict() for row in rows], "floor": [row.to_dict() for row in floor]}
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def draw(path: Path, facts: dict[str, Any], rows: Sequence[Row]) -> None:
+    """Draw the figures as horizontal bars on logarithmic scales."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    shown = [row for row in rows if row.figure.chart and "cellblock" in row.values]
+    if not shown:
+        return
+    colours = dict(zip(NAMES, ("#1f6feb", "#d29922", "#8957e5", "#6e7781"), strict=True))
+    columns = 3
+    lines = -(-len(shown) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(15, 1.9 * lines), layout="constrained", squeeze=False)
+    for axis, row in zip(axes.flat, shown, strict=False):
+        systems = [name for name in reversed(NAMES) if name in row.values]
+        values = [row.values[name][0] for name in systems]
+        bars = axis.barh([TITLES[name] for name in systems], values, color=[colours[name] for name in systems], height=0.7)
+        axis.bar_label(bars, [f" {number(value)}" for value in values], fontsize=8)
+        axis.set_xscale("log")
+        axis.set_xlim(min(values) / 3, max(values) * 6)
+        if row.figure.target:
+            axis.axvline(row.figure.target, color="#cf222e", linewidth=1, linestyle="--")
+        better = "more is better" if row.figure.more_is_better else "less is better"
+        axis.set_title(f"{row.figure.title.replace('`', '')} ({row.figure.unit}, {better})", fontsize=8.5, loc="left")
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes.flat[len(shown) :]:
+        axis.axis("off")
+    where = facts["machine"]
+    figure.suptitle(
+        f"{where['cpu']}, {where['cores']} cores, {where['system']}, Python {where['python']}; "
+        "dashed: what cellblock is to reach; logarithmic scales",
+        fontsize=9,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

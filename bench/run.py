@@ -1,0 +1,146 @@
+"""Measures cellblock and its peers in one run, in turns, and writes a table, a JSON file and a chart.
+
+python bench/run.py              everything, in about ten minutes
+python bench/run.py --quick      a look, in about one: too few samples to quote
+python bench/run.py --only "round trip" --only floor
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
+
+from bench import peers, report  # noqa: E402
+from bench.figures import FIGURES, FLOOR, Results, rows  # noqa: E402
+from bench.steps import STEPS, Step  # noqa: E402
+from bench.systems import NAMES, TITLES  # noqa: E402
+
+_LIMIT = 180  # seconds for one measurement; what takes longer is broken
+_PACKAGES = ("ipybox", "mcp", "kernelbox", "jupyter_client", "ipykernel", "ipython", "pandas", "matplotlib")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One measurement: a case for a system, in a process of its own."""
+
+    step: Step
+    system: str
+    round: int
+
+
+def tasks(only: Sequence[str], systems: Sequence[str], quick: bool) -> list[Task]:
+    """Return all measurements in order: rounds of steps of systems, so that a change of the machine hits all alike."""
+    steps = [step for step in STEPS if not only or step.name in only]
+    rounds = range(1 if quick else max(step.rounds for step in steps))
+    wanted = ("floor", *systems)
+    return [
+        Task(step, system, number)
+        for number in rounds
+        for step in steps
+        if number < step.rounds
+        for system in wanted
+        if system in step.systems and step.options(system, quick).get("n") != 0
+    ]
+
+
+def measure(task: Task, python: Path, quick: bool) -> dict[str, list[float]] | str:
+    """Do one measurement in a fresh process; return its series, or why there are none."""
+    options = json.dumps(dict(task.step.options(task.system, quick)))
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "series.json"
+        command = [str(python), str(ROOT / "bench" / "measure.py"), task.system, task.step.case, options, str(file)]
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            said = process.communicate(timeout=_LIMIT)[1]
+        except subprocess.TimeoutExpired:
+            said = f"took more than {_LIMIT} s"
+        finally:
+            # Whatever a system leaves behind must not disturb the next one.
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        if not file.exists():
+            return said.strip().splitlines()[-1] if said.strip() else f"status {process.returncode}"
+        series: dict[str, list[float]] = json.loads(file.read_text())
+        return series
+
+
+def run(todo: Sequence[Task], pythons: dict[str, Path], quick: bool) -> tuple[Results, list[str]]:
+    """Do all measurements, with a line for each; return results and what failed."""
+    results: Results = {}
+    failures: list[str] = []
+    began = time.monotonic()
+    for number, task in enumerate(todo, 1):
+        clock = int(time.monotonic() - began)
+        name = f"{task.step.name}, {TITLES.get(task.system, task.system)}, round {task.round + 1}"
+        print(f"[{number:3}/{len(todo)}] {clock // 60}:{clock % 60:02}  {name} … ", end="", flush=True)
+        series = measure(task, pythons[task.system], quick)
+        if isinstance(series, str):
+            failures.append(f"{name}: {series}")
+            print(f"failed: {series}", flush=True)
+            continue
+        results.setdefault(task.step.name, {}).setdefault(task.system, []).append(series)
+        print(_brief(series), flush=True)
+    return results, failures
+
+
+def _brief(series: dict[str, list[float]]) -> str:
+    return ", ".join(f"{name} {report.number(sorted(samples)[len(samples) // 2])}" for name, samples in series.items())
+
+
+def main() -> None:
+    """Do it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a short run; writes nothing unless --out is given")
+    parser.add_argument("--only", action="append", default=[], choices=[step.name for step in STEPS], metavar="NAME")
+    parser.add_argument("--system", action="append", default=[], choices=NAMES, help="measure only these")
+    parser.add_argument("--out", type=Path, help="folder for latest.json and the chart")
+    options = parser.parse_args()
+    systems = options.system or NAMES
+    pythons = dict.fromkeys(("floor", "cellblock"), Path(sys.executable))
+    facts: dict[str, Any] = {"machine": report.machine(), "quick": options.quick}
+    if set(systems) != {"cellblock"}:
+        pythons |= dict.fromkeys(("ipybox", "kernelbox", "jupyter"), peers.python())
+        facts["versions"] = peers.versions(pythons["jupyter"], _PACKAGES)
+    results, failures = run(tasks(options.only, systems, options.quick), pythons, options.quick)
+    found, floor = rows(FIGURES, results, NAMES), rows(FLOOR, results, ("floor",))
+    print("\n" + report.table(found) + "\n")
+    if floor:
+        print(report.floor_table(floor) + "\n")
+    for failure in failures:
+        print(f"failed: {failure}")
+    whole = not (options.quick or options.only or options.system)
+    if whole or options.out:
+        folder = options.out or ROOT / "bench" / "results"
+        chart = folder / "performance.png" if options.out else ROOT / "docs" / "images" / "performance.png"
+        report.write_json(folder / "latest.json", {**facts, "failures": failures}, found, floor)
+        report.draw(chart, facts, found)
+        print(f"written: {os.path.relpath(folder / 'latest.json')}, {os.path.relpath(chart)}")
+
+
+if __name__ == "__main__":
+    main()
