@@ -1,0 +1,25 @@
+"""Code that calls `input()` asks its caller, who may be a person, a model, or a table as here."""
+
+import asyncio
+
+from cellblock import CodeExecutionError, CodeExecutor
+
+CODE = """
+name = input("What is your name? ")
+print(f"Hello, {name}!")
+"""
+
+
+async def main() -> None:
+    """Run the same cell with somebody who answers, and with nobody."""
+    answers = {"What is your name? ": "Ada"}
+    async with CodeExecutor() as executor:
+        result = await executor.execute(CODE, on_input=lambda prompt: answers[prompt])
+        print(result.text)
+        try:
+            await executor.execute(CODE)
+        except CodeExecutionError as error:
+            print(f"Without an answer: {error.result and error.result.error and error.result.error.evalue}")
+
+
+asyncio.run(main())

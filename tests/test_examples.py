@@ -1,0 +1,125 @@
+"""The examples run, say what they should, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from processes import alive, below, eventually
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+async def run(name: str, cwd: Path) -> str:
+    """Run an example as a user does who writes its output to a file; return what it printed."""
+    process = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(EXAMPLES / name)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "\x1b" not in process.stdout
+    return process.stdout
+
+
+@pytest.mark.slow
+async def test_quickstart_shows_every_step_and_saves_the_plot(tmp_path: Path) -> None:
+    shown = await run("quickstart.py", tmp_path)
+    assert "10,000 strikes from January 1990 to July 2002" in shown
+    assert re.search(r"Canada goose +190 +80999 +15389869", shown)
+    assert re.search(r"Mallard +6,957 \$ +[\d,]+ to +[\d,]+ \$", shown)
+    assert "ZeroDivisionError: division by zero" in shown
+    assert "----> 3     return int(found.sum()) / len(found)" in shown
+    assert "the code ran for more than 1 s. The cell was stopped at its deadline" in shown
+    assert "10,000 strikes are still here" in shown
+    table = shown.rpartition("How long it took")[2].splitlines()
+    assert len(table) == 11
+    [plot] = (tmp_path / "images").iterdir()
+    assert plot.name == "bird-strikes.png"
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+async def test_quickstart_ends_at_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "quickstart.py")],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while "resamples" not in (lines[-1] if lines else "") or "│" in lines[-1]:
+            lines.append(await asyncio.to_thread(process.stdout.readline))
+            assert lines[-1], "".join(lines)
+        everything = below(process.pid)
+        process.send_signal(signal.SIGINT)
+        said, complaints = await asyncio.to_thread(process.communicate, None, 30)
+    assert (process.returncode, complaints) == (130, "")
+    assert said.endswith("Stopped; nothing is left running.\n")
+    assert everything
+    await eventually(lambda: not any(alive(pid) for pid in everything))
+
+
+async def test_quickstart_ends_quietly_when_its_reader_has_seen_enough(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        process = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, str(EXAMPLES / "quickstart.py")],
+            cwd=tmp_path,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+@pytest.mark.slow
+async def test_streaming_prints_chunks_as_they_come(tmp_path: Path) -> None:
+    shown = (await run("streaming.py", tmp_path)).splitlines()
+    assert shown[:5] == [f"{number} of 5" for number in range(1, 6)]
+    assert re.fullmatch(r"success after \d+ ms, 5 lines", shown[5])
+
+
+async def test_parallel_sessions_add_up(tmp_path: Path) -> None:
+    assert "50 sessions, 100 cells" in (shown := await run("parallel_sessions.py", tmp_path))
+    assert shown.endswith(f"the sum is {sum(number**2 for number in range(50)):,}\n")
+
+
+async def test_input_is_answered(tmp_path: Path) -> None:
+    shown = (await run("answer_input.py", tmp_path)).splitlines()
+    assert shown[:2] == ["What is your name? Ada", "Hello, Ada!"]
+    assert shown[2].startswith("Without an answer: nobody answers input() here")
+
+
+def test_every_example_is_run_here() -> None:
+    tested = Path(__file__).read_text()
+    assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in tested] == []
+
+
+def test_the_data_is_what_its_readme_says() -> None:
+    described = (EXAMPLES / "data" / "README.md").read_text()
+    for path in EXAMPLES.glob("data/*.csv"):
+        data = path.read_bytes()
+        digest = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+        assert path.name in described
+        assert digest in described
