@@ -1,0 +1,127 @@
+"""What the wire's tests and its fuzzer feed it: every kind of message, valid or hostile, cut anywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from hypothesis import strategies as st
+
+from cellblock.wire import messages as m
+from cellblock.wire.protocol import TRANSITIONS
+
+PREFIX = struct.Struct("!II")
+TYPES = sorted({kind for row in TRANSITIONS.values() for _, kind in row})
+FIELDS = sorted({field.name for kind in get_args(m.Message) for field in dataclasses.fields(kind)} | {"mimes", "sizes"})
+
+
+def frame(header: object, body: bytes = b"") -> bytes:
+    """Return a frame without any of the sender's checks; a header may be bytes already."""
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return PREFIX.pack(len(head), len(body)) + head + body
+
+
+def cut(data: bytes, places: list[int]) -> Iterator[bytes]:
+    """Yield data in pieces, cut at these places (taken modulo its length)."""
+    ends = sorted({place % (len(data) + 1) for place in places} | {0, len(data)})
+    for start, end in itertools.pairwise(ends):
+        yield data[start:end]
+
+
+places = st.lists(st.integers(0, 10_000), max_size=20)
+short = st.text(max_size=20)
+numbers = st.integers(0, m.MAX_NUMBER)
+bits = st.booleans()
+data = st.binary(max_size=200)
+
+_scalars = st.none() | bits | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | short
+
+
+def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return inner | st.lists(inner, max_size=3) | st.dictionaries(short, inner, max_size=3)
+
+
+metadata = st.dictionaries(short, _nested(_nested(_nested(_scalars))), max_size=3)
+
+BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
+    "execute": st.builds(m.Execute, short, bits),
+    "input_reply": st.builds(m.InputReply, numbers, st.none() | short),
+    "complete": st.builds(m.Complete, short, numbers),
+    "inspect": st.builds(m.Inspect, short, numbers, st.integers(0, 1)),
+    "shutdown": st.builds(m.Shutdown),
+    "ready": st.builds(m.Ready, numbers),
+    "stream": st.builds(m.Stream, st.sampled_from(["stdout", "stderr"]), data, bits),
+    "part": st.builds(m.Part, short, data),
+    "display": st.builds(
+        m.Display,
+        st.sampled_from(["display_data", "update_display_data", "execute_result"]),
+        st.dictionaries(short, data, max_size=4),
+        metadata,
+        st.none() | short,
+        st.lists(short, max_size=4).map(tuple),
+        bits,
+    ),
+    "clear": st.builds(m.Clear, bits),
+    "input": st.builds(m.InputRequest, numbers, short, bits),
+    "reply": st.builds(m.Reply, numbers) | st.builds(m.Reply, numbers, short, short, st.lists(short, max_size=4).map(tuple)),
+    "completed": st.builds(m.Completed, st.lists(short, max_size=4).map(tuple), numbers, numbers),
+    "inspected": st.builds(m.Inspected, st.none() | short),
+}
+
+messages = st.one_of(*BY_TYPE.values())
+
+# JSON as nobody means it: surrogates, NaN, numbers of any size, the right names with the wrong values.
+_odd = st.recursive(
+    st.none()
+    | bits
+    | st.integers()
+    | st.integers(4290, 4310).map(lambda digits: _Raw("9" * digits))
+    | st.floats()
+    | st.text(st.characters(), max_size=10)
+    | st.sampled_from(["stdout", "display_data", "\ud800", "\0", "a" * 5000]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+class _Raw:
+    """A number as it stands on the wire; Python itself would refuse to print it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, _Raw):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(key)}:{_json(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json, value)) + "]"
+    return json.dumps(value)
+
+
+_sizes = st.lists(st.integers(0, 40), max_size=4) | st.lists(_odd, max_size=4)
+_headers = st.fixed_dictionaries(
+    {"type": st.sampled_from(TYPES) | _odd},
+    optional={name: _odd for name in FIELDS if name != "sizes"} | {"sizes": _sizes},
+)
+hostile_frames = st.builds(lambda header, body: frame(_json(header).encode(), body), _headers | _odd, st.binary(max_size=40))
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """Return frames that were valid until some of their bytes were changed."""
+    raw = bytearray(b"".join(map(m.encode, draw(st.lists(messages, min_size=1, max_size=3)))))
+    for _ in range(draw(st.integers(1, 4))):
+        raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
+    return bytes(raw)
+
+
+hostile = st.one_of(
+    st.binary(max_size=300), damaged(), st.lists(hostile_frames, min_size=1, max_size=3).map(b"".join), hostile_frames
+)
