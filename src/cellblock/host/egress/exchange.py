@@ -1,0 +1,164 @@
+"""One plain HTTP request to a server and the response to it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Literal
+
+import h11
+
+from cellblock.host.egress.gate import EgressLimits, UnreachableError
+from cellblock.host.egress.http import response_headers
+from cellblock.host.egress.tunnel import BUFFER, reset
+
+
+class Exchange:
+    """Carries a request and its response, both ways at once: a server may answer before it has heard all.
+
+    Every message is read and written anew by h11, so that neither side can make the other see more messages, or other
+    ones, than the proxy saw.
+
+    Args:
+        client: The client's socket; closed here only when a response breaks off.
+        upstream: The server's, which is closed here.
+        reader: What has read the client's request so far, and will write the response.
+        limits: How much and how long.
+    """
+
+    def __init__(self, client: socket.socket, upstream: socket.socket, reader: h11.Connection, limits: EgressLimits) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._upstream = upstream
+        self._reader = reader
+        self._writer = h11.Connection(h11.CLIENT, max_incomplete_event_size=limits.header_bytes)
+        self._idle_seconds = limits.idle_seconds
+        self._silence = asyncio.timeout(None)
+        self._begun = False
+
+    async def run(self, request: h11.Request) -> bool:
+        """Carry the exchange out.
+
+        Args:
+            request: The head to send to the server.
+
+        Returns:
+            Whether the client may send another request on its connection.
+
+        Raises:
+            h11.RemoteProtocolError: The client broke the protocol, and has no response yet.
+            UnreachableError: The server did, and the client has no response yet.
+            OSError: The client is gone, or was cut off in the middle of a response.
+        """
+        whole = False
+        try:
+            async with asyncio.timeout(self._idle_seconds) as self._silence:
+                await self._both_ways(request)
+            whole = True
+        except TimeoutError as error:
+            raise self._failed(f"the server was silent for {self._idle_seconds:g} s", "timeout") from error
+        except h11.RemoteProtocolError as error:
+            if self._begun:
+                raise ConnectionAbortedError("the client broke the protocol") from error
+            raise
+        finally:
+            # What was cut short must not look complete, neither to the server nor to the client.
+            if whole:
+                self._upstream.close()
+            else:
+                reset(self._upstream)
+                if self._begun:
+                    reset(self._client)
+        return self._reader.our_state is h11.DONE and self._reader.their_state is h11.DONE
+
+    async def _both_ways(self, request: h11.Request) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                upload = group.create_task(self._upload(request))
+                await self._download()
+                upload.cancel()
+        except BaseExceptionGroup as errors:
+            # Before Python 3.13 a group in which something failed forgets that it was cancelled, too.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from errors
+            raise errors.exceptions[0] from None
+
+    async def _upload(self, request: h11.Request) -> None:
+        pieces = [self._sent(self._writer, request)]
+        while True:
+            event = self._reader.next_event()
+            if isinstance(event, h11.Data):
+                pieces.append(self._sent(self._writer, h11.Data(event.data)))
+            elif isinstance(event, h11.EndOfMessage):
+                pieces.append(self._sent(self._writer, h11.EndOfMessage()))
+            if event is not h11.NEED_DATA and not isinstance(event, h11.EndOfMessage):
+                continue
+            try:
+                await self._send(self._upstream, pieces)
+            except OSError:
+                # It hears no more, but may have answered already: that is for the other direction to find out.
+                return
+            if event is not h11.NEED_DATA:
+                return
+            self._reader.receive_data(await self._receive(self._client))
+
+    async def _download(self) -> None:
+        pieces: list[bytes] = []
+        while True:
+            try:
+                event = self._writer.next_event()
+                if event is h11.NEED_DATA:
+                    data = await self._next(pieces)
+                    self._writer.receive_data(data)
+                    continue
+            except h11.RemoteProtocolError as error:
+                raise self._failed(f"the server's response cannot be used: {error}", "network") from error
+            pieces.append(self._translated(event))
+            if isinstance(event, h11.EndOfMessage):
+                await self._send(self._client, pieces)
+                return
+
+    async def _next(self, pieces: list[bytes]) -> bytes:
+        """Send the client what there is, then return what the server says next."""
+        await self._send(self._client, pieces)
+        try:
+            return await self._receive(self._upstream)
+        except OSError as error:
+            raise self._failed(f"the connection to the server broke: {error}", "network") from error
+
+    def _translated(self, event: object) -> bytes:
+        """Return what the client is sent for an event of the server."""
+        match event:
+            case h11.Data():
+                return self._sent(self._reader, h11.Data(event.data))
+            case h11.InformationalResponse() if self._reader.their_http_version == b"1.0":
+                return b""
+            case h11.InformationalResponse() | h11.Response():
+                self._begun = isinstance(event, h11.Response)
+                copy = type(event)(status_code=event.status_code, headers=response_headers(event), reason=event.reason)
+                return self._sent(self._reader, copy)
+            case _:
+                return self._sent(self._reader, h11.EndOfMessage())
+
+    def _failed(self, text: str, cause: Literal["timeout", "network"]) -> Exception:
+        return ConnectionAbortedError(text) if self._begun else UnreachableError(text, cause)
+
+    @staticmethod
+    def _sent(connection: h11.Connection, event: h11.Event) -> bytes:
+        return connection.send(event) or b""
+
+    async def _send(self, end: socket.socket, pieces: list[bytes]) -> None:
+        if data := b"".join(pieces):
+            await self._loop.sock_sendall(end, data)
+            self._moved()
+        pieces.clear()
+
+    async def _receive(self, end: socket.socket) -> bytes:
+        data = await self._loop.sock_recv(end, BUFFER)
+        self._moved()
+        return data
+
+    def _moved(self) -> None:
+        if not self._silence.expired():
+            self._silence.reschedule(self._loop.time() + self._idle_seconds)

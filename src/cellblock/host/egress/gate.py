@@ -1,0 +1,213 @@
+"""The one way out: decide, look up once, check every address, dial what was checked."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from ipaddress import IPv6Address, ip_address
+from typing import Literal
+
+from cellblock.errors import InvalidInputError
+from cellblock.host.egress import addresses
+from cellblock.host.egress.names import Address, Target, host_text, unmapped
+from cellblock.host.egress.rules import Denial, Refusal, Rules
+
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
+"""Looks a name up: its addresses as text, best first. An `OSError` means that it has none."""
+
+Dial = Callable[[Address, int], Awaitable[socket.socket]]
+"""Connects to an address and a port, and returns the non-blocking socket."""
+
+_MAX_SHOWN = 200
+_LOOKUPS = 4
+_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EgressLimits:
+    """What one session may take of the host.
+
+    Attributes:
+        connections: Clients served at a time; those beyond are told so (503), and beyond that wait in the kernel.
+        header_bytes: Size of a request's or a response's head.
+        header_seconds: Time for a client to send the head of a request, or a SOCKS handshake.
+        connect_seconds: Time to look a host up and connect to it.
+        idle_seconds: Time for which a connection may stay silent.
+    """
+
+    connections: int = 256
+    header_bytes: int = 64 * 1024
+    header_seconds: float = 10.0
+    connect_seconds: float = 10.0
+    idle_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise InvalidInputError(f"EgressLimits.{name} must be more than 0, not {getattr(self, name)!r}.")
+
+
+class DeniedError(Exception):
+    """A rule is missing, or one is in the way."""
+
+    def __init__(self, denial: Denial) -> None:
+        super().__init__(denial.message)
+        self.denial = denial
+
+
+class UnreachableError(Exception):
+    """What was allowed could not be reached.
+
+    Attributes:
+        cause: What happened, for the protocols to translate.
+    """
+
+    def __init__(self, message: str, cause: Literal["lookup", "refused", "timeout", "network"]) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class Gate:
+    """Opens connections for one session. Every protocol of the proxy goes through `open`."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        limits: EgressLimits,
+        on_denied: Callable[[Denial], None],
+        resolve: Resolve,
+        dial: Dial,
+    ) -> None:
+        self._rules = rules
+        self._limits = limits
+        self._on_denied = on_denied
+        self._resolve = resolve
+        self._dial = dial
+        self._slots = asyncio.Semaphore(_LOOKUPS)
+        self._lookups: set[asyncio.Task[Sequence[str]]] = set()
+
+    async def open(self, target: Target, method: str) -> socket.socket:
+        """Connect to a target, if the rules allow it.
+
+        Args:
+            target: Where to, in canonical form.
+            method: The HTTP method, or ``SOCKS5``, for the log.
+
+        Returns:
+            A connected, non-blocking socket, which is the caller's.
+
+        Raises:
+            DeniedError: The rules do not allow it.
+            UnreachableError: They do, but it cannot be reached.
+        """
+        if refusal := self._rules.judge(target):
+            raise self._denied(target, refusal, method)
+        try:
+            async with asyncio.timeout(self._limits.connect_seconds):
+                found = await self._addresses(target)
+                # All are checked before one is dialled: a name with one bad address is not to be trusted with the others.
+                for address in found:
+                    reached = Target(address, target.port)
+                    objections = (addresses.own(address), addresses.objection(address))
+                    if refusal := self._rules.judge_address(target, reached, objections):
+                        raise self._denied(target, refusal, method)
+                return await self._first(target, found)
+        except TimeoutError as error:
+            seconds = f"{self._limits.connect_seconds:g}"
+            raise UnreachableError(f"{target} could not be reached within {seconds} s", "timeout") from error
+
+    def refuse(self, named: str, reason: str, method: str) -> DeniedError:
+        """Report a host that has no canonical form, and return the error to raise."""
+        return self._report(Denial(ascii(named)[1:-1][:_MAX_SHOWN], 0, reason, None, ascii(method)[1:-1][:_MAX_SHOWN]))
+
+    async def close(self) -> None:
+        """Forget the lookups that nobody waits for any more."""
+        lookups = [*self._lookups]
+        for lookup in lookups:
+            lookup.cancel()
+        await asyncio.gather(*lookups, return_exceptions=True)
+
+    def _denied(self, target: Target, refusal: Refusal, method: str) -> DeniedError:
+        shown = ascii(method)[1:-1][:_MAX_SHOWN]
+        return self._report(Denial(host_text(target.host), target.port, refusal.reason, refusal.rule_needed, shown))
+
+    def _report(self, denial: Denial) -> DeniedError:
+        self._on_denied(denial)
+        return DeniedError(denial)
+
+    async def _addresses(self, target: Target) -> list[Address]:
+        if not isinstance(target.host, str):
+            return [target.host]
+        try:
+            found = await self._look_up(target.host)
+        except TimeoutError:
+            raise
+        except (OSError, UnicodeError) as error:
+            raise UnreachableError(f"{target.host} could not be resolved: {error}", "lookup") from error
+        if not found:
+            raise UnreachableError(f"{target.host} could not be resolved: it has no address", "lookup")
+        return [unmapped(ip_address(text)) for text in dict.fromkeys(found)]
+
+    async def _look_up(self, name: str) -> Sequence[str]:
+        # A lookup in a thread cannot be stopped. It keeps its slot until it ends, however soon its client gives up, so that
+        # a session cannot fill the threads that others need.
+        await self._slots.acquire()
+        lookup = asyncio.ensure_future(self._resolve(name))
+        self._lookups.add(lookup)
+        lookup.add_done_callback(self._looked_up)
+        return await asyncio.shield(lookup)
+
+    def _looked_up(self, lookup: asyncio.Task[Sequence[str]]) -> None:
+        self._lookups.discard(lookup)
+        self._slots.release()
+
+    async def _first(self, target: Target, found: list[Address]) -> socket.socket:
+        """Return a connection to the first address that answers, giving each its share of the time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.connect_seconds
+        last: OSError = OSError()
+        for index, address in enumerate(found):
+            share = (deadline - loop.time()) / (len(found) - index)
+            try:
+                async with asyncio.timeout(share):
+                    return await self._dial(address, target.port)
+            except OSError as error:  # TimeoutError is one
+                last = error
+        if isinstance(last, TimeoutError):
+            raise last
+        cause: Literal["refused", "network"] = "refused" if last.errno == errno.ECONNREFUSED else "network"
+        raise UnreachableError(f"{target} could not be reached: {last.strerror or last}", cause) from last
+
+
+async def resolve(name: str) -> list[str]:
+    """Look a name up as every program on this machine does: hosts file, DNS, and what else is configured."""
+    return await asyncio.get_running_loop().run_in_executor(_pool(), _getaddrinfo, name)
+
+
+async def dial(address: Address, port: int) -> socket.socket:
+    """Connect to an address; it is never looked up, so what was checked is what is dialled."""
+    family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _getaddrinfo(name: str) -> list[str]:
+    return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    # Not the loop's own executor: slow lookups of sandboxed code must not hold up the program that embeds this.
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="cellblock-lookup")

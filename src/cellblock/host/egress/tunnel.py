@@ -1,0 +1,150 @@
+"""Moving bytes between two sockets, both ways, as fast as one thread can.
+
+Straight on the loop's readiness callbacks: what is read into a buffer shared by all tunnels is written to the other side in
+the same callback, and only what that side does not take is kept. So an idle tunnel holds no memory, a stalled one holds at
+most one buffer each way, and while it is stalled nothing more is read: back-pressure reaches whoever sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+
+BUFFER = 256 * 1024
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+def reset(connection: socket.socket) -> None:
+    """Close a connection so that the other side sees it break, and takes what it has for incomplete."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    connection.close()
+
+
+class Tunnel:
+    """Two sockets joined. Neither is closed here, unless one side breaks: then both are reset.
+
+    Attributes:
+        scratch: Where bytes are on their way within one callback.
+        active: Whether anything moved since the last look.
+    """
+
+    def __init__(self, left: socket.socket, right: socket.socket, scratch: memoryview, idle_seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._idle_seconds = idle_seconds
+        self._ends = (left, right)
+        self._flows = (_Flow(self, left, right), _Flow(self, right, left))
+        self.scratch = scratch
+        self.active = False
+
+    async def run(self) -> None:
+        """Move bytes until both sides have said that they will send no more, one breaks, or both are silent too long."""
+        self._timer = self._loop.call_later(self._idle_seconds, self._look)
+        try:
+            for flow in self._flows:
+                flow.start()
+            await self._ended
+        finally:
+            self._timer.cancel()
+            for flow in self._flows:
+                flow.stop()
+
+    def flow_ended(self) -> None:
+        """Note that one side has sent all it will."""
+        if all(flow.ended for flow in self._flows):
+            self._end()
+
+    def broken(self) -> None:
+        """Note that one side is gone; the other must not take that for an orderly end."""
+        for flow in self._flows:
+            flow.stop()
+        for end in self._ends:
+            reset(end)
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _look(self) -> None:
+        # A timer for each byte that moves would cost more than moving it: look twice instead.
+        if not self.active:
+            self.broken()
+            return
+        self.active = False
+        self._timer = self._loop.call_later(self._idle_seconds, self._look)
+
+
+class _Flow:
+    """One direction."""
+
+    def __init__(self, tunnel: Tunnel, source: socket.socket, sink: socket.socket) -> None:
+        self._tunnel = tunnel
+        self._loop = asyncio.get_running_loop()
+        self._source = source
+        self._sink = sink
+        self._kept = memoryview(b"")
+        self.ended = False
+
+    def start(self) -> None:
+        self._loop.add_reader(self._source, self._readable)
+
+    def stop(self) -> None:
+        # A socket that is closed has been taken off the loop before.
+        if self._source.fileno() >= 0:
+            self._loop.remove_reader(self._source)
+        if self._sink.fileno() >= 0:
+            self._loop.remove_writer(self._sink)
+
+    def _readable(self) -> None:
+        scratch = self._tunnel.scratch
+        try:
+            count = self._source.recv_into(scratch)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._tunnel.broken()
+            return
+        self._tunnel.active = True
+        if not count:
+            self._loop.remove_reader(self._source)
+            self._finish()
+            return
+        sent = self._send(scratch[:count])
+        if 0 <= sent < count:
+            self._kept = memoryview(bytes(scratch[sent:count]))
+            self._loop.remove_reader(self._source)
+            self._loop.add_writer(self._sink, self._writable)
+
+    def _writable(self) -> None:
+        sent = self._send(self._kept)
+        if sent <= 0:
+            return
+        self._tunnel.active = True
+        self._kept = self._kept[sent:]
+        if not self._kept:
+            self._loop.remove_writer(self._sink)
+            self._loop.add_reader(self._source, self._readable)
+
+    def _send(self, data: memoryview) -> int:
+        """Return how much the sink took; -1 where it broke, and the tunnel with it."""
+        try:
+            return self._sink.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            self._tunnel.broken()
+            return -1
+
+    def _finish(self) -> None:
+        try:
+            self._sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._tunnel.broken()
+            return
+        self.ended = True
+        self._tunnel.flow_ended()
