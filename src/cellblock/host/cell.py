@@ -26,6 +26,9 @@ OnInput: TypeAlias = Callable[[str], str | Awaitable[str]]
 """Answers `input()`: takes the prompt, returns the line. A plain function runs in a thread, as it may block."""
 
 
+STATE_LOST = "Variables and imports are lost; the session goes on with a fresh kernel."
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
     """The end of a kernel's process: what a person needs to know of it."""
@@ -40,6 +43,7 @@ class Cell:
         ended: Set when it has ended.
         reason: Why it is being stopped, where it is.
         recovery: The highest rung of the ladder that was needed.
+        after_death: Whether the kernel before this one died without a result to say so.
     """
 
     def __init__(self, code: str, on_input: OnInput | None, queue_limit: int | None) -> None:
@@ -57,6 +61,7 @@ class Cell:
         self._ending: Reply | Death | None = None
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
+        self.after_death = False
         self.climbing: asyncio.Task[None] | None = None
         self.asking: asyncio.Task[None] | None = None
         self.failure: BaseException | None = None
@@ -68,6 +73,11 @@ class Cell:
         self._changed = asyncio.Event()
         self._began = time.perf_counter()
         self._took = 0.0
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was made."""
+        return time.perf_counter() - self._began
 
     def finish(self, ending: Reply | Death) -> None:
         """Say that it has ended."""
@@ -145,13 +155,13 @@ class Cell:
             duration_ms=round(self._took * 1000),
             outputs=items,
             truncated=collector.truncated,
-            recovery="restarted" if isinstance(ending, Death) else self.recovery,
+            recovery="restarted" if self.after_death or isinstance(ending, Death) else self.recovery,
             spilled=collector.spilled,
         )
 
     def _error(self, ending: Reply | Death) -> tuple[ErrorInfo | None, Status]:
         if isinstance(ending, Death):
-            lost = "Variables and imports are lost; the session goes on with a fresh kernel."
+            lost = STATE_LOST
             if self.reason is None:
                 return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
             return ErrorInfo(_NAMES[self.reason], f"{_REASONS[self.reason]}: its kernel had to end. {lost}"), self.reason

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cellblock.errors import KernelDiedError, LaunchError, ProtocolError
-from cellblock.host.cell import Cell, Death
+from cellblock.host.cell import STATE_LOST, Cell, Death
 from cellblock.host.collect import Collector, Limits
 from cellblock.host.launch import Ends, Launcher
-from cellblock.host.readers import pending, read_some
+from cellblock.host.readers import pending, read_some, unread
 from cellblock.model import StreamName
 from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
 from cellblock.wire.frames import VERSION
@@ -41,6 +41,8 @@ from cellblock.wire.protocol import Conversation, Side, State
 
 _buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
 _LAST_WORDS = 1024 * 1024
+_MOMENT = 0.002  # seconds from reading a cell to running it, amply
+_EXIT_BROKEN = 70  # the worker's, see zygote/init.py
 _EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
@@ -60,6 +62,7 @@ class Kernel:
     Attributes:
         ready: Done when it takes cells.
         gone: Done when no process of it is left.
+        mourned: Whether some result has said that it died.
         death: Why it ended, once it has.
     """
 
@@ -78,6 +81,8 @@ class Kernel:
         self._outgoing = bytearray()
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
+        self._in_place_of_dead = False
+        self.mourned = False
         self.death: Death | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.gone: asyncio.Future[None] = self._loop.create_future()
@@ -97,9 +102,22 @@ class Kernel:
         self._check_alive()
         # What background work wrote since the last cell has not been shown to anybody yet: it comes first.
         cell.collector = self._collector
+        cell.after_death, self._in_place_of_dead = self._in_place_of_dead, False
         cell.pause = lambda paused: self._listen(not paused)
         self._cell = cell
         self._send(Execute(cell.code, stdin=cell.on_input is not None))
+
+    def inherit(self, dead: Kernel) -> None:
+        """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
+        if dead.mourned or dead.death is None:
+            return
+        dead.mourned = True
+        ours, self._collector = self._collector, dead._collector  # of the same class
+        note = f"[cellblock] The kernel died between cells: {dead.death.cause}. {STATE_LOST}\n"
+        self._collector.add_text("stderr", note.encode())
+        for item in ours.items():
+            self._collector.add_text(item.name or "stdout", (item.text or "").encode())
+        self._in_place_of_dead = True
 
     async def ask(self, question: Complete | Inspect) -> Completed | Inspected:
         """Have a completion or an inspection worked out.
@@ -115,6 +133,15 @@ class Kernel:
     async def interrupt(self) -> None:
         """Send SIGINT to the kernel's process group. When this returns the signal is on its way."""
         await self._command("interrupt")
+
+    async def begun(self, patience: float) -> None:
+        """Wait until the worker has read the cell that it was sent, and had a moment to begin it."""
+        for _ in range(round(patience / _MOMENT)):
+            if self._cell is None:
+                return
+            if self._cell.age >= _MOMENT and not self._outgoing and not unread(self._ends.channel.fileno()):
+                return
+            await asyncio.sleep(_MOMENT)
 
     async def kill_children(self) -> None:
         """Kill every process that code of this kernel has started."""
@@ -308,6 +335,7 @@ class Kernel:
         cell, self._cell = self._cell, None
         if cell is None:
             return
+        self.mourned = isinstance(ending, Death)
         self._collector = Collector(self._limits, self._spill_dir)
         if cell.asking is not None:
             cell.asking.cancel()
@@ -373,8 +401,8 @@ class Kernel:
 
 def describe_status(status: int | None) -> str:
     """Return what a wait status means, for a person."""
-    if status is None:
-        return "its processes were killed"
+    if status is None or not 0 <= status <= 0xFFFF or not (os.WIFSIGNALED(status) or os.WIFEXITED(status)):
+        return "its processes were killed"  # or init, which shares a user with hostile code, was made to say nonsense
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -384,4 +412,6 @@ def describe_status(status: int | None) -> str:
         hint = _SIGNALS.get(number)  # type: ignore[call-overload]  # Signals are ints
         return f"{name}, {hint}" if hint else name
     code = os.waitstatus_to_exitcode(status)
+    if code == _EXIT_BROKEN:
+        return "the code broke the kernel's channel, or what the kernel itself runs on; the traceback is on stderr"
     return f"its process exited with status {code} (os._exit(), or exit() in C code)"

@@ -21,6 +21,13 @@ def pending(descriptor: int) -> int:
     return count[0]
 
 
+def unread(descriptor: int) -> int:
+    """Return how much that was written to a stream socket the other end has not read yet."""
+    count = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.TIOCOUTQ, count, True)
+    return count[0]
+
+
 def read_some(descriptor: int, size: int = _READ) -> bytes | None:
     """Read what is there from a non-blocking descriptor; None where there is nothing yet, b"" at its end."""
     try:

@@ -35,6 +35,7 @@ DEFAULT_TIMEOUT = 120.0
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
 _QUERY_TIMEOUT = 10.0
+_SETTLING = 0.04
 
 # How a cell is stopped: what is done, what it is called, and how many seconds it is given to work.
 _LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...] = (
@@ -301,6 +302,8 @@ class Session:
         finally:
             if starting.done():
                 self._starting = None
+        if kernel is not None:
+            self._kernel.inherit(kernel)
         return self._kernel
 
     async def _replace(self, dead: Kernel | None) -> Kernel:
@@ -335,7 +338,7 @@ class Session:
             await cell.climbing
         result = cell.result(self._images_dir)
         self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
-        if result.state_lost and self._state == "running":
+        if self._kernel is not None and self._kernel.death is not None and self._state == "running":
             # Not awaited: whoever waits for this result need not wait for the next kernel.
             self._starting = asyncio.create_task(self._replace(self._kernel))
             self._starting.add_done_callback(_retrieve)
@@ -365,6 +368,8 @@ class Session:
 
 async def _climb(kernel: Kernel, cell: Cell) -> None:
     """Stop a cell, by ever stronger means."""
+    # A signal that comes before the worker has read the cell is taken for one that is late for the cell before, and ignored.
+    await kernel.begun(_SETTLING)
     for name, act, patience in _LADDER:
         cell.recovery = name
         await act(kernel)

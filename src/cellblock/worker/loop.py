@@ -27,7 +27,7 @@ class Interrupter:
 
     Three cases. The cell's own code runs: raise right there. The cell awaits something: cancel its task, because raising
     in the middle of the loop would hit whatever else happens to run. No cell runs: the signal came too late; ignore it.
-    A second signal for the same cell raises in any case.
+    A second signal for the same cell raises in any case: another task may keep the loop from getting that far.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -43,7 +43,8 @@ class Interrupter:
     def watch(self, task: asyncio.Task[Any] | None) -> None:
         """Say which task is the running cell; None when it has ended."""
         self._task = task
-        self.hits = 0
+        if task is not None:
+            self.hits = 0
 
     @contextmanager
     def query(self) -> Iterator[None]:
@@ -61,9 +62,11 @@ class Interrupter:
         if task is None or task.done():
             return
         self.hits += 1
-        if self.hits > 1 or asyncio.current_task(self._loop) is task:
+        if asyncio.current_task(self._loop) is task:
             raise KeyboardInterrupt
         self._loop.call_soon_threadsafe(task.cancel)
+        if self.hits > 1:
+            raise KeyboardInterrupt
 
 
 def allow_nested_run() -> None:

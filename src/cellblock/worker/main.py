@@ -10,11 +10,14 @@ import io
 import os
 import socket
 import sys
+import traceback
 from collections import deque
+from typing import NoReturn
 
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
+from cellblock.errors import ProtocolError
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     PIECE,
@@ -31,6 +34,7 @@ from cellblock.wire.messages import (
 )
 from cellblock.worker.ask import Asker
 from cellblock.worker.channel import Channel
+from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop
 from cellblock.worker.shell import CellError, Shell
 from cellblock.worker.streams import Outbox
@@ -57,6 +61,9 @@ class Worker:
         self._stay_in = stay_in
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._replied = True
+        self._thrown: BaseException | None = None
+        self._broken: Exception | None = None
         self._open = True
         self.loop = new_loop()
         self._interrupter = Interrupter(self.loop)
@@ -65,6 +72,7 @@ class Worker:
     def run(self) -> None:
         """Serve the channel until the host says `Shutdown` or closes it."""
         self._outbox.attach(self._channel)
+        GATE.install()
         self._interrupter.install()
         self._asker.install()
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
@@ -75,7 +83,21 @@ class Worker:
             except (KeyboardInterrupt, SystemExit):
                 # asyncio lets these two through the loop. The task they hit has ended with them; the others go on.
                 continue
+            except BaseException as error:
+                self._take_stray(error)
+        if self._outbox.forked:
+            leave()  # a child that the code forked from a background task, and that has come to its end
         self._outbox.settle()
+        if self._broken is not None:
+            raise self._broken
+
+    def _take_stray(self, error: BaseException) -> None:
+        """Give what a signal handler of the user raised in the middle of the loop to the cell that awaits something."""
+        if self._task is not None and not self._task.done():
+            self._thrown = error
+            self._task.cancel()
+        else:
+            self._outbox.write("stderr", "".join(traceback.format_exception(error)))
 
     def close(self) -> None:
         """Undo `run` and the constructor, where the process goes on: after warming up."""
@@ -87,12 +109,21 @@ class Worker:
         self._channel.close()
 
     def _on_readable(self) -> None:
-        messages = self._channel.receive()
-        if messages is None:
-            self._stop()
-            return
-        self._waiting.extend(messages)
-        self._next()
+        GATE.shut += 1
+        try:
+            try:
+                messages = self._channel.receive()
+            except (OSError, ProtocolError) as error:
+                # The code has meddled with it. The two ends are out of step for good.
+                self._broken = error
+                messages = None
+            if messages is None:
+                self._stop()
+                return
+            self._waiting.extend(messages)
+            self._next()
+        finally:
+            GATE.open()
 
     def _stop(self) -> None:
         self._open = False
@@ -102,44 +133,81 @@ class Worker:
         while self._waiting and self._task is None:
             match self._waiting.popleft():
                 case Execute() as request:
+                    self._replied = False
+                    self._thrown = None
                     self._task = self.loop.create_task(self._execute(request))
                     self._interrupter.watch(self._task)
                     self._task.add_done_callback(self._on_done)
-                case Complete(code=code, cursor=cursor):
-                    self._outbox.send(self._complete(code, cursor))
-                case Inspect(code=code, cursor=cursor, detail=detail):
-                    self._outbox.send(Inspected(self._inspect(code, cursor, detail)))
+                case Complete() | Inspect() as question:
+                    # Not in this callback, which no signal interrupts.
+                    self.loop.call_soon(self._answer, question)
                 case InputReply():
                     pass  # the question was withdrawn by an interrupt
                 case Shutdown():
                     self._stop()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled():
-            task.exception()
-        self._next()
+        GATE.shut += 1
+        try:
+            self._task = None
+            self._interrupter.watch(None)
+            failure = None if task.cancelled() else task.exception()
+            if not self._replied:
+                # It was hit before its first line, or a signal handler raised between the code and what follows.
+                self._reply(CellError(type(failure or KeyboardInterrupt()).__name__, str(failure or ""), ()))
+            self._next()
+        finally:
+            GATE.open()
 
     async def _execute(self, request: Execute) -> None:
         self._asker.allowed = request.stdin
+        error: CellError | None
+        # The gate is shut as soon as the code has ended, or a signal would hit what makes the reply.
         try:
             error = await self._shell.run(request.code)
+            GATE.shut += 1
         except (KeyboardInterrupt, asyncio.CancelledError):
+            GATE.shut += 1
             # The interrupt hit IPython itself, just before or after the code.
             error = CellError("KeyboardInterrupt", "", ("KeyboardInterrupt: ",))
         except Exception as failure:
+            GATE.shut += 1
             # Code can break the shell it runs in; that ends its own cell only.
             error = CellError(type(failure).__name__, str(failure), ())
-        if error is not None and error.ename == "CancelledError" and self._interrupter.hits:
-            error = CellError("KeyboardInterrupt", "", (*error.traceback[:-1], "KeyboardInterrupt: "))
-        self._interrupter.watch(None)
-        self._go_back()
-        self._settle()
+        try:
+            self._interrupter.watch(None)
+            if self._thrown is not None:
+                lines = traceback.format_exception_only(self._thrown)
+                error = CellError(type(self._thrown).__name__, str(self._thrown), ("".join(lines).rstrip(),))
+            elif error is not None and error.ename == "CancelledError" and self._interrupter.hits:
+                error = CellError("KeyboardInterrupt", "", (*error.traceback[:-1], "KeyboardInterrupt: "))
+            if self._outbox.forked:
+                # A child that the code forked has come to the end of the cell, and so to its own.
+                _leave_child(error)
+            self._go_back()
+            self._settle()
+            self._reply(error)
+        finally:
+            GATE.open()
+
+    def _reply(self, error: CellError | None) -> None:
+        self._replied = True
         count = max(self._shell.execution_count - 1, 0)
         if error is None:
             self._outbox.send(Reply(count))
         else:
             self._outbox.send(Reply(count, error.ename[:1000] or "Exception", error.evalue, error.traceback))
+
+    def _answer(self, question: Complete | Inspect) -> None:
+        answer: Completed | Inspected
+        try:
+            if isinstance(question, Complete):
+                answer = self._complete(question.code, question.cursor)
+            else:
+                answer = Inspected(self._inspect(question.code, question.cursor, question.detail))
+        except BaseException:  # a signal handler raised when everything was done, or before it began
+            answer = Completed((), 0, 0) if isinstance(question, Complete) else Inspected(None)
+        self._outbox.send(answer)
 
     def _settle(self) -> None:
         """Make everything that was written visible to the host before the cell ends."""
@@ -188,7 +256,13 @@ class Worker:
         return text[: PIECE // 4] if isinstance(text, str) else None
 
 
-def leave() -> None:
+def _leave_child(error: CellError | None) -> NoReturn:
+    if error is not None:
+        sys.stderr.write("\n".join(error.traceback) + "\n")
+    leave(0 if error is None else 1)
+
+
+def leave(status: int = 0) -> NoReturn:
     """End the process the way users expect of an interpreter, without taking it apart piece by piece.
 
     Exit handlers run and open files are written out. A full finalization would touch every page shared with the zygote.
@@ -202,4 +276,4 @@ def leave() -> None:
                 except (OSError, ValueError):
                     continue
     finally:
-        os._exit(0)
+        os._exit(status)

@@ -22,13 +22,14 @@ from collections.abc import Iterable
 from typing import Literal
 
 from cellblock.wire.messages import PIECE, Display, Message, Stream
-from cellblock.worker.channel import Channel, hold_signals, release_signals
+from cellblock.worker.channel import Channel
+from cellblock.worker.gate import GATE
 
 TICK = 0.01
 """Seconds that text of a burst may wait."""
 
 _QUIET_TICKS = 5
-_PIECE_CHARS = PIECE // 4  # a character takes at most four bytes
+_PIECE_CHARS = PIECE // 6  # a character takes at most six bytes: a lone surrogate is written as an escape
 
 StreamName = Literal["stdout", "stderr"]
 _DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
@@ -46,12 +47,14 @@ class Outbox:
         self._last = 0.0
         self._ticker: _Ticker | None = None
         self._count = array.array("i", [0])
+        self._main = _thread.get_ident()
         self.forked = True
         os.register_at_fork(before=self.settle, after_in_child=self.leave_parent)
 
     def attach(self, channel: Channel) -> None:
         """Send through this channel from now on, and take the place of Python's streams."""
         self._channel = channel
+        self._main = _thread.get_ident()
         self.forked = False
         sys.stdout = OutStream(self, "stdout")
         sys.stderr = OutStream(self, "stderr")
@@ -92,14 +95,17 @@ class Outbox:
         with self._lock:
             if self._flushing:
                 return
-            self._flushing = True
-            before = hold_signals()
+            in_main = _thread.get_ident() == self._main
+            if in_main:
+                GATE.shut += 1
             try:
+                self._flushing = True
                 self._drain(self._channel)
             finally:
                 self._flushing = False
                 self._last = time.monotonic()
-                release_signals(before)
+                if in_main:
+                    GATE.open()
 
     def _drain(self, channel: Channel) -> None:
         pending = self._pending
@@ -146,14 +152,22 @@ class Outbox:
 
     def settle(self) -> None:
         """Send everything and end the gathering thread. After this the worker has no thread of ours."""
-        if self._ticker is not None:
-            self._ticker.stop()
-            self._ticker = None
-        self.flush()
+        in_main = _thread.get_ident() == self._main
+        if in_main:
+            GATE.shut += 1
+        try:
+            ticker, self._ticker = self._ticker, None
+            if ticker is not None:
+                ticker.stop()
+            self.flush()
+        finally:
+            if in_main:
+                GATE.open()
 
     def leave_parent(self) -> None:
         """In a child that user code forked: never touch the parent's channel again."""
         self.forked = True
+        GATE.reset()
         self._pending.clear()
         if self._channel is not None:
             self._channel.close()

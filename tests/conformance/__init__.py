@@ -1,0 +1,1 @@
+"""One behavioural suite for every way to run a kernel."""

@@ -1,0 +1,212 @@
+"""A kernel that dies gives a result that names the cause, and the session goes on with a fresh one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from cellblock import CodeExecutionResult, KernelDiedError, Session
+from cells import ok, value
+
+# What kills a kernel → what the result must say of it.
+DEATHS = {
+    "segmentation fault": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+    "os._exit": ("import os; os._exit(3)", "exited with status 3"),
+    "exit in C": ("import ctypes; ctypes.CDLL(None)._exit(4)", "exited with status 4"),
+    "abort": ("import os; os.abort()", "SIGABRT"),
+    "kill -9": ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+    "kill -TERM": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "SIGTERM"),
+    "bus error": ("import os, signal; os.kill(os.getpid(), signal.SIGBUS)", "SIGBUS"),
+    "a child's kill": (
+        "import subprocess; subprocess.run('kill -9 $PPID', shell=True)\nimport time; time.sleep(60)",
+        "SIGKILL",
+    ),
+    "a thread": (
+        "import threading, os, time\nthreading.Thread(target=os._exit, args=(5,)).start()\ntime.sleep(60)",
+        "status 5",
+    ),
+    "kill of its group": ("import os; os.killpg(0, 9)", "SIGKILL"),
+    "kill of its parent": ("import os, time; os.kill(os.getppid(), 9); time.sleep(60)", "killed"),
+    "kill of everything it may": (
+        "import os, time\nfor pid in (os.getpid(), os.getppid()):\n    os.kill(pid, 9)\ntime.sleep(60)",
+        "killed",
+    ),
+    "closing its channel": ("import os; os.close(3); print('x')", "channel"),
+    "shutting its channel down": (
+        "import socket; s = socket.socket(fileno=3); s.shutdown(socket.SHUT_RDWR); print('x')",
+        "channel",
+    ),
+    "a null device over its channel": ("import os; os.dup2(os.open('/dev/null', os.O_RDWR), 3); print('x')", "channel"),
+    "a pipe over its channel": ("import os; r, w = os.pipe(); os.dup2(w, 3); print('x')", "channel"),
+    "garbage on its channel": ("import os, time; os.write(3, b'\\xff' * 100); time.sleep(60)", "protocol"),
+    "text on its channel": ("import os, time; os.write(3, b'GET / HTTP/1.1\\r\\n' * 9); time.sleep(60)", "protocol"),
+    "a frame of no known type": (
+        "import os, time; h = b'{\"type\":\"pwn\"}'\nos.write(3, len(h).to_bytes(4, 'big') + bytes(4) + h); time.sleep(60)",
+        "protocol",
+    ),
+    "a frame out of turn": (
+        'import os, time; h = b\'{"type":"ready","version":1}\'\n'
+        "os.write(3, len(h).to_bytes(4, 'big') + bytes(4) + h); time.sleep(60)",
+        "protocol",
+    ),
+    "a question nobody answers": (
+        'import os, time; h = b\'{"type":"input","number":1,"password":false,"sizes":[0]}\'\n'
+        "os.write(3, len(h).to_bytes(4, 'big') + bytes(4) + h); time.sleep(60)",
+        "input",
+    ),
+}
+
+
+async def died(session: Session, code: str, cause: str) -> CodeExecutionResult:
+    """Run a cell under which the kernel dies, and check that the session goes on."""
+    await ok(session, "lost = 1")
+    result = await session.execute(f"print('last words')\n{code}", timeout=30)
+    assert result.status == "died", result.text
+    assert result.output == "last words\n"
+    assert result.error is not None
+    assert result.error.ename == "KernelDied"
+    assert cause in result.error.evalue
+    assert "lost" in result.error.evalue
+    assert result.recovery == "restarted"
+    assert result.state_lost
+    assert result.text is not None
+    assert cause in result.text
+    assert result.execution_count is None
+    after = await session.execute("lost")
+    assert after.status == "error"
+    assert after.error is not None
+    assert after.error.ename == "NameError"
+    assert not after.state_lost
+    assert await value(session, "6 * 7") == 42
+    return result
+
+
+@pytest.mark.parametrize(("code", "cause"), DEATHS.values(), ids=DEATHS)
+async def test_a_death_names_its_cause_and_the_session_goes_on(session: Session, code: str, cause: str) -> None:
+    await died(session, code, cause)
+
+
+async def test_a_segmentation_fault_shows_where_python_was(session: Session) -> None:
+    result = await session.execute("import ctypes\ndef crash():\n    ctypes.string_at(0)\ncrash()")
+    assert "Segmentation fault" in result.stderr
+    assert "in crash" in result.stderr
+
+
+async def test_a_death_is_reported_within_100_ms(session: Session) -> None:
+    took = []
+    for code in ("import os; os._exit(1)", "import ctypes; ctypes.string_at(0)", "import os; os.kill(os.getpid(), 9)"):
+        await ok(session, "1")
+        began = time.monotonic()
+        assert (await session.execute(code)).status == "died"
+        took.append(time.monotonic() - began)
+    assert min(took) < 0.1, took
+
+
+async def test_a_death_while_input_is_awaited_is_a_death(session: Session) -> None:
+    async def answer(_prompt: str) -> str:
+        await asyncio.sleep(60)
+        return "never"
+
+    code = "import threading, os, time\nthreading.Timer(0.1, os._exit, (6,)).start()\ninput('? ')"
+    result = await session.execute(code, on_input=answer)
+    assert result.status == "died"
+    assert await value(session, "1") == 1
+
+
+async def test_a_death_during_a_stream_ends_it_with_a_result(session: Session) -> None:
+    events = [event async for event in session.stream("print('a')\nimport os; os._exit(1)")]
+    assert isinstance(events[-1], CodeExecutionResult)
+    assert events[-1].status == "died"
+    assert events[-1].output == "a\n"
+
+
+async def test_an_exit_handler_that_hangs_does_not_keep_a_session_from_closing(session: Session) -> None:
+    await ok(session, "import atexit, time; atexit.register(time.sleep, 60)")
+    began = time.monotonic()
+    await session.close()
+    assert time.monotonic() - began < 3
+
+
+async def test_exit_handlers_run_and_files_are_written_when_a_session_closes(session: Session, tmp_path: object) -> None:
+    await ok(session, f"import atexit, pathlib; atexit.register(pathlib.Path({str(tmp_path)!r}, 'bye').touch)")
+    await ok(session, f"file = open({str(tmp_path)!r} + '/unflushed', 'w'); file.write('kept')")
+    await session.close()
+    assert os.path.exists(f"{tmp_path}/bye")
+    with open(f"{tmp_path}/unflushed") as file:
+        assert file.read() == "kept"
+
+
+async def test_a_kernel_that_dies_between_cells_is_replaced_and_the_next_result_says_so(session: Session) -> None:
+    await ok(session, "lost = 1\nimport threading, os\nthreading.Timer(0.05, os._exit, (7,)).start()")
+    await asyncio.sleep(0.3)
+    result = await session.execute("'lost' in globals()")
+    assert result.status == "success"
+    assert result.return_value == "False"
+    assert result.state_lost
+    assert result.recovery == "restarted"
+    assert result.text is not None
+    assert "exited with status 7" in result.text
+    assert "lost" in result.stderr
+    assert not (await ok(session, "1")).state_lost
+
+
+async def test_what_a_kernel_said_before_it_died_between_cells_is_shown(session: Session) -> None:
+    code = "import threading, os\nthreading.Timer(0.05, lambda: (os.write(2, b'famous last words\\n'), os._exit(7))).start()"
+    await ok(session, code)
+    await asyncio.sleep(0.3)
+    assert "famous last words" in (await session.execute("1")).stderr
+
+
+async def test_a_question_to_a_kernel_that_dies_of_it_is_an_error_and_the_session_goes_on(session: Session) -> None:
+    await ok(session, "import os\nclass Deadly:\n    def __dir__(self): os._exit(1)\nd = Deadly()")
+    with pytest.raises(KernelDiedError, match="exited with status 1"):
+        await session.complete("d.")
+    result = await session.execute("1")
+    assert result.return_value == "1"
+    assert result.state_lost
+
+
+async def test_a_hundred_deaths_in_a_row_leave_nothing(session: Session) -> None:
+    for _ in range(10):
+        assert (await session.execute("import os; os._exit(1)")).status == "died"
+    assert await value(session, "1") == 1
+
+
+async def test_processes_that_a_dead_kernel_left_are_ended(session: Session) -> None:
+    code = """
+import os, subprocess
+a = subprocess.Popen(["sleep", "60"])
+b = subprocess.Popen(["setsid", "--fork", "sleep", "61"])
+os._exit(1)
+"""
+    # That nothing of it is left is what is checked after every test.
+    assert (await session.execute(code)).status == "died"
+
+
+async def test_a_reply_that_the_code_forged_costs_only_its_own_kernel(session: Session) -> None:
+    forged = b'{"type":"reply","execution_count":1,"ename":null}'
+    code = f"import os; h = {forged!r}\nos.write(3, len(h).to_bytes(4, 'big') + bytes(4) + h)"
+    await session.execute(code)
+    for _ in range(3):
+        await session.execute("1", timeout=5)
+    assert await value(session, "41 + 1") == 42
+
+
+async def test_a_flood_of_garbage_from_a_process_that_holds_the_channel_costs_only_its_own_kernel(session: Session) -> None:
+    code = "import os, time\nfd = os.dup(3)\nif os.fork() == 0:\n    while True: os.write(fd, os.urandom(65536))\ntime.sleep(60)"
+    result = await session.execute(code, timeout=10)
+    assert result.status == "died"
+    assert await value(session, "1") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE, signal.SIGQUIT])
+async def test_a_signal_that_ends_a_program_is_named(session: Session, number: signal.Signals) -> None:
+    result = await session.execute(
+        f"import os, signal\nsignal.signal({int(number)}, signal.SIG_DFL)\nos.kill(os.getpid(), {int(number)})"
+    )
+    assert result.error is not None
+    assert number.name in result.error.evalue
