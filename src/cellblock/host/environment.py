@@ -60,12 +60,13 @@ def check_modules(names: Iterable[str]) -> tuple[str, ...]:
     return modules
 
 
-def kernel_environment(interpreter: str, extra: Mapping[str, str]) -> dict[str, str]:
+def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | None = None) -> dict[str, str]:
     """Return the whole environment of a kernel: a small base, and what the caller gives.
 
     Args:
         interpreter: The interpreter's path; its directory comes first on the PATH.
         extra: The caller's variables; they win over the base.
+        home: The home directory in a sandbox, where nobody knows whose session it is; None for the user's own.
 
     Raises:
         InvalidInputError: A name or value cannot be in an environment, or all together are too large.
@@ -74,8 +75,8 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str]) -> dict[str, 
     binaries = Path(interpreter).parent
     base = {
         "PATH": f"{binaries}:{_SYSTEM_PATH}",
-        "HOME": user.pw_dir if user else "/",
-        "USER": user.pw_name if user else str(os.getuid()),
+        "HOME": home or (user.pw_dir if user else "/"),
+        "USER": "user" if home else user.pw_name if user else str(os.getuid()),
         "SHELL": "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh",
         "LANG": "C.UTF-8",
         "TERM": "dumb",

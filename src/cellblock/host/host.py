@@ -17,7 +17,8 @@ from cellblock.host import environment
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
-from cellblock.host.session import Session
+from cellblock.host.session import Isolate, Session, check_isolation
+from cellblock.sandbox.policy import Policy
 
 Launch = Literal["zygote", "spawn"]
 
@@ -38,6 +39,8 @@ class Host:
         preload: Sequence[str] = (),
         launch: Launch | None = None,
         start_timeout: float = 60.0,
+        isolate: Isolate = "none",
+        policy: Policy | None = None,
     ) -> None:
         """Configure a host.
 
@@ -48,9 +51,13 @@ class Host:
             launch: ``zygote`` forks kernels from a warm process, ``spawn`` starts an interpreter for each. By default
                 ``zygote`` on Linux and ``spawn`` elsewhere.
             start_timeout: Seconds until a kernel must be ready.
+            isolate: ``native`` puts kernels in sandboxes made of Linux namespaces, mounts and system-call filters; ``none``
+                runs them with all rights of this process.
+            policy: What sandboxed kernels may do; sessions can narrow it.
 
         Raises:
             UnsupportedError: On Windows.
+            SandboxError: This machine does not let us make the sandbox; the message tells the ways out.
             InterpreterError: There is no such interpreter.
             InvalidInputError: Another argument is wrong.
         """
@@ -64,7 +71,9 @@ class Host:
         self._preload = environment.check_modules(preload)
         self._launch: Launch = launch or ("zygote" if sys.platform == "linux" else "spawn")
         self._start_timeout = start_timeout
-        self._launchers: dict[tuple[str, tuple[str, ...]], Launcher] = {}
+        self._isolate = check_isolation(isolate)
+        self._policy = (policy or Policy()).checked()
+        self._launchers: dict[tuple[str, tuple[str, ...], Isolate], Launcher] = {}
         self._sessions: set[Session] = set()
         self._numbers = itertools.count(1)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -86,7 +95,7 @@ class Host:
             LaunchError: It cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
         self.check_usable()
-        launcher = await self._launcher(self._interpreter, self._preload)
+        launcher = await self._launcher(self._interpreter, self._preload, self._isolate)
         await launcher.start(self._start_timeout)
 
     @property
@@ -115,6 +124,8 @@ class Host:
         limits: Limits | None = None,
         python: str | os.PathLike[str] | None = None,
         preload: Sequence[str] | None = None,
+        isolate: Isolate | None = None,
+        policy: Policy | None = None,
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
 
@@ -127,6 +138,8 @@ class Host:
             limits: How much output is kept.
             python: As for `Host`, for this session.
             preload: As for `Host`, for this session.
+            isolate: As for `Host`, for this session.
+            policy: What this session may do, where that is less than the host's policy allows.
 
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
@@ -143,6 +156,8 @@ class Host:
             images_dir=images_dir,
             spill_dir=spill_dir,
             limits=limits,
+            isolate=self._isolate if isolate is None else check_isolation(isolate),
+            policy=self._policy if policy is None else self._policy.narrow(policy.checked()),
         )
         self._sessions.add(session)
         return session
@@ -170,7 +185,13 @@ class Host:
         self._sessions.discard(session)
 
     async def launch(
-        self, interpreter: str, preload: tuple[str, ...], spec: dict[str, Any], limits: Limits, spill_dir: Path | None
+        self,
+        interpreter: str,
+        preload: tuple[str, ...],
+        isolate: Isolate,
+        spec: dict[str, Any],
+        limits: Limits,
+        spill_dir: Path | None,
     ) -> Kernel:
         """Start a kernel and wait until it takes cells.
 
@@ -179,7 +200,7 @@ class Host:
         """
         self.check_usable()
         _make_room_for(len(self._sessions) + 1)
-        launcher = await self._launcher(interpreter, preload)
+        launcher = await self._launcher(interpreter, preload, isolate)
         await launcher.start(self._start_timeout)
         number = next(self._numbers)
         kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir)
@@ -190,8 +211,8 @@ class Host:
             raise
         return kernel
 
-    async def _launcher(self, interpreter: str, preload: tuple[str, ...]) -> Launcher:
-        key = (interpreter, preload)
+    async def _launcher(self, interpreter: str, preload: tuple[str, ...], isolate: Isolate) -> Launcher:
+        key = (interpreter, preload, isolate)
         launcher = self._launchers.get(key)
         if launcher is not None and not launcher.alive:
             del self._launchers[key]  # first, so that whoever comes meanwhile makes a new one
@@ -199,7 +220,7 @@ class Host:
             launcher = self._launchers.get(key)
         if launcher is None:
             kind = Zygote if self._launch == "zygote" else Spawner
-            launcher = self._launchers[key] = kind(interpreter, preload)
+            launcher = self._launchers[key] = kind(interpreter, preload, isolate)
         return launcher
 
 

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from cellblock.errors import KernelDiedError, LaunchError, ProtocolError
+from cellblock.errors import KernelDiedError, LaunchError, ProtocolError, SandboxError
 from cellblock.host.cell import STATE_LOST, Cell, Death
 from cellblock.host.collect import Collector, Limits
 from cellblock.host.launch import Ends, Launcher
@@ -81,6 +81,7 @@ class Kernel:
         self._outgoing = bytearray()
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
+        self._refused: str | None = None
         self._in_place_of_dead = False
         self.mourned = False
         self.death: Death | None = None
@@ -360,6 +361,8 @@ class Kernel:
         if message["op"] == "done":
             if self._signalled is not None and not self._signalled.done():
                 self._signalled.set_result(None)
+        elif message["op"] == "refused":
+            self._refused = str(message.get("error"))
         elif message["op"] == "exited":
             self._on_death(message.get("status"))
         elif message["op"] == "end":
@@ -377,7 +380,10 @@ class Kernel:
         cause = self._condemned or describe_status(status if isinstance(status, int) else None)
         self.death = Death(cause)
         if not self.ready.done():
-            self.ready.set_exception(self._launcher.explain(self._number, self._said()))
+            if self._refused is not None:
+                self.ready.set_exception(SandboxError(f"the sandbox cannot be made: {self._refused}"))
+            else:
+                self.ready.set_exception(self._launcher.explain(self._number, self._said()))
             self.ready.exception()  # whoever waits for it gets it; nobody may
         if self._query is not None and not self._query.done():
             self._query.set_exception(KernelDiedError(f"the kernel died: {self.death.cause}"))

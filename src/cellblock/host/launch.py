@@ -75,11 +75,12 @@ class Launcher(Protocol):
 
 
 class Zygote:
-    """A fork server for one interpreter and one set of preloaded modules."""
+    """A fork server for one interpreter, one set of preloaded modules and one kind of isolation."""
 
-    def __init__(self, interpreter: str, preload: tuple[str, ...]) -> None:
+    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str) -> None:
         self._interpreter = interpreter
         self._preload = preload
+        self._isolate = isolate
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._stderr = Tail()
@@ -112,7 +113,7 @@ class Zygote:
         reader, writer = os.pipe()
         try:
             with theirs:
-                self._process = _run_boot(self._interpreter, "zygote", self._preload, theirs, writer)
+                self._process = _run_boot(self._interpreter, ["zygote", self._isolate, *self._preload], theirs, writer)
         except BaseException as error:
             ours.close()
             os.close(reader)
@@ -198,9 +199,10 @@ class Zygote:
 class Spawner:
     """Starts a fresh interpreter for every kernel, where forking a loaded one is not safe."""
 
-    def __init__(self, interpreter: str, preload: tuple[str, ...]) -> None:
+    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str) -> None:
         self._interpreter = interpreter
         self._preload = preload
+        self._isolate = isolate
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -220,7 +222,8 @@ class Spawner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             # Whatever goes wrong before the descriptors are in place is written to the kernel's own stderr.
-            self._processes[number] = _run_boot(self._interpreter, "spawn", self._preload, theirs, descriptors[-1])
+            arguments = ["spawn", self._isolate, *self._preload]
+            self._processes[number] = _run_boot(self._interpreter, arguments, theirs, descriptors[-1])
             _send_hello(ours)
             socket.send_fds(ours, [encode_control("fork", session=number)], descriptors)
 
@@ -274,12 +277,10 @@ def _connect(spec: dict[str, Any], start: Callable[[Sequence[int]], None]) -> En
     return Ends(channel, control, readers[0], readers[1])
 
 
-def _run_boot(
-    interpreter: str, mode: str, preload: tuple[str, ...], control: socket.socket, stderr: int
-) -> subprocess.Popen[bytes]:
+def _run_boot(interpreter: str, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
-            [interpreter, str(_BOOT), mode, *preload],
+            [interpreter, str(_BOOT), *arguments],
             stdin=control.fileno(),
             stdout=stderr,
             stderr=stderr,

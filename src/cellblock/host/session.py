@@ -9,9 +9,9 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from cellblock.errors import InvalidInputError, StateError
+from cellblock.errors import InvalidInputError, SandboxError, StateError
 from cellblock.host import environment
 from cellblock.host.cell import Cell, OnInput
 from cellblock.host.collect import Limits
@@ -24,10 +24,15 @@ from cellblock.model import (
     Recovery,
     Status,
 )
+from cellblock.sandbox import probe
+from cellblock.sandbox.plan import HOME, check_workspace
+from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import MAX_CODE, Complete, Completed, Inspect, Inspected
 
 if TYPE_CHECKING:
     from cellblock.host.host import Host
+
+Isolate = Literal["native", "none"]
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a cell may take."""
@@ -69,16 +74,24 @@ class Session:
         images_dir: str | os.PathLike[str] | None,
         spill_dir: str | os.PathLike[str] | None,
         limits: Limits | None,
+        isolate: Isolate,
+        policy: Policy,
     ) -> None:
         self._host = host
         self._name = f"session {number}"
         self._interpreter = interpreter
         self._preload = preload
-        env = environment.kernel_environment(interpreter, kernel_env or {})
+        self._isolate: Isolate = isolate
+        home = HOME if isolate == "native" else None
+        env = environment.kernel_environment(interpreter, kernel_env or {}, home)
         self._images_dir = environment.check_writable("images_dir", images_dir or "images")
         self._spill_dir = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir)
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
-        self._spec = {"env": env, "cwd": stay_in or os.getcwd(), "stay_in": stay_in}
+        cwd = stay_in or os.path.realpath(os.getcwd())
+        self._spec = {"env": env, "cwd": cwd, "stay_in": stay_in}
+        if isolate != "none":
+            check_workspace(cwd)
+            self._spec |= {"policy": policy.to_dict(), "workspace": cwd}
         self._limits = limits or Limits()
         self._turn = asyncio.Lock()
         self._kernel: Kernel | None = None
@@ -181,7 +194,7 @@ class Session:
             Chunks of output, and last the `CodeExecutionResult`, which has all of it again.
 
         Raises:
-            InvalidInputError, StateError, LaunchError: As for `execute`.
+            InvalidInputError, SandboxError, StateError, LaunchError: As for `execute`.
         """
         check_code(code)
         check_timeout(timeout)
@@ -232,7 +245,7 @@ class Session:
             cursor: The place, in characters from its beginning; its end by default.
 
         Raises:
-            InvalidInputError, StateError, KernelDiedError: The input is bad, the session is not there, or its kernel died.
+            InvalidInputError, SandboxError, StateError, KernelDiedError: The input is bad, the session is not there, or its kernel died.
         """
         answer = await self._ask(Complete(*_place(code, cursor)))
         assert isinstance(answer, Completed)
@@ -250,7 +263,7 @@ class Session:
             The description, or None where nothing of that name exists.
 
         Raises:
-            InvalidInputError, StateError, KernelDiedError: As for `complete`.
+            InvalidInputError, SandboxError, StateError, KernelDiedError: As for `complete`.
         """
         if detail not in (0, 1):
             raise InvalidInputError(f"detail must be 0 or 1, not {detail!r}")
@@ -312,7 +325,9 @@ class Session:
         return await self._new_kernel()
 
     async def _new_kernel(self) -> Kernel:
-        return await self._host.launch(self._interpreter, self._preload, self._spec, self._limits, self._spill_dir)
+        return await self._host.launch(
+            self._interpreter, self._preload, self._isolate, self._spec, self._limits, self._spill_dir
+        )
 
     def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> asyncio.TimerHandle | None:
         """Begin a cell and set its deadline."""
@@ -416,6 +431,20 @@ def check_code(code: str) -> None:
         raise InvalidInputError(
             f"the code has {size:,} bytes, over the limit of {MAX_CODE:,}; put the data in a file and read it from there"
         )
+
+
+def check_isolation(isolate: Isolate) -> Isolate:
+    """Check that kernels can be isolated like this, here.
+
+    Raises:
+        InvalidInputError: There is no such isolation.
+        SandboxError: This machine does not let us; the message tells the ways out.
+    """
+    if isolate not in ("none", "native"):
+        raise InvalidInputError(f"isolate must be 'native' or 'none', not {isolate!r}")
+    if isolate == "native" and (missing := probe.missing()):
+        raise SandboxError(f"there can be no sandbox on this machine: {'; '.join(missing)}")
+    return isolate
 
 
 def check_timeout(timeout: float | None) -> None:

@@ -1,6 +1,6 @@
 """Started by path, in an interpreter that may know nothing of cellblock: makes the package importable, and goes on there.
 
-Usage: boot.py zygote|spawn [MODULE ...], with a control socket as standard input. The package is put into place by itself,
+Usage: boot.py zygote|spawn none|native [MODULE ...], with a control socket as standard input. The package is put into place by itself,
 not through sys.path: the directory it is installed in holds packages of another interpreter.
 """
 
@@ -31,16 +31,16 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     sys.modules["cellblock"] = module
     spec.loader.exec_module(module)
     # A user's argv, not ours.
-    mode, preload = sys.argv[1], tuple(sys.argv[2:])
+    mode, native, preload = sys.argv[1], sys.argv[2] == "native", tuple(sys.argv[3:])
     sys.argv[:] = [""]
     if mode == "zygote":
         from cellblock.zygote.server import serve
 
-        serve(preload)
+        serve(preload, native)
     else:
         from cellblock.zygote.init import serve_alone
 
-        serve_alone(preload)
+        serve_alone(preload, native)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from cellblock.sandbox import linux
+from cellblock.sandbox.ground import Ground
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.specialise import specialise
@@ -32,7 +34,13 @@ _HANDOVER, _HOST = 3, 4
 _HIGH = 64  # above every descriptor that is put into a place
 
 
-def run_init(handover: int, host: int | None, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...]) -> NoReturn:
+def run_init(
+    handover: int,
+    host: int | None,
+    warmed: tuple[Shell, Outbox] | None,
+    preload: tuple[str, ...],
+    ground: Ground | None,
+) -> NoReturn:
     """Become a session's init, and make its worker; never returns.
 
     Both can be made ahead of time. They belong to nobody then, and wait until a session's connections are handed over.
@@ -42,13 +50,16 @@ def run_init(handover: int, host: int | None, warmed: tuple[Shell, Outbox] | Non
         host: A pidfd of the host, or None where there are none.
         warmed: What `warm` made, or None to let the worker do that.
         preload: Modules for the worker to import, where nothing is warmed.
+        ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
     """
     try:
+        if ground is not None:
+            ground.settle_in()
         _place({_HANDOVER: handover} if host is None else {_HANDOVER: handover, _HOST: host})
         if os.getsid(0) != os.getpid():
             os.setsid()
         processes.become_subreaper()
-        if warmed is not None:
+        if warmed is not None or ground is not None:
             # A host's thread is the parent otherwise, and the signal comes when that thread ends.
             processes.die_with_parent(signal.SIGTERM)
         inner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -57,7 +68,7 @@ def run_init(handover: int, host: int | None, warmed: tuple[Shell, Outbox] | Non
         if worker == 0:
             _run_worker(theirs, warmed, preload)
         theirs.close()
-        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker).run()
+        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground).run()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -113,6 +124,8 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
         if spec is None:
             spec = _take_over()
         specialise(spec)
+        if (confinement := spec.get("confinement")) is not None:
+            linux.confine(confinement)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
         Worker(shell, outbox, socket.socket(fileno=CHANNEL), spec.get("stay_in")).run()
         leave()
@@ -144,13 +157,22 @@ def _take_over() -> dict[str, Any]:
 class _Init:
     """The loop of a session's init: first it waits for a session, then it serves it."""
 
-    def __init__(self, handover: socket.socket, inner: socket.socket, host: int | None, wake: int, worker: int) -> None:
+    def __init__(
+        self,
+        handover: socket.socket,
+        inner: socket.socket,
+        host: int | None,
+        wake: int,
+        worker: int,
+        ground: Ground | None,
+    ) -> None:
         self._handover = handover
         self._inner = inner
         self._control: socket.socket | None = None
         self._host = host
         self._wake = wake
         self._worker = worker
+        self._ground = ground
         self._poll = select.poll()
         for descriptor in (handover.fileno(), host, wake):
             if descriptor is not None:
@@ -181,8 +203,14 @@ class _Init:
         self._poll.register(control, select.POLLIN)
         self._handover.close()
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
-        spec = self._control.recv(MAX_CONTROL)
-        socket.send_fds(self._inner, [spec], [channel, out, err])
+        spec = decode_control(self._control.recv(MAX_CONTROL))
+        if self._ground is not None:
+            try:
+                spec["confinement"] = self._ground.build(spec)
+            except (OSError, ValueError) as error:
+                self._tell("refused", error=str(error))
+                self._end()
+        socket.send_fds(self._inner, [encode_control(**spec)], [channel, out, err])
         self._inner.close()
         _place_output(out, err)
         os.close(channel)
@@ -235,7 +263,10 @@ class _Init:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         while True:
-            processes.kill(processes.descendants(os.getpid()))
+            if self._ground is not None:
+                _kill_everything()
+            else:
+                processes.kill(processes.descendants(os.getpid()))
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     continue
@@ -252,7 +283,15 @@ def _place_output(out: int, err: int) -> None:
         os.close(source)
 
 
-def serve_alone(preload: tuple[str, ...]) -> NoReturn:
+def _kill_everything() -> None:
+    """As process 1: kill every other process of the namespace, at once and without looking for them."""
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # there are none
+
+
+def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
     """Be a session of one's own, without a zygote, with the handover socket as standard input.
 
     The worker is forked before anything but this module is loaded, and imports IPython itself, so that nothing forks that
@@ -262,4 +301,20 @@ def serve_alone(preload: tuple[str, ...]) -> NoReturn:
         data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
         if not data:
             os._exit(0)
-        run_init(handover.detach(), descriptors[0] if descriptors else None, None, preload)
+        host = descriptors[0] if descriptors else None
+        if not native:
+            run_init(handover.detach(), host, None, preload, None)
+        ground = Ground.prepare()
+        init = linux.fork_into_namespaces()
+        if init == 0:
+            run_init(handover.detach(), host, None, preload, ground)
+    _guard(init)
+
+
+def _guard(init: int) -> NoReturn:
+    """Stand between the host, which knows this process, and an init in namespaces of its own. They end together."""
+    for descriptor in (0, 1, 2):
+        os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
+    os.closerange(3, _HIGH)
+    signal.signal(signal.SIGTERM, lambda *_: processes.kill([init]))
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(init, 0)[1]) & 255)

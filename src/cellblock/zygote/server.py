@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from cellblock.sandbox.ground import Ground
+from cellblock.sandbox.linux import fork_into_namespaces
 from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.hugepages import collapse
@@ -25,11 +27,12 @@ _IDLE = 2
 """Milliseconds without a request after which there is time to fork ahead of the next one."""
 
 
-def serve(preload: tuple[str, ...]) -> NoReturn:
+def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
     """Be a zygote, with the host's control socket as standard input; never returns.
 
     Args:
         preload: Modules to import before the first fork.
+        native: Whether sessions are to be in native sandboxes.
     """
     control = socket.socket(fileno=os.dup(0))
     control.set_inheritable(False)
@@ -38,11 +41,13 @@ def serve(preload: tuple[str, ...]) -> NoReturn:
     if not data:
         os._exit(0)
     processes.become_subreaper()
+    # First of all: a process that has loaded a library with threads cannot go into a namespace.
+    ground = Ground.prepare() if native else None
     with _ending_with(control):
         warmed = warm(preload)
         collapse()
     control.send(encode_control("ready"))
-    _Zygote(control, descriptors[0] if descriptors else None, warmed).run()
+    _Zygote(control, descriptors[0] if descriptors else None, warmed, ground).run()
 
 
 @contextmanager
@@ -61,10 +66,11 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
 class _Zygote:
     """The loop of a zygote."""
 
-    def __init__(self, control: socket.socket, host: int | None, warmed: tuple[Shell, Outbox]) -> None:
+    def __init__(self, control: socket.socket, host: int | None, warmed: tuple[Shell, Outbox], ground: Ground | None) -> None:
         self._control = control
         self._host = host
         self._warmed = warmed
+        self._ground = ground
         self._inits: dict[int, int] = {}
         """pid → the host's number of the session"""
         self._spare: tuple[int, socket.socket] | None = None
@@ -131,12 +137,12 @@ class _Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                pid = os.fork()
+                pid = os.fork() if self._ground is None else fork_into_namespaces()
             except OSError:
                 ours.close()
                 raise
             if pid == 0:
-                run_init(theirs.detach(), self._host, self._warmed, ())
+                run_init(theirs.detach(), self._host, self._warmed, (), self._ground)
         return pid, ours
 
     def _reap(self) -> None:

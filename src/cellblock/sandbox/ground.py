@@ -1,0 +1,57 @@
+"""What a zygote knows of the machine and of its interpreter, found out once and inherited by every session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cellblock.sandbox import linux, seccomp
+from cellblock.sandbox.plan import base_steps, make_plan
+from cellblock.sandbox.policy import Policy
+from cellblock.sandbox.probe import Facts, interpreter_directories, look
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What native sandboxes of one zygote stand on.
+
+    Attributes:
+        facts: What this machine has.
+        interpreter: Where the interpreter and its packages lie.
+    """
+
+    facts: Facts
+    interpreter: tuple[str, ...]
+
+    @classmethod
+    def prepare(cls) -> Ground:
+        """Go into namespaces in which mounts can be made, and make the ones that all sessions share.
+
+        Raises:
+            OSError: This machine does not let us.
+        """
+        ground = cls(look(), interpreter_directories())
+        linux.enter_base(ground.facts.uid, ground.facts.gid, base_steps(ground.facts, ground.interpreter))
+        seccomp.program(ground.facts.machine)  # assembled once; sessions inherit it
+        return ground
+
+    def settle_in(self) -> None:
+        """As process 1 of new namespaces: see `linux.settle_in`."""
+        linux.settle_in(self.facts.uid, self.facts.gid)
+
+    def build(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """As a session's init: build what the session's policy asks for.
+
+        Args:
+            spec: With ``policy`` and ``workspace``, from the host.
+
+        Returns:
+            What the worker must apply to itself, before it runs anything.
+
+        Raises:
+            OSError, InvalidInputError: It cannot be built.
+        """
+        plan = make_plan(Policy.from_dict(spec["policy"]), self.facts, spec["workspace"], self.interpreter)
+        linux.build(plan)
+        linux.hide()
+        return {"root": linux.identity_of_root(), "limits": plan["limits"], "seccomp": plan["seccomp"]}

@@ -1,0 +1,367 @@
+"""Does what a plan says, with the mount API of Linux 5.12 and later. Runs in a session's init and worker; fails closed.
+
+Standard library only. Everything raises: a sandbox that cannot be enforced does not start.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from cellblock.sandbox.plan import BLANK, EMPTY, HOSTNAME, USER, Step
+
+_CLONE_NEW_ALL = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00020000
+_CLONE_NEWUSER, _CLONE_NEWNS = 0x10000000, 0x00020000
+_SIGCHLD = 17
+
+# Where a zygote keeps what its sessions have in common, and where a session's tree is put together: both exist on every
+# system, and what they hide is hidden from these processes only.
+BASE, _STAGE = "/dev/shm", "/tmp"
+
+# The same numbers on every architecture, but for the first two.
+_CLONE = {"x86_64": 56, "aarch64": 220}
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+_OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 430, 431, 432, 437, 442
+
+_AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
+_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
+_MOVE_F_EMPTY = 4
+_FSCONFIG_SET_STRING, _FSCONFIG_CREATE = 1, 6
+_RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
+_MS_PRIVATE = 1 << 18
+_MNT_DETACH = 2
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS = 2, 4
+
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 22, 24, 38, 47
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, number: int, *arguments: Any) -> int:
+    converted = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
+    result: int = _libc.syscall(ctypes.c_long(number), *converted)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return result
+
+
+def _prctl(option: int, *arguments: Any) -> None:
+    padded = [ctypes.c_ulong(item) if isinstance(item, int) else item for item in (*arguments, 0, 0, 0, 0)[:4]]
+    if _libc.prctl(option, *padded) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+
+def fork_into_namespaces() -> int:
+    """Fork, with the child as process 1 of namespaces of its own. Returns as `os.fork` does.
+
+    One clone, where unshare and fork would be two forks: only children of an unshare are in the new pid namespace. Python's
+    own fork hooks run, as `os.fork` has them run. The C library's do not, which a process with one thread can do without.
+    """
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid: int = _libc.syscall(
+        ctypes.c_long(_CLONE[os.uname().machine]), ctypes.c_long(_CLONE_NEW_ALL | _SIGCHLD), 0, 0, 0, 0, 0
+    )
+    code = ctypes.get_errno()
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(code, f"clone: {os.strerror(code)}")
+    return pid
+
+
+def settle_in(uid: int, gid: int) -> None:
+    """As process 1 of new namespaces: become an ordinary user in them, cut the ties of mounts, and bring loopback up.
+
+    Args:
+        uid: The user outside.
+        gid: The group outside.
+    """
+    _map_user(USER, uid, USER, gid)
+    _set_attributes(_AT_FDCWD, b"/", 0, propagation=_MS_PRIVATE)
+    socket.sethostname(HOSTNAME)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sH14s", b"lo", 0, b"")
+        flags = struct.unpack("16sH14s", fcntl.ioctl(any_socket, 0x8913, request))[1]
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", flags | 1, b""))
+
+
+def _map_user(uid: int, outer_uid: int, gid: int, outer_gid: int) -> None:
+    for name, content in (("setgroups", "deny"), ("uid_map", f"{uid} {outer_uid} 1"), ("gid_map", f"{gid} {outer_gid} 1")):
+        descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, content.encode())
+        finally:
+            os.close(descriptor)
+
+
+def enter_base(uid: int, gid: int, steps: list[Step]) -> None:
+    """As a zygote, before anything is loaded: go into namespaces in which mounts can be made, and make the common ones.
+
+    Args:
+        uid: The user outside, and inside.
+        gid: The group outside, and inside.
+        steps: From `base_steps`.
+    """
+    if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"unshare: {os.strerror(code)}")
+    _map_user(uid, uid, gid, gid)
+    _set_attributes(_AT_FDCWD, b"/", 0, propagation=_MS_PRIVATE)
+    builder = _Builder(steps)
+    builder.take_sources()
+    _move(_new_filesystem("tmpfs", {"size": "8m", "mode": "755"}, _NOSUID | _NODEV), BASE)
+    before = os.getcwd()
+    os.chdir(BASE)
+    builder.do_steps()
+    os.chdir(before)
+
+
+def build(plan: dict[str, Any]) -> None:
+    """Make the session's view of the file system, and the only one there is. Processes of the mount namespace all get it.
+
+    Args:
+        plan: From `make_plan`.
+    """
+    steps: list[Step] = plan["steps"]
+    builder = _Builder(steps)
+    builder.take_sources()
+    if plan["everything"]:
+        root = _clone_tree("/")
+        _set_attributes(root, b"", _RDONLY | _NOSUID | _NODEV)
+    else:
+        root = _new_filesystem("tmpfs", {"size": "8m", "mode": "755"}, _NOSUID | _NODEV)
+    _move(root, _STAGE)
+    os.chdir(_STAGE)
+    builder.do_steps()
+    _call("pivot_root", _PIVOT_ROOT[os.uname().machine], b".", b".")
+    if _libc.umount2(b".", _MNT_DETACH) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"umount of the old root: {os.strerror(code)}")
+    os.chdir("/")
+    if not plan["everything"]:
+        _set_attributes(_AT_FDCWD, b"/", _RDONLY, recursive=False)
+
+
+class _Builder:
+    """Does steps, relative to the current directory, which becomes the root.
+
+    It takes hold of all sources first, because the new tree is built on top of one of them.
+    """
+
+    def __init__(self, steps: list[Step]) -> None:
+        self._steps = steps
+        self._sources: dict[tuple[str, ...], int] = {}
+
+    def take_sources(self) -> None:
+        for step in self._steps:
+            if step[0] in ("bind", "bind?"):
+                self._take(step)
+            elif step[0] == "graft":
+                self._sources["graft", step[1]] = _clone_tree(f"{BASE}{step[1]}")
+
+    def do_steps(self) -> None:
+        for step in self._steps:
+            action: Callable[..., None] = getattr(self, f"_do_{step[0].rstrip('?')}")
+            try:
+                action(*step[1:])
+            except OSError as error:
+                raise OSError(error.errno, f"sandbox step {step[:3]}: {error.strerror}") from error
+
+    def _take(self, step: Step) -> None:
+        source = step[1]
+        try:
+            descriptor = _clone_tree(source)
+        except OSError as error:
+            if step[0] == "bind?" and error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return
+            raise OSError(error.errno, f"cannot take hold of {source}: {error.strerror}") from error
+        attributes = {"ro": _RDONLY | _NOSUID | _NODEV, "rw": _NOSUID | _NODEV, "dev": _NOSUID | _NOEXEC}[step[3]]
+        _set_attributes(descriptor, b"", attributes)
+        self._sources["bind", step[2], step[3]] = descriptor
+
+    def _do_bind(self, source: str, target: str, access: str) -> None:
+        descriptor = self._sources.pop(("bind", target, access), None)
+        if descriptor is None:
+            return
+        _make_target(target, directory=_is_directory(descriptor))
+        _move(descriptor, f".{target}")
+
+    def _do_tmpfs(self, target: str, size: int, mode: int) -> None:
+        _make_target(target, directory=True)
+        inodes = str(max(size // 4096, 1024))
+        made = _new_filesystem("tmpfs", {"size": str(size), "nr_inodes": inodes, "mode": f"{mode:o}"}, _NOSUID | _NODEV)
+        _move(made, f".{target}")
+
+    def _do_devpts(self, target: str) -> None:
+        _make_target(target, directory=True)
+        _move(_new_filesystem("devpts", {"ptmxmode": "666", "mode": "620"}, _NOSUID | _NOEXEC), f".{target}")
+
+    def _do_proc(self, target: str) -> None:
+        _make_target(target, directory=True)
+        _move(_new_filesystem("proc", {}, _NOSUID | _NODEV | _NOEXEC), f".{target}")
+
+    def _do_link(self, target: str, value: str) -> None:
+        os.makedirs(os.path.dirname(f".{target}"), exist_ok=True)
+        os.symlink(value, f".{target}")
+
+    def _do_file(self, target: str, content: str, mode: int = 0o644) -> None:
+        os.makedirs(os.path.dirname(f".{target}"), exist_ok=True)
+        with open(f".{target}", "x") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+
+    def _do_read_only(self, target: str) -> None:
+        if not os.path.lexists(f".{target}"):
+            return
+        descriptor = _clone_tree(f".{target}")
+        _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
+        _move(descriptor, f".{target}")
+
+    def _do_mask(self, target: str) -> None:
+        path = f".{target}"
+        try:
+            directory = os.path.isdir(path)
+            if not directory and not os.path.lexists(path):
+                return
+        except OSError:
+            return
+        if directory:
+            empty = _clone_tree(f"{BASE}{EMPTY}")
+        else:
+            empty = _clone_tree(f"{BASE}{BLANK}")
+        _move(empty, path)
+
+    def _do_graft(self, target: str) -> None:
+        descriptor = self._sources.pop(("graft", target))
+        _make_target(target, directory=_is_directory(descriptor))
+        _move(descriptor, f".{target}")
+
+    def _do_directory(self, target: str) -> None:
+        _make_target(target, directory=True)
+
+    def _do_seal(self, target: str) -> None:
+        _set_attributes(_AT_FDCWD, os.fsencode(f".{target}"), _RDONLY, recursive=False)
+
+    def _do_sysctl(self, name: str, value: str) -> None:
+        try:
+            with open(f"./proc/sys/{name}", "w") as file:
+                file.write(value)
+        except OSError:
+            return  # Linux before 6.14 has one for the whole machine; RLIMIT_NPROC counts for ordinary users
+
+
+def confine(plan: dict[str, Any]) -> None:
+    """As the worker, last of all: limits, no capabilities, no new privileges, and the filter for system calls.
+
+    Args:
+        plan: From `make_plan`, with the ``root`` that init built.
+
+    Raises:
+        OSError: Something of it cannot be done; the process must not go on.
+    """
+    if identity_of_root() != plan["root"]:
+        # It was forked before the tree was built, and should have been moved with everybody else.
+        raise OSError(errno.EXDEV, "this process is not in the sandbox's file system")
+    for name, value in plan["limits"].items():
+        number = getattr(resource, f"RLIMIT_{name}", None)
+        if number is None:
+            number = {"MSGQUEUE": 12}[name]
+        _, hard = resource.getrlimit(number)
+        wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (wanted, wanted))
+    drop_capabilities()
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    program = base64.b64decode(plan["seccomp"])
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
+    _prctl(_PR_SET_SECCOMP, 2, ctypes.create_string_buffer(header, len(header)))
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, for this process and all that it will ever execute."""
+    for capability in range(64):
+        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break  # the kernel knows no more of them
+    _prctl(_PR_CAP_AMBIENT, 4)
+    header = struct.pack("Ii", 0x20080522, 0)
+    _call("capset", _CAPSET[os.uname().machine], header, bytes(24))
+
+
+def identity_of_root() -> list[int]:
+    """Return what tells one root directory from another."""
+    found = os.stat("/")
+    return [found.st_dev, found.st_ino]
+
+
+def hide() -> None:
+    """Keep the worker out of this process: of its memory, root directory and environment in /proc."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+# -- the mount API -------------------------------------------------------------------------------------------------------
+
+
+def _clone_tree(path: str) -> int:
+    """Return a copy of the mounts at a path, attached nowhere. No symbolic link on the way to it is followed."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
+    descriptor = _call("openat2", _OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
+    try:
+        flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH | _AT_RECURSIVE
+        return _call("open_tree", _OPEN_TREE, descriptor, b"", flags)
+    finally:
+        os.close(descriptor)
+
+
+def _set_attributes(descriptor: int, path: bytes, attributes: int, propagation: int = 0, recursive: bool = True) -> None:
+    value = struct.pack("QQQQ", attributes, 0, propagation, 0)
+    flags = (_AT_RECURSIVE if recursive else 0) | (0 if path else _AT_EMPTY_PATH)
+    _call("mount_setattr", _MOUNT_SETATTR, descriptor, path, flags, value, len(value))
+
+
+def _new_filesystem(kind: str, options: dict[str, str], attributes: int) -> int:
+    context = _call("fsopen", _FSOPEN, kind.encode(), os.O_CLOEXEC & 0 | 1)
+    try:
+        for name, value in options.items():
+            _call("fsconfig", _FSCONFIG, context, _FSCONFIG_SET_STRING, name.encode(), value.encode(), 0)
+        _call("fsconfig", _FSCONFIG, context, _FSCONFIG_CREATE, None, None, 0)
+        return _call("fsmount", _FSMOUNT, context, 1, attributes)
+    finally:
+        os.close(context)
+
+
+def _move(descriptor: int, target: str) -> None:
+    try:
+        _call("move_mount", _MOVE_MOUNT, descriptor, b"", _AT_FDCWD, os.fsencode(target), _MOVE_F_EMPTY)
+    finally:
+        os.close(descriptor)
+
+
+def _is_directory(descriptor: int) -> bool:
+    return stat.S_ISDIR(os.fstat(descriptor).st_mode)
+
+
+def _make_target(target: str, *, directory: bool) -> None:
+    path = f".{target}"
+    if directory:
+        os.makedirs(path, exist_ok=True)
+    elif not os.path.lexists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o444))
+
+
+assert sys.byteorder == "little", "the layouts above are for little-endian machines"

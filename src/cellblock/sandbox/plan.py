@@ -1,0 +1,241 @@
+"""What this machine will do for a policy: a list of steps, computed from facts and nothing else.
+
+The steps are plain data. They are worked out on the trusted side, can be shown to a person, and travel to the session's init,
+which does them in order before there is any code to keep in.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from cellblock.errors import InvalidInputError
+from cellblock.sandbox import seccomp
+from cellblock.sandbox.policy import Policy, Resources
+from cellblock.sandbox.probe import Facts
+
+Step: TypeAlias = list[Any]
+"""``[what, path, …]``: see `cellblock.sandbox.linux` for what each does."""
+
+HOME = "/home/user"
+USER = 1000
+HOSTNAME = "cellblock"
+
+_MASKS = "/.masks"
+BLANK, EMPTY = f"{_MASKS}/blank", f"{_MASKS}/empty"
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_READABLE_SYS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
+
+# /proc is whole, because numeric libraries read many corners of it. Where the host's user is root, these would obey.
+_PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
+_PROC_MASKED = (
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/key-users",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+)
+_SYSTEM = ("/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc")
+_TAKEN = ("/", "/tmp", "/run", "/var", "/home", HOME, *_SYSTEM)
+
+
+def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
+    """Return the steps for what all sessions of one interpreter have in common. They are done once, by the zygote.
+
+    Args:
+        facts: What this machine has.
+        interpreter: Directories that the interpreter and its packages lie in, absolute and without symbolic links.
+    """
+    covered = [path for path, target in facts.system if target is None]
+    steps: list[Step] = [["bind", path, path, "ro"] for path in covered]
+    for path in sorted(interpreter, key=len):
+        if not any(_inside(path, other) for other in covered):
+            steps.append(["bind", path, path, "ro"])
+            covered.append(path)
+    steps += [
+        # What masks are made of: nobody may open them, and there is nothing in them.
+        ["tmpfs", _MASKS, 64 * 1024, 0o755],
+        ["file", BLANK, "", 0],
+        ["tmpfs", EMPTY, 64 * 1024, 0],
+        ["seal", EMPTY],
+        ["seal", _MASKS],
+        ["tmpfs", "/etc", 1024 * 1024, 0o755],
+        *(["bind", real, path, "ro"] for path, real in facts.etc),
+        *(["file", path, content] for path, content in _files()),
+        ["seal", "/etc"],
+        ["tmpfs", "/sys", 64 * 1024, 0o755],
+        *(["bind?", path, path, "ro"] for path in _READABLE_SYS),
+        ["seal", "/sys"],
+        ["tmpfs", "/dev", 64 * 1024, 0o755],
+        *(["bind", f"/dev/{name}", f"/dev/{name}", "dev"] for name in _DEVICES),
+        *(["link", f"/dev/{name}", f"/proc/self/fd{tail}"] for name, tail in _DEVICE_LINKS),
+        ["link", "/dev/ptmx", "pts/ptmx"],
+        ["directory", "/dev/pts"],
+        ["directory", "/dev/shm"],  # the session's own
+        ["seal", "/dev"],
+    ]
+    return steps
+
+
+def grafts(steps: list[Step]) -> list[str]:
+    """Return the places of a base's tree that a session takes over, with all that is mounted below each."""
+    places: list[str] = []
+    for step in steps:
+        if step[0] in ("bind", "bind?", "tmpfs"):
+            target = step[2] if step[0].startswith("bind") else step[1]
+            if not _inside(target, _MASKS) and not any(_inside(target, place) for place in places):
+                places.append(target)
+    return places
+
+
+def check_workspace(workspace: str) -> None:
+    """Check that a directory can be a workspace.
+
+    Raises:
+        InvalidInputError: It belongs to the system, or is one that every session has for itself.
+    """
+    if workspace in _TAKEN or any(workspace.startswith(f"{path}/") for path in _SYSTEM):
+        raise InvalidInputError(f"{workspace} cannot be a workspace: pass working_dir= with a directory of your own")
+
+
+def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: Iterable[str]) -> dict[str, Any]:
+    """Return what to do for one session.
+
+    Args:
+        policy: What is asked.
+        facts: What this machine has.
+        workspace: The directory that the session may write, absolute and without symbolic links.
+        interpreter: As for `base_steps`.
+
+    Returns:
+        The plan, as JSON data: ``steps`` for the file system, and what else init and worker apply.
+
+    Raises:
+        InvalidInputError: The workspace cannot be one.
+    """
+    interpreter = tuple(interpreter)
+    check_workspace(workspace)
+    everything = "/" in policy.filesystem.read
+    resources = policy.resources
+    return {
+        "uid": facts.uid,
+        "gid": facts.gid,
+        "everything": everything,
+        "steps": [
+            *_own(facts, policy, interpreter, everything),
+            *_mounts(policy, facts, workspace, interpreter),
+            *_proc(resources),
+        ],
+        "limits": {
+            "NOFILE": resources.open_files,
+            "FSIZE": resources.file_size,
+            "DATA": resources.memory,
+            "NPROC": resources.processes,
+            "CORE": 0,
+            "MEMLOCK": 8 * 1024 * 1024,
+            "MSGQUEUE": 1024 * 1024,
+        },
+        "seccomp": base64.b64encode(seccomp.program(facts.machine, unix_sockets=policy.unix_sockets or not everything)).decode(
+            "ascii"
+        ),
+        "egress": bool(policy.network.allow),
+    }
+
+
+def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything: bool) -> list[Step]:
+    """Return the steps for what every session has, and shares with none."""
+    size = policy.resources.tmp
+    steps: list[Step] = []
+    if everything:
+        # Sockets of the host's services lie here; a read-only mount does not keep anybody from connecting.
+        steps += [["tmpfs", "/run", 64 * 1024, 0o755], ["graft", "/dev"]]
+    else:
+        steps += [["graft", place] for place in grafts(base_steps(facts, interpreter))]
+        steps += [["link", path, target] for path, target in facts.system if target is not None]
+    return [
+        *steps,
+        ["tmpfs", "/tmp", size, 0o1777],  # the session's own
+        ["tmpfs", HOME, size, 0o755],
+        ["tmpfs", "/dev/shm", size, 0o1777],  # likewise
+        ["devpts", "/dev/pts"],
+        ["proc", "/proc"],
+    ]
+
+
+def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> list[Step]:
+    """Return the steps for what the policy names: parents before what lies in them, and so below it."""
+    mounts: dict[str, list[Step]] = {}
+
+    def add(path: str, step: Step) -> None:
+        mounts.setdefault(path, []).append(step)
+
+    for path in _resolve(policy.filesystem.read, workspace, facts):
+        if path != "/":
+            add(path, ["bind", path, path, "ro"])
+    for path in _resolve(policy.filesystem.write, workspace, facts):
+        add(path, ["bind", path, path, "rw"])
+        for name in policy.filesystem.deny_write:
+            if not name.startswith(("/", "~")):
+                add(os.path.join(path, name), ["read_only", os.path.join(path, name)])
+    for path in interpreter:
+        # It wins over the workspace: a project's own virtual environment is not the session's to change.
+        if any(_inside(path, writable) for writable in _resolve(policy.filesystem.write, workspace, facts)):
+            add(path, ["bind", path, path, "ro"])
+    for path in _resolve(policy.filesystem.deny_write, workspace, facts, absolute_only=True):
+        add(path, ["read_only", path])
+    for path in _resolve(policy.filesystem.deny_read, workspace, facts):
+        add(path, ["mask", path])
+    return [step for path in sorted(mounts, key=lambda item: (item.count("/"), item)) for step in mounts[path]]
+
+
+def _proc(resources: Resources) -> list[Step]:
+    return [
+        # Before /proc/sys is sealed. Since Linux 6.14 each pid namespace has its own; it holds root, too, whom RLIMIT_NPROC
+        # does not.
+        ["sysctl", "kernel/pid_max", str(max(resources.processes, 301))],
+        *(["mask", path] for path in _PROC_MASKED),
+        *(["read_only", path] for path in _PROC_READ_ONLY),
+    ]
+
+
+_DEVICE_LINKS = (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2"))
+
+
+def _files() -> list[tuple[str, str]]:
+    return [
+        ("/etc/passwd", f"user:x:{USER}:{USER}::{HOME}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"),
+        ("/etc/group", f"user:x:{USER}:\nnogroup:x:65534:\n"),
+        ("/etc/hosts", f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"),
+        ("/etc/hostname", f"{HOSTNAME}\n"),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
+        ("/etc/resolv.conf", ""),
+    ]
+
+
+def _resolve(patterns: Iterable[str], workspace: str, facts: Facts, *, absolute_only: bool = False) -> list[str]:
+    """Return absolute paths; ``absolute_only`` leaves out those that are relative to writable directories."""
+    paths = []
+    for pattern in patterns:
+        if pattern.startswith("~"):
+            path = facts.home + pattern[1:]
+        elif pattern.startswith("/"):
+            path = pattern
+        elif absolute_only:
+            continue
+        else:
+            path = os.path.join(workspace, pattern)
+        paths.append(os.path.normpath(path))
+    return paths
+
+
+def _inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")

@@ -1,0 +1,304 @@
+"""What is asked of a sandbox: plain, frozen data that a person can read, narrow and compare.
+
+A policy is read from the JSON of sandbox-runtime (``network``, ``filesystem``, …) with the same meaning, plus our own keys
+(``resources``). What a machine will enforce of it is a plan, and somebody else's business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from cellblock.errors import InvalidInputError
+
+MIB = 1024 * 1024
+
+# Read-only, or kept from being made, at the top of every writable directory: each of these can make a program on the host
+# run what it says, long after the session.
+PROTECTED = (
+    ".git/config",
+    ".git/hooks",
+    ".gitconfig",
+    ".gitmodules",
+    ".vscode",
+    ".idea",
+    ".claude",
+    ".mcp.json",
+    ".bashrc",
+    ".bash_profile",
+    ".bash_login",
+    ".profile",
+    ".zshrc",
+    ".zprofile",
+    ".zshenv",
+    ".ripgreprc",
+)
+
+# Not readable at the top of the workspace. Beside ``.env`` these are there for whoever makes a home directory one.
+SECRET = (".env", ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure", ".config/gcloud", ".pypirc", ".npmrc")
+
+
+@dataclass(frozen=True, slots=True)
+class Filesystem:
+    """What of the file system a session sees. Relative paths are relative to the workspace, ``~`` is the user's home.
+
+    Attributes:
+        read: What can be read, besides the system, the interpreter and the workspace. ``/`` is everything.
+        write: What can be written. ``.`` is the workspace.
+        deny_read: What is masked, whatever the other two say.
+        deny_write: What is read-only, whatever `write` says.
+    """
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = (".",)
+    deny_read: tuple[str, ...] = SECRET
+    deny_write: tuple[str, ...] = PROTECTED
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What of the network a session reaches, through a proxy that the host serves.
+
+    Attributes:
+        allow: Patterns ``host[:port]``, where a host may begin with ``*.``. None of them: there is no network.
+        deny: Patterns that win over `allow`.
+    """
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """How much a session may use.
+
+    Attributes:
+        memory: Bytes of memory, all processes together.
+        processes: Number of processes and threads.
+        open_files: Number of open files of each process.
+        tmp: Bytes in each of /tmp, /dev/shm and the home directory.
+        file_size: Bytes of one file.
+        cpu: Share of one processor's time, as a weight from 1 to 100, where other sessions compete.
+    """
+
+    memory: int = 4096 * MIB
+    processes: int = 512
+    open_files: int = 4096
+    tmp: int = 512 * MIB
+    file_size: int = 8192 * MIB
+    cpu: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a session may see, change, reach and use.
+
+    Attributes:
+        filesystem: What it sees and changes.
+        network: What it reaches.
+        resources: What it uses.
+        unix_sockets: Whether sockets in the file system can be connected to, where all of it is readable.
+    """
+
+    filesystem: Filesystem = field(default_factory=Filesystem)
+    network: Network = field(default_factory=Network)
+    resources: Resources = field(default_factory=Resources)
+    unix_sockets: bool = False
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a policy from a JSON file.
+
+        Args:
+            path: The file: sandbox-runtime's settings, plus ``resources``.
+
+        Raises:
+            InvalidInputError: It cannot be read, is no JSON, or says something that is not understood.
+        """
+        try:
+            data = json.loads(Path(path).expanduser().read_text("utf-8"))
+        except OSError as error:
+            raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise InvalidInputError(f"the sandbox configuration {path} is no JSON: {error}") from error
+        return cls.parse(data, str(path))
+
+    @classmethod
+    def parse(cls, data: object, source: str = "the sandbox configuration") -> Self:
+        """Make a policy of sandbox-runtime's settings, plus ``resources``.
+
+        There reading is allowed everywhere but in ``denyRead``, and writing nowhere but in ``allowWrite``.
+
+        Args:
+            data: The parsed JSON.
+            source: What to call it in errors.
+
+        Raises:
+            InvalidInputError: A key is unknown, or a value is of the wrong kind; the message names it.
+        """
+        top = _Section(source, "", data, _TOP)
+        files = _Section(source, "filesystem.", top.get("filesystem", {}), _FILES)
+        network = _Section(source, "network.", top.get("network", {}), _NETWORK)
+        resources = _Section(source, "resources.", top.get("resources", {}), _RESOURCES)
+        fields = {_RESOURCES[key]: resources.integer(key) for key in _RESOURCES if key in resources.data}
+        return cls(
+            Filesystem(
+                # What is allowed again inside of something denied comes down to the same list of exceptions.
+                read=("/", *files.texts("allowRead")),
+                write=files.texts("allowWrite"),
+                deny_read=(*files.texts("denyRead"), *SECRET[:1]),
+                deny_write=(*files.texts("denyWrite"), *PROTECTED),
+            ),
+            Network(network.texts("allowedDomains"), network.texts("deniedDomains")),
+            Resources(**fields),
+            unix_sockets=network.boolean("allowAllUnixSockets"),
+        ).checked()
+
+    def checked(self) -> Self:
+        """Return the policy, if its limits are possible.
+
+        Raises:
+            InvalidInputError: One is not.
+        """
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self.resources, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise InvalidInputError(f"resources.{name} must be an integer from {least} to {most}, not {value!r}")
+        return self
+
+    def narrow(self, other: Policy) -> Policy:
+        """Return a policy that allows what both allow.
+
+        Args:
+            other: What is wanted for one session.
+
+        Raises:
+            InvalidInputError: It would allow more than this one does; the message names what.
+        """
+        for name, ours, theirs in (
+            ("filesystem.read", self.filesystem.read, other.filesystem.read),
+            ("filesystem.write", self.filesystem.write, other.filesystem.write),
+            ("network.allow", self.network.allow, other.network.allow),
+        ):
+            if more := [item for item in theirs if not _covered(item, ours, paths=not name.startswith("network"))]:
+                raise InvalidInputError(f"{name}: {more[0]!r} is not allowed by the host's policy, which can only be narrowed")
+        if other.unix_sockets and not self.unix_sockets:
+            raise InvalidInputError("unix_sockets is not allowed by the host's policy, which can only be narrowed")
+        limits = {}
+        for item in dataclasses.fields(Resources):
+            limits[item.name] = min(getattr(self.resources, item.name), getattr(other.resources, item.name))
+        return Policy(
+            Filesystem(
+                other.filesystem.read,
+                other.filesystem.write,
+                _union(self.filesystem.deny_read, other.filesystem.deny_read),
+                _union(self.filesystem.deny_write, other.filesystem.deny_write),
+            ),
+            Network(other.network.allow, _union(self.network.deny, other.network.deny)),
+            Resources(**limits),
+            other.unix_sockets,
+        )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the policy that `to_dict` described."""
+        return cls(
+            Filesystem(**{name: tuple(value) for name, value in data["filesystem"].items()}),
+            Network(**{name: tuple(value) for name, value in data["network"].items()}),
+            Resources(**data["resources"]),
+            data["unix_sockets"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as plain JSON data."""
+        return dataclasses.asdict(self)
+
+
+_TOP = {
+    "filesystem": "filesystem",
+    "network": "network",
+    "resources": "resources",
+    # They say how sandbox-runtime does its work, and nothing about what is allowed: accepted, without meaning here.
+    "enableWeakerNestedSandbox": "",
+    "allowPty": "",
+    "ripgrep": "",
+    "mandatoryDenySearchDepth": "",
+    "$schema": "",
+}
+_FILES = dict.fromkeys(("denyRead", "allowRead", "allowWrite", "denyWrite"), "")
+_NETWORK = dict.fromkeys(("allowedDomains", "deniedDomains", "allowLocalBinding", "allowAllUnixSockets"), "")
+_RESOURCES = {
+    "memory": "memory",
+    "processes": "processes",
+    "openFiles": "open_files",
+    "tmp": "tmp",
+    "fileSize": "file_size",
+    "cpu": "cpu",
+}
+_BOUNDS = {
+    "memory": (64 * MIB, 2**50),
+    "processes": (8, 30000),
+    "open_files": (64, 2**20),
+    "tmp": (MIB, 2**50),
+    "file_size": (MIB, 2**60),
+    "cpu": (1, 100),
+}
+
+
+class _Section:
+    """One object of the JSON, with the keys that may be in it."""
+
+    def __init__(self, source: str, prefix: str, data: object, known: Mapping[str, str]) -> None:
+        self._where = f"{source}: {prefix}"
+        if not isinstance(data, dict):
+            raise InvalidInputError(f"{self._where.rstrip('.')} must be an object, not {type(data).__name__}")
+        self.data = data
+        for key in data:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+                raise InvalidInputError(f"{self._where}{key} is no key that is understood here{hint}")
+
+    def get(self, key: str, default: object) -> object:
+        return self.data.get(key, default)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.data.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise InvalidInputError(f"{self._where}{key} must be a list of strings, not {value!r}")
+        return tuple(value)
+
+    def boolean(self, key: str) -> bool:
+        value = self.data.get(key, False)
+        if not isinstance(value, bool):
+            raise InvalidInputError(f"{self._where}{key} must be true or false, not {value!r}")
+        return value
+
+    def integer(self, key: str) -> int:
+        value = self.data.get(key)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidInputError(f"{self._where}{key} must be an integer, not {value!r}")
+        return value
+
+
+def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))
+
+
+def _covered(item: str, allowed: Iterable[str], *, paths: bool) -> bool:
+    for pattern in allowed:
+        if item == pattern:
+            return True
+        if paths and (pattern in ("/", ".") and not item.startswith(("..", "~")) and (pattern == "/" or item[0] != "/")):
+            return True
+        if paths and item.startswith(f"{pattern.rstrip('/')}/") and ".." not in item.split("/"):
+            return True
+        if not paths and pattern.startswith("*.") and item.endswith(pattern[1:]) and "*" not in item:
+            return True
+    return False

@@ -1,0 +1,336 @@
+"""Which system calls a worker may make: the policy as data, and the BPF program that enforces it.
+
+An allow-list, close to the one that container runtimes share (the Open Container Initiative's default), less what a data
+science kernel does not need and exploits do. What is not listed does not exist (ENOSYS): the C library then falls back to
+something older. What is known to be dangerous is refused (EPERM), so that the code gets an honest answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cellblock.sandbox.syscalls import AARCH64, X86_64
+
+ALLOWED: tuple[tuple[str, str], ...] = (
+    (
+        "files: all below is checked by the mounts",
+        "access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64 fallocate fchdir "
+        "fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate "
+        "futimesat getcwd getdents getdents64 getxattr lchown lgetxattr link linkat listxattr llistxattr lremovexattr lseek "
+        "lsetxattr lstat newfstatat pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv "
+        "removexattr rename renameat renameat2 rmdir setxattr stat statfs statx symlink symlinkat sync sync_file_range syncfs "
+        "truncate umask unlink unlinkat utime utimensat utimes write writev cachestat getxattrat setxattrat listxattrat "
+        "removexattrat inotify_add_watch inotify_init inotify_init1 inotify_rm_watch fstatat64",
+    ),
+    (
+        "memory of its own",
+        "brk madvise mincore mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap mseal map_shadow_stack "
+        "memfd_create membarrier pkey_alloc pkey_free pkey_mprotect get_mempolicy remap_file_pages",
+    ),
+    (
+        "processes and threads, within the namespace",
+        "execve execveat exit exit_group fork vfork wait4 waitid kill tkill tgkill rt_sigaction rt_sigpending rt_sigprocmask "
+        "rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sigaltstack restart_syscall pause "
+        "pidfd_open pidfd_send_signal set_tid_address set_robust_list get_robust_list rseq arch_prctl set_thread_area "
+        "get_thread_area getpid getppid gettid getpgid getpgrp getsid setpgid setsid getpriority setpriority ioprio_get "
+        "ioprio_set sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam "
+        "sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield "
+        "getcpu getrlimit setrlimit prlimit64 getrusage times capget capset signalfd signalfd4",
+    ),
+    (
+        "identity: the user namespace has one user, so that there is nothing to become",
+        "getuid geteuid getgid getegid getresuid getresgid getgroups setuid setgid setreuid setregid setresuid setresgid "
+        "setfsuid setfsgid setgroups",
+    ),
+    (
+        "time",
+        "alarm clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep setitimer time timer_create "
+        "timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime",
+    ),
+    (
+        "waiting, pipes, locks and queues",
+        "epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 futex futex_requeue "
+        "futex_wait futex_waitv futex_wake io_cancel io_destroy io_getevents io_setup io_submit io_pgetevents mq_getsetattr "
+        "mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 "
+        "select semctl semget semop semtimedop shmat shmctl shmdt shmget",
+    ),
+    (
+        "sockets that `socket` let through",
+        "accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg recvmsg sendmmsg sendmsg sendto "
+        "shutdown",
+    ),
+    ("facts about the machine", "getrandom sysinfo uname"),
+    ("less than is allowed already", "landlock_create_ruleset landlock_add_rule landlock_restrict_self"),
+)
+"""Reason and names. Whatever is neither here nor in another table gives ENOSYS."""
+
+REFUSED: tuple[tuple[str, str], ...] = (
+    ("namespaces: each is a way to more capabilities", "unshare setns"),
+    (
+        "mounts: the view of the file system is the sandbox",
+        "mount umount2 mount_setattr move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick pivot_root chroot "
+        "statmount listmount",
+    ),
+    ("file handles: they open what no path leads to", "open_by_handle_at name_to_handle_at"),
+    (
+        "other processes' memory and descriptors",
+        "ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp pidfd_getfd",
+    ),
+    ("keys: not divided by namespaces", "keyctl add_key request_key"),
+    ("exploit primitives", "bpf perf_event_open userfaultfd modify_ldt iopl ioperm vm86 vm86old"),
+    (
+        "page cache: read-only mounts share the host's, and these have written to it before (2022 to 2026)",
+        "splice tee vmsplice",
+    ),
+    ("filters: nothing may stand between us and the kernel", "seccomp"),
+    (
+        "placement of memory: a history of bugs, and no use here",
+        "mbind set_mempolicy set_mempolicy_home_node move_pages migrate_pages",
+    ),
+    (
+        "the machine's own affairs",
+        "acct adjtimex clock_adjtime clock_settime create_module delete_module fanotify_init fanotify_mark finit_module "
+        "get_kernel_syms init_module kexec_file_load kexec_load lookup_dcookie nfsservctl query_module quotactl quotactl_fd "
+        "reboot setdomainname sethostname settimeofday stime swapoff swapon sysfs syslog uselib ustat vhangup _sysctl",
+    ),
+)
+"""Reason and names of what gives EPERM. The rest of what is dangerous is absent: clone3 (its flags lie behind a pointer),
+openat2 (likewise), io_uring (walks past the rules for sockets), sendfile (as splice): for all of these libraries fall back."""
+
+CLONE_NEW = 0x7E020000
+_SETID = 0o6000
+_O_CREAT, _O_TMPFILE = 0o100, 0o20000000
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
+
+
+class Test(NamedTuple):
+    """One comparison of the low 32 bits of an argument: ``argument & mask == value``."""
+
+    argument: int
+    mask: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """A system call that depends on its arguments.
+
+    Attributes:
+        names: The calls.
+        reason: Why.
+        cases: What decides, in order: all of these tests hold, then this outcome.
+        otherwise: The outcome where no case holds.
+    """
+
+    names: str
+    reason: str
+    cases: tuple[tuple[tuple[Test, ...], int], ...]
+    otherwise: int
+
+
+ALLOW = 0x7FFF0000
+KILL = 0x80000000
+
+
+def error(number: int) -> int:
+    """Return the outcome that makes a call fail with this errno."""
+    return 0x00050000 | number
+
+
+_PERM = error(errno.EPERM)
+_ANY = 0xFFFFFFFF
+
+
+def _same(argument: int, value: int) -> Test:
+    return Test(argument, _ANY, value)
+
+
+def _has(argument: int, bits: int) -> tuple[tuple[Test, ...], ...]:
+    """Return the cases in which an argument has any one of some bits."""
+    return tuple((Test(argument, 1 << bit, 1 << bit),) for bit in range(32) if bits >> bit & 1)
+
+
+def _deny(cases: tuple[tuple[Test, ...], ...]) -> tuple[tuple[tuple[Test, ...], int], ...]:
+    return tuple((tests, _PERM) for tests in cases)
+
+
+def _mode(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
+    return _deny(_has(argument, _SETID))
+
+
+def _node(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
+    devices = tuple((Test(argument, 0o170000, kind),) for kind in (0o020000, 0o060000))
+    return _deny((*devices, *_has(argument, _SETID)))
+
+
+def _creating(flags: int, mode: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
+    return _deny(
+        tuple((Test(flags, creating, creating), *tests) for creating in (_O_CREAT, _O_TMPFILE) for tests in _has(mode, _SETID))
+    )
+
+
+def _internet(family: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
+    return tuple(
+        ((_same(0, family), Test(1, 0xF, kind), _same(2, protocol)), ALLOW)
+        for kind, protocol in ((1, 0), (1, 6), (2, 0), (2, 17))
+    )
+
+
+def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
+    """Return the calls that depend on their arguments.
+
+    Args:
+        unix_sockets: Whether sockets of the AF_UNIX family may be made, other than in pairs.
+    """
+    unix = (((_same(0, _AF_UNIX),), ALLOW),) if unix_sockets else (((_same(0, _AF_UNIX),), _PERM),)
+    unsupported = error(errno.EAFNOSUPPORT)
+    return (
+        Conditional("clone", "threads and forks, but no new namespace", _deny(_has(0, CLONE_NEW)), ALLOW),
+        Conditional(
+            "socket", "TCP, UDP and local: others are where kernels break", (*unix, *_internet(2), *_internet(10)), unsupported
+        ),
+        Conditional("socketpair", "local only", (((_same(0, _AF_UNIX),), ALLOW),), unsupported),
+        Conditional(
+            "setsockopt",
+            "no protocol layered on TCP, no repair mode, no filters",
+            _deny(
+                tuple(
+                    (_same(1, level), _same(2, option))
+                    for level, option in ((6, 31), (6, 19), (17, 100), (1, 26), (1, 50), (1, 51), (1, 52))
+                )
+            ),
+            ALLOW,
+        ),
+        Conditional(
+            "ioctl",
+            "no typing into a terminal; the low half only, as that is all that the kernel looks at (CVE-2019-10063)",
+            _deny(tuple((_same(1, command),) for command in (0x5412, 0x541C, 0x5423))),
+            ALLOW,
+        ),
+        Conditional(
+            "prctl",
+            "no filters, tracers, memory maps, core scheduling or dispatch of one's own",
+            _deny(tuple((_same(0, option),) for option in (22, 0x59616D61, 35, 62, 59))),
+            ALLOW,
+        ),
+        Conditional("chmod fchmod mkdir creat", "set-id files would land in the host's workspace", _mode(1), ALLOW),
+        Conditional("fchmodat fchmodat2 mkdirat", "likewise", _mode(2), ALLOW),
+        Conditional("open", "likewise", _creating(1, 2), ALLOW),
+        Conditional("openat", "likewise", _creating(2, 3), ALLOW),
+        Conditional("mknod", "likewise, and devices", _node(1), ALLOW),
+        Conditional("mknodat", "likewise, and devices", _node(2), ALLOW),
+        Conditional(
+            "personality",
+            "Linux as it is, without address randomization at most",
+            tuple(((_same(0, value),), ALLOW) for value in (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)),
+            _PERM,
+        ),
+    )
+
+
+_ARCHITECTURES = {"x86_64": (0xC000003E, X86_64), "aarch64": (0xC00000B7, AARCH64)}
+_X32 = 0x40000000
+
+# Classic BPF: load a word, compare, jump, return.
+_LOAD, _AND, _JEQ, _JGE, _JA, _RET = 0x20, 0x54, 0x15, 0x35, 0x05, 0x06
+
+
+def supported(machine: str) -> bool:
+    """Whether there is a table for this machine's architecture, as `platform.machine` names it."""
+    return machine in _ARCHITECTURES
+
+
+@functools.cache
+def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = frozenset()) -> bytes:
+    """Return the BPF program, ready for ``prctl(PR_SET_SECCOMP)``.
+
+    Args:
+        machine: The architecture, as `platform.machine` names it.
+        unix_sockets: Whether local sockets may be made, other than in pairs.
+        without: Names of calls to allow after all, for tests that show what each rule stops.
+    """
+    number, table = _ARCHITECTURES[machine]
+    outcomes: dict[int, int | Conditional] = {}
+    for _reason, names in ALLOWED:
+        outcomes |= {table[name]: ALLOW for name in names.split() if name in table}
+    for _reason, names in REFUSED:
+        outcomes |= {table[name]: _PERM for name in names.split() if name in table}
+    for rule in conditionals(unix_sockets):
+        outcomes |= {table[name]: rule for name in rule.names.split() if name in table}
+    outcomes |= {table[name]: ALLOW for name in without if name in table}
+    code = _Assembler()
+    code.add(_LOAD, 4)
+    code.add(_JEQ, number, 1, 0)
+    code.add(_RET, KILL)
+    code.add(_LOAD, 0)
+    if machine == "x86_64":
+        code.add(_JGE, _X32, 0, 1)
+        code.add(_RET, KILL)
+    _search(code, _ranges(outcomes))
+    return code.bytes()
+
+
+def _ranges(outcomes: dict[int, int | Conditional]) -> list[tuple[int, int | Conditional]]:
+    """Return where each run of equal outcomes starts, from number 0 upwards."""
+    ranges: list[tuple[int, int | Conditional]] = []
+    absent = error(errno.ENOSYS)
+    for number in range(max(outcomes) + 2):
+        outcome = outcomes.get(number, absent)
+        if not ranges or ranges[-1][1] != outcome:
+            ranges.append((number, outcome))
+    return ranges
+
+
+class _Assembler:
+    """Instructions in order; jumps forward are filled in when their targets are known."""
+
+    def __init__(self) -> None:
+        self._code: list[tuple[int, int, int, int]] = []
+
+    def add(self, operation: int, value: int, true: int = 0, false: int = 0) -> int:
+        self._code.append((operation, true, false, value))
+        return len(self._code) - 1
+
+    def land(self, jump: int) -> None:
+        """Let an unconditional jump made before go to what comes next."""
+        operation, true, false, _ = self._code[jump]
+        self._code[jump] = (operation, true, false, len(self._code) - jump - 1)
+
+    def bytes(self) -> bytes:
+        return b"".join(struct.pack("=HBBI", *instruction) for instruction in self._code)
+
+
+def _search(code: _Assembler, ranges: list[tuple[int, int | Conditional]]) -> None:
+    """Find the outcome of the number that is loaded, in a dozen comparisons instead of hundreds."""
+    if len(ranges) == 1:
+        outcome = ranges[0][1]
+        if isinstance(outcome, Conditional):
+            _decide(code, outcome)
+        else:
+            code.add(_RET, outcome)
+        return
+    middle = len(ranges) // 2
+    code.add(_JGE, ranges[middle][0], 0, 1)
+    right = code.add(_JA, 0)
+    _search(code, ranges[:middle])
+    code.land(right)
+    _search(code, ranges[middle:])
+
+
+def _decide(code: _Assembler, rule: Conditional) -> None:
+    for tests, outcome in rule.cases:
+        failed = []
+        for test in tests:
+            code.add(_LOAD, 16 + 8 * test.argument)
+            if test.mask != _ANY:
+                code.add(_AND, test.mask)
+            code.add(_JEQ, test.value, 1, 0)
+            failed.append(code.add(_JA, 0))
+        code.add(_RET, outcome)
+        for jump in failed:
+            code.land(jump)
+    code.add(_RET, rule.otherwise)
