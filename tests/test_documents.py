@@ -1,0 +1,85 @@
+"""The documents are true: their Python runs and prints what they show, and their links lead somewhere.
+
+A ``python`` block that is followed by a ``text`` block prints exactly that. The blocks of one document share their names, as
+in ``python -m asyncio``; a block that calls `asyncio.run` is a program of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock.host import shared
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+_BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n^```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.fixture
+async def own_shared_host(nothing_left_behind: None) -> AsyncIterator[None]:
+    """The host that the executors of a document share; it would stay warm for the next ones otherwise."""
+    host = await shared.acquire()
+    yield
+    shared.release(host)
+    await host.close()
+
+
+def blocks(document: Path) -> Iterator[tuple[int, str, str | None]]:
+    """Yield the Python blocks of a document: line, code, and what it is shown to print."""
+    text = document.read_text()
+    for match in _BLOCK.finditer(text):
+        yield text[: match.start()].count("\n") + 2, match[1], match[2]
+
+
+def name(document: Path) -> str:
+    """A document's path, as people write it."""
+    return str(document.relative_to(ROOT))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if any(blocks(path))], ids=name)
+async def test_the_python_of_a_document_prints_what_it_shows(
+    own_shared_host: None, document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "document"}
+    for line, code, shown in blocks(document):
+        printed = await (_program(code) if "asyncio.run(" in code else _in_turn(code, names, f"{name(document)}:{line}"))
+        if shown is not None:
+            assert printed == shown, f"{name(document)}, line {line}"
+
+
+async def _program(code: str) -> str:
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+async def _in_turn(code: str, names: dict[str, Any], place: str) -> str:
+    compiled = compile(code, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        running = eval(compiled, names)
+        if inspect.iscoroutine(running):
+            await running
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
+    targets = [target.partition("#")[0] for target in _LINK.findall(document.read_text()) if "://" not in target]
+    assert [target for target in targets if target and not (document.parent / target).exists()] == []
