@@ -9,9 +9,11 @@ could not do its part, or was asked for something it cannot do::
     ├── UnsupportedError          this machine or this version cannot do what was asked
     ├── LaunchError               no kernel could be started
     │   ├── InterpreterError      the interpreter is missing, too old, or has no IPython
-    │   └── PreloadError          a module to preload failed to import
+    │   ├── PreloadError          a module to preload failed to import
+    │   └── SandboxError          the sandbox cannot be enforced, and so nothing was started
     ├── KernelDiedError           the kernel died while it was asked something that is no cell
     ├── ProtocolError             the other end of a wire broke the protocol
+    ├── FilesError                `session.files` could not do what was asked with a file, folder or archive
     ├── CodeExecutionError        `CodeExecutor` only: the code failed; ``result`` has all the rest
     └── ExecutionTimeoutError     `CodeExecutor` only: the code was stopped at its deadline  (also a TimeoutError)
 """
@@ -52,12 +54,31 @@ class PreloadError(LaunchError):
     """A module that was to be preloaded failed to import."""
 
 
+class SandboxError(LaunchError):
+    """The sandbox cannot be enforced here. Nothing was started; the message says what is missing, and the ways out."""
+
+
 class KernelDiedError(CellblockError):
     """The kernel died while it was asked something that has no result of its own, such as a completion."""
 
 
 class ProtocolError(CellblockError):
     """The other end of a wire sent what the protocol does not allow (see docs/wire.md)."""
+
+
+class FilesError(CellblockError):
+    """A file, folder or archive could not be handled; the message says which, why, and what to do.
+
+    Attributes:
+        path: The path it is about: relative to the workspace, or one on the caller's disk; None for an archive as a whole.
+        errno: The system's error number where there is one (`errno.ENOENT`: missing, `errno.ELOOP`: a link,
+            `errno.EFBIG`: over a limit), else None.
+    """
+
+    def __init__(self, message: str, *, path: str | None = None, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.errno = errno
 
 
 class CodeExecutionError(CellblockError):

@@ -1,0 +1,295 @@
+"""The beneath-only walk: from an open directory to something below it, and never anywhere else.
+
+The code in a session writes to its workspace while the host works there, so no check of a *path* means anything: what
+it named may be a link to the host's files a microsecond later. What is checked here is therefore always what is open.
+Two walks do that, and the same tests hold for both:
+
+- `openat2_walk` lets the kernel resolve the whole path and refuse links and ways out;
+- `stepwise_walk` opens one component after the other with ``O_NOFOLLOW``, for kernels (and seccomp filters) without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from cellblock.host.files.failures import over, telling
+from cellblock.host.files.info import FileLimits, Parts
+
+Walk = Callable[[int, Parts, int], int]
+"""Opens what lies at some path below an open directory: (directory, path, flags) to a new descriptor."""
+
+_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
+# O_PATH needs no permission to read the folder, and opens nothing for real. macOS has none.
+ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | _SAFE
+LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | _SAFE
+# O_NONBLOCK: neither a FIFO nor a file under a lease may keep us waiting in open().
+READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _SAFE
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOCTTY | _SAFE
+
+_SYS_OPENAT2 = 437  # the same on every architecture that Python 3.11 is packaged for
+_NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
+_PATH_ROOM = 4000
+"""Bytes of a path that one system call takes (PATH_MAX, less some air)."""
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _openat2(directory: int, path: bytes, flags: int) -> int:
+    if b"\0" in path:
+        raise ValueError("embedded null byte")  # C would end the path there, and open something else
+    # Without O_NOFOLLOW, under which a link at the end is no link that was refused, but "no directory".
+    how = _OpenHow(flags & ~os.O_NOFOLLOW, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)
+    fd = int(_libc().syscall(_SYS_OPENAT2, directory, path, ctypes.byref(how), ctypes.sizeof(how)))
+    if fd < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), os.fsdecode(path))
+    return fd
+
+
+def openat2_walk(directory: int, parts: Parts, flags: int) -> int:
+    """Open what lies below a directory by ``openat2``: as many components per call as a path may have bytes."""
+    names = [os.fsencode(name) for name in parts]
+    here = directory
+    try:
+        while True:
+            count, room = 0, _PATH_ROOM
+            while count < len(names) and (count == 0 or len(names[count]) < room):
+                room -= len(names[count]) + 1
+                count += 1
+            path, names = b"/".join(names[:count]) or b".", names[count:]
+            if not names:
+                return _openat2(here, path, flags)
+            here, above = _openat2(here, path, ENTER), here
+            if above != directory:
+                os.close(above)
+    finally:
+        if here != directory:
+            os.close(here)
+
+
+def stepwise_walk(directory: int, parts: Parts, flags: int) -> int:
+    """Open what lies below a directory one component at a time, none of which may be a link."""
+    if not parts:
+        return os.open(".", flags, dir_fd=directory)
+    here = directory
+    try:
+        for name in parts[:-1]:
+            here, above = _step(here, name, ENTER), here
+            if above != directory:
+                os.close(above)
+        return _step(here, parts[-1], flags)
+    finally:
+        if here != directory:
+            os.close(here)
+
+
+def _step(directory: int, name: str, flags: int) -> int:
+    try:
+        return os.open(name, flags, dir_fd=directory)
+    except NotADirectoryError:
+        # With O_DIRECTORY a link is "no directory". Nothing was opened; this only finds the better word for it.
+        if stat.S_ISLNK(os.lstat(name, dir_fd=directory).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
+        raise
+
+
+@functools.cache
+def best_walk() -> Walk:
+    """Return ``openat2`` where this kernel has it and lets us use it, else the walk in steps."""
+    if not sys.platform.startswith("linux"):
+        return stepwise_walk
+    root = os.open("/", ENTER)
+    try:
+        os.close(_openat2(root, b".", ENTER))
+    except OSError:
+        return stepwise_walk  # ENOSYS before Linux 5.6, EPERM under the seccomp filters of older container engines
+    else:
+        return openat2_walk
+    finally:
+        os.close(root)
+
+
+@contextmanager
+def held(fd: int) -> Iterator[int]:
+    """Close a descriptor when the context is left."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class Tree:
+    """An open directory, and what is beneath it. Paths are `Parts`; nothing here follows a link.
+
+    The errors of its methods are the system's own (`OSError`), except where a limit is met.
+    """
+
+    def __init__(self, fd: int, walk: Walk, label: str = "") -> None:
+        self.fd = fd
+        self.walk = walk
+        self.label = label
+
+    @classmethod
+    def at(cls, path: str, walk: Walk | None = None, label: str = "") -> Self:
+        """Open a directory by a path that the *trusted* side has chosen; links in it are followed.
+
+        Args:
+            path: The directory.
+            walk: The walk to take; the best one that there is by default.
+            label: What messages put before the paths in it.
+        """
+        return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), walk or best_walk(), label)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    def name(self, parts: Parts) -> str:
+        """Return what messages call something beneath."""
+        return os.path.join(self.label, *parts) or "."
+
+    def open(self, parts: Parts, flags: int) -> int:
+        """Open something beneath."""
+        return self.walk(self.fd, parts, flags)
+
+    def subtree(self, parts: Parts, flags: int = ENTER) -> Tree:
+        """Open a folder beneath as a tree of its own."""
+        return Tree(self.open(parts, flags), self.walk, os.path.join(self.label, *parts))
+
+    @contextmanager
+    def parent(self, parts: Parts) -> Iterator[int]:
+        """Open the folder that something lies in, for as long as the context lasts."""
+        with held(self.open(parts[:-1], ENTER)) as fd:
+            yield fd
+
+    def lstat(self, parts: Parts) -> os.stat_result:
+        """Return what something is, without opening it."""
+        if not parts:
+            return os.fstat(self.fd)
+        with self.parent(parts) as fd:
+            return os.lstat(parts[-1], dir_fd=fd)
+
+    def open_file(self, parts: Parts) -> tuple[int, os.stat_result]:
+        """Open a regular file for reading; return its descriptor and what it is.
+
+        Raises:
+            OSError: ``ELOOP`` for a link, ``EISDIR`` for a folder, ``ENXIO`` for a FIFO, socket or device.
+        """
+        with self.parent(parts) as directory:
+            name = parts[-1] if parts else "."
+            # Looked at first, because opening some devices does something. Should it be swapped for another thing
+            # before the next line, then O_NOFOLLOW and O_NONBLOCK hold, and what was opened is looked at once more.
+            check_regular(os.lstat(name, dir_fd=directory))
+            fd = self.walk(directory, (name,), READ)
+        try:
+            info = os.fstat(fd)
+            check_regular(info)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, info
+
+    def make_directories(self, parts: Parts) -> int:
+        """Make a folder, and those above it, where they are missing; return it opened for entering."""
+        try:
+            return self.open(parts, ENTER)
+        except FileNotFoundError:
+            pass
+        here = self.open((), ENTER)
+        for name in parts:
+            above = here
+            try:
+                try:
+                    os.mkdir(name, dir_fd=above)
+                except FileExistsError:
+                    pass  # whatever it is: the walk opens it only if it is a folder
+                here = self.walk(above, (name,), ENTER)
+            finally:
+                os.close(above)
+        return here
+
+    def scan(
+        self, parts: Parts, limits: FileLimits, verb: str, *, recursive: bool = True
+    ) -> Iterator[tuple[Parts, os.stat_result]]:
+        """Yield everything below a folder with what it is: each folder's entries by name, its folders' after them.
+
+        Each folder is reached from the top again, with one descriptor open at a time: what is moved about meanwhile
+        cannot lead out, and depth costs no descriptors. What vanishes meanwhile is left out.
+
+        Args:
+            parts: The folder.
+            limits: How many entries and how much depth to bear.
+            verb: What this is for, for the error.
+            recursive: Whether to enter the folders in it.
+
+        Yields:
+            Paths relative to the folder, and their status.
+        """
+        count = 0
+        pending: list[Parts] = [()]
+        while pending:
+            below = pending.pop()
+            folders = []
+            for name, info in self._entries(parts + below, below == (), limits, count, verb):
+                count += 1
+                yield (*below, name), info
+                if recursive and stat.S_ISDIR(info.st_mode):
+                    folders.append((*below, name))
+            if folders and len(folders[0]) >= limits.max_depth:
+                what = "its folders lie in each other deeper than that"
+                raise over(verb, self.name(parts), what, "max_depth", limits.max_depth)
+            pending.extend(reversed(folders))
+
+    def _entries(self, parts: Parts, top: bool, limits: FileLimits, count: int, verb: str) -> list[tuple[str, os.stat_result]]:
+        """Return a folder's entries, sorted; an empty list for one that is gone by now, unless it is where we began."""
+        found: list[tuple[str, os.stat_result]] = []
+        try:
+            fd = self.open(parts, LIST)
+        except OSError as error:
+            if not top and error.errno in CHANGED:
+                return found
+            with telling(verb, self.name(parts)):
+                raise
+        with held(fd), os.scandir(fd) as entries:
+            for entry in entries:
+                try:
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
+                except FileNotFoundError:
+                    continue
+                if count + len(found) > limits.max_entries:
+                    raise over(verb, self.name(parts), "there are more entries", "max_entries", limits.max_entries)
+        return sorted(found, key=lambda entry: entry[0])
+
+
+CHANGED = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
+"""What opening something gives when it was swapped for something else since it was seen."""
+
+
+def check_regular(info: os.stat_result) -> None:
+    """Check that something is a regular file.
+
+    Raises:
+        OSError: It is none.
+    """
+    if stat.S_ISREG(info.st_mode):
+        return
+    kinds = {stat.S_IFLNK: errno.ELOOP, stat.S_IFDIR: errno.EISDIR}
+    code = kinds.get(stat.S_IFMT(info.st_mode), errno.ENXIO)
+    raise OSError(code, os.strerror(code))

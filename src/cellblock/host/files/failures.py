@@ -1,0 +1,64 @@
+"""What the system's errors mean here, in words that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cellblock.errors import FilesError
+
+_MEANING = {
+    errno.ENOENT: "it does not exist",
+    errno.ELOOP: "it is a symbolic link, or lies behind one, and links are never followed; use the path it stands for",
+    errno.EXDEV: "it leads out of the folder, or to another file system",
+    errno.ENOTDIR: "it is no folder, or one of the folders above it is none",
+    errno.EISDIR: "it is a folder",
+    errno.ENXIO: "it is a FIFO, a socket or a device; only regular files are read and written",
+    errno.EEXIST: "something is there already",
+    errno.ENOTEMPTY: "the folder is not empty; pass recursive=True to remove all of it",
+    errno.EACCES: "permission denied; change its mode from within the session, or run as its owner",
+    errno.EPERM: "the system does not permit it",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOSPC: "no space is left on the device; nothing was changed: free some, then try again",
+    errno.EDQUOT: "the disk quota is used up; nothing was changed: free some space, then try again",
+    errno.EFBIG: "it is larger than this process may write (see 'ulimit -f'); nothing was changed",
+    errno.ENAMETOOLONG: "the name is too long for the file system",
+    errno.EAGAIN: "the code in the session holds a lease on it; stop that code, then try again",
+    errno.EMFILE: "too many files are open in this process (see 'ulimit -n')",
+    errno.EBUSY: "it is in use, such as by a mount",
+}
+
+
+@contextmanager
+def telling(verb: str, path: str) -> Iterator[None]:
+    """Turn errors of the system into `FilesError`; one that was told of a path further in goes through as it is.
+
+    Args:
+        verb: What is being done, as in ``cannot read``.
+        path: To what. It is shown by its `repr`: a planted name must not forge lines or move a terminal's cursor.
+    """
+    try:
+        yield
+    except OSError as error:
+        code = error.errno or 0
+        meaning = _MEANING.get(code) or (os.strerror(code) if code else str(error))
+        raise FilesError(f"cannot {verb} {path!r}: {meaning}", path=path, errno=error.errno) from error
+
+
+def over(verb: str, path: str, what: str, limit: str, value: int, remedy: str = "") -> FilesError:
+    """Return the error for something that is over a limit.
+
+    Args:
+        verb: What is being done.
+        path: To what.
+        what: What is too large, such as ``it has 12 bytes``.
+        limit: The name of the limit.
+        value: Its value.
+        remedy: What to do; to raise the limit by default.
+    """
+    remedy = remedy or f"give the session FileLimits with a larger {limit}, if that is meant"
+    return FilesError(
+        f"cannot {verb} {path!r}: {what}, over the limit of {value:,} ({limit}); {remedy}", path=path, errno=errno.EFBIG
+    )

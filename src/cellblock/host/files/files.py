@@ -1,0 +1,366 @@
+"""`Files`: what ``session.files`` is."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
+from contextlib import aclosing, nullcontext
+from pathlib import PurePath
+from typing import TypeVar
+
+from cellblock.errors import FilesError, InvalidInputError
+from cellblock.host.files import pack, transfer
+from cellblock.host.files.beneath import Tree, Walk, held
+from cellblock.host.files.failures import over, telling
+from cellblock.host.files.info import MIB, FileInfo, FileLimits, Parts, Skipped, Transfer, describe
+from cellblock.host.files.paths import Workspace, name_of
+from cellblock.host.files.removal import remove_tree
+from cellblock.host.files.staging import Staging, check_replaceable, status
+from cellblock.host.files.steps import Progress, Sink, Work, complete, drain, pour
+
+Y = TypeVar("Y")
+S = TypeVar("S")
+R = TypeVar("R")
+
+READ_BYTES = 64 * MIB
+"""What `Files.read` takes into memory unless it is told otherwise."""
+
+
+class Files:
+    """The files of a session's workspace, for the trusted side.
+
+    Paths are relative to the workspace, or absolute and in it. No operation follows a symbolic link, opens anything but
+    regular files and folders, or blocks the event loop; whatever stops one, a cancellation included, nothing half-done
+    and no temporary file is left.
+
+    Args:
+        root: The workspace. It is opened when it is first needed.
+        limits: What one operation may handle.
+        walk: How to reach what is beneath; the best that this system has by default.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, limits: FileLimits | None = None, walk: Walk | None = None) -> None:
+        self._limits = limits or FileLimits()
+        self._workspace = Workspace(root, self._limits.max_depth, walk)
+
+    # -- single files --------------------------------------------------------------------------------------------------
+
+    async def write(
+        self, path: str | PurePath, data: bytes | str | AsyncIterable[bytes], *, mode: int | None = None
+    ) -> FileInfo:
+        """Write a file, whole or not at all; folders above it are made where they are missing.
+
+        Args:
+            path: The file. One that exists is replaced; its other hard links keep what they had.
+            data: Its content; text is written as UTF-8.
+            mode: Its permission bits; by default those of the file it replaces, or what the umask leaves of 0o666.
+
+        Returns:
+            What was written.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            FilesError: It cannot be written, or is over a limit.
+        """
+        parts = self._workspace.inner(path, "file")
+        if mode is not None and (isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777):
+            raise InvalidInputError(f"mode must be from 0 to 0o777, without set-id and sticky bits, not {mode!r}")
+        if isinstance(data, str):
+            try:
+                data = data.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidInputError(f"the text has a lone surrogate at index {error.start}; pass bytes") from None
+        elif isinstance(data, (bytearray, memoryview)):
+            data = bytes(data)
+        elif not isinstance(data, (bytes, AsyncIterable)):
+            raise InvalidInputError(f"data must be bytes, text or an async iterable of bytes, not {type(data).__name__}")
+        return await pour(self._within(lambda tree: _write(tree, parts, mode, self._limits)), data)
+
+    async def read(self, path: str | PurePath, *, max_bytes: int = READ_BYTES) -> bytes:
+        """Read a file into memory.
+
+        Args:
+            path: The file.
+            max_bytes: How large it may be.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            FilesError: It cannot be read, is no regular file, or is larger.
+        """
+        parts = self._workspace.inner(path, "file")
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
+            raise InvalidInputError(f"max_bytes must be a number of bytes, not {max_bytes!r}")
+        return await complete(self._within(lambda tree: _read(tree, parts, max_bytes)))
+
+    async def read_text(self, path: str | PurePath, *, encoding: str = "utf-8", max_bytes: int = READ_BYTES) -> str:
+        """Read a file as text; line ends are kept as they are.
+
+        Args:
+            path: The file.
+            encoding: Its encoding.
+            max_bytes: How large it may be.
+
+        Raises:
+            InvalidInputError, FilesError: As for `read`; also for a file that is no such text.
+        """
+        data = await self.read(path, max_bytes=max_bytes)
+        try:
+            return data.decode(encoding)
+        except LookupError:
+            raise InvalidInputError(f"encoding {encoding!r} is not known") from None
+        except UnicodeDecodeError as error:
+            why = f"it is no {encoding} text ({error.reason} at byte {error.start}); read() returns its bytes"
+            raise FilesError(f"cannot read {str(path)!r}: {why}", path=str(path)) from None
+
+    # -- folders -------------------------------------------------------------------------------------------------------
+
+    async def list(self, path: str | PurePath = ".", *, recursive: bool = False) -> list[FileInfo]:
+        """List a folder, sorted by path. Links, FIFOs, sockets and devices are listed as what they are.
+
+        Args:
+            path: The folder.
+            recursive: Whether to list what is in its folders too.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            FilesError: It is no folder, or has more entries or depth than the limits allow.
+        """
+        parts = self._workspace.parts(path)
+        return await complete(self._within(lambda tree: _list(tree, parts, recursive, self._limits)))
+
+    async def stat(self, path: str | PurePath) -> FileInfo:
+        """Return what is known of a file, a folder, or whatever else is there.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            FilesError: Nothing is there, or it lies behind a link.
+        """
+        parts = self._workspace.parts(path)
+        return await complete(self._within(lambda tree: _stat(tree, parts)))
+
+    async def mkdir(self, path: str | PurePath) -> None:
+        """Make a folder, and those above it; one that exists is fine.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            FilesError: It cannot be made, or something else is there.
+        """
+        parts = self._workspace.parts(path)
+        await complete(self._within(lambda tree: _mkdir(tree, parts)))
+
+    async def remove(self, path: str | PurePath, *, recursive: bool = False) -> None:
+        """Remove a file, a link (not what it points to), an empty folder, or anything else.
+
+        Args:
+            path: What to remove.
+            recursive: Whether to remove a folder with all that is in it, however deep.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            FilesError: Nothing is there, it is not empty, or it cannot be removed; a part may be gone by then.
+        """
+        parts = self._workspace.inner(path, "file or folder")
+        await complete(self._within(lambda tree: _remove(tree, parts, recursive)))
+
+    # -- to and from the caller's disk ---------------------------------------------------------------------------------
+
+    async def upload(
+        self,
+        local: str | os.PathLike[str],
+        path: str | PurePath | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> Transfer:
+        """Copy a file or a folder from this machine's disk into the workspace.
+
+        A file is in its place when all of it is; so is a folder, unless one is there already: then files go into that
+        one, and replace their like, when all of them are there. Links in a folder are left out.
+
+        Args:
+            local: The file or folder.
+            path: What it becomes; by default its name, in the workspace.
+            progress: Called in this thread with the bytes done and the bytes in all. What it raises stops the copy.
+
+        Returns:
+            What was copied and what was left out.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            FilesError: Something cannot be read or written, or is over a limit.
+        """
+        where, source = self._workspace.local(local, follow=True)
+        target = self._workspace.inner(name_of(local) if path is None else path, "file")
+
+        def work(tree: Tree) -> Work[Transfer]:
+            with telling("upload", str(local)), _on_disk(where, tree) as disk:
+                return (yield from transfer.copy(disk, source, tree, target, self._limits, overwrite=True, verb="upload"))
+
+        return await complete(self._within(work), progress)
+
+    async def download(
+        self,
+        path: str | PurePath,
+        local: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> Transfer:
+        """Copy a file or a folder from the workspace to this machine's disk.
+
+        Nothing is written outside `local`, and nothing shows there before all of it is. Links, FIFOs, sockets and
+        devices in a folder are left out, as is what changes its kind during the copy; the result tells of them.
+
+        Args:
+            path: The file or folder.
+            local: What it becomes. A folder that exists takes up the entries of a folder.
+            overwrite: Whether files may replace files. Links are never replaced, nor written through.
+            progress: Called in this thread with the bytes done and the bytes in all. What it raises stops the copy.
+
+        Returns:
+            What was copied and what was left out.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            FilesError: Something cannot be read or written, is in the way, or is over a limit.
+        """
+        source = self._workspace.parts(path)
+        where, target = self._workspace.local(local, follow=False)
+
+        def work(tree: Tree) -> Work[Transfer]:
+            with telling("write", str(local)), _on_disk(where, tree) as disk:
+                return (
+                    yield from transfer.copy(tree, source, disk, target, self._limits, overwrite=overwrite, verb="download")
+                )
+
+        return await complete(self._within(work), progress)
+
+    # -- as tar streams ------------------------------------------------------------------------------------------------
+
+    async def tar(
+        self, path: str | PurePath = ".", *, on_skip: Callable[[Skipped], object] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield a file, or a folder's entries with paths relative to it, as an uncompressed tar stream.
+
+        Args:
+            path: The file or folder.
+            on_skip: Called for what is left out: links, FIFOs, sockets, devices, and what changes its kind meanwhile.
+
+        Yields:
+            The archive's bytes. A reader that stops early should close the generator.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            FilesError: Something cannot be read, or is over a limit.
+        """
+        parts = self._workspace.parts(path)
+        packed = self._within(lambda tree: pack.pack(tree, parts, self._limits))
+        async with aclosing(drain(packed, lambda item: len(item) if isinstance(item, bytes) else 0)) as batches:
+            async for batch in batches:
+                for item in batch:
+                    if isinstance(item, Skipped) and on_skip is not None:
+                        on_skip(item)
+                if data := b"".join(item for item in batch if isinstance(item, bytes)):
+                    yield data
+
+    async def untar(
+        self, stream: bytes | AsyncIterable[bytes], path: str | PurePath = ".", *, progress: Progress | None = None
+    ) -> Transfer:
+        """Unpack a tar stream, plain or gzipped, into a folder of the workspace.
+
+        It may hold files and folders, each file once, and nothing else. One bad member, and all of it is refused: what
+        is unpacked shows only when the whole archive was found sound.
+
+        Args:
+            stream: The archive's bytes.
+            path: The folder, made where it is missing. Files replace their like in it.
+            progress: Called with the bytes taken of the stream, and None.
+
+        Returns:
+            What was unpacked.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            FilesError: The archive is refused or incomplete, or something cannot be written.
+        """
+        parts = self._workspace.parts(path)
+        if not isinstance(stream, (bytes, AsyncIterable)):
+            raise InvalidInputError(f"stream must be bytes or an async iterable of bytes, not {type(stream).__name__}")
+        return await pour(self._within(lambda tree: pack.unpack(tree, parts, self._limits)), stream, progress)
+
+    def _within(self, work: Callable[[Tree], Generator[Y, S, R]]) -> Generator[Y, S, R]:
+        """Open the workspace for as long as some work takes."""
+        with self._workspace.open() as tree:
+            return (yield from work(tree))
+
+
+def _on_disk(where: str | None, workspace: Tree) -> Tree | nullcontext[Tree]:
+    """Open a directory of the caller's disk, or stay in the workspace, which is closed by whoever opened it."""
+    return nullcontext(workspace) if where is None else Tree.at(where, workspace.walk, where)
+
+
+def _write(tree: Tree, parts: Parts, mode: int | None, limits: FileLimits) -> Sink[FileInfo]:
+    path = tree.name(parts)
+    done = 0
+    with telling("write", path), Staging(tree, parts, folder=False) as staging:
+        existing = status(tree, parts)
+        check_replaceable(existing, stat.S_IFREG, True)
+        if mode is None and existing is not None:
+            mode = existing.st_mode & 0o777
+        with held(staging.file(0o666)) as fd:
+            if mode is not None:
+                os.fchmod(fd, mode)
+            while (data := (yield)) is not None:
+                done += len(data)
+                if done > limits.max_file_bytes:
+                    raise over("write", path, "it has more bytes", "max_file_bytes", limits.max_file_bytes)
+                transfer.write_all(fd, data)
+            written = describe(parts, os.fstat(fd))
+        staging.commit_file(overwrite=True)
+    return written
+
+
+def _read(tree: Tree, parts: Parts, most: int) -> Work[bytes]:
+    path = tree.name(parts)
+    with telling("read", path):
+        fd, info = tree.open_file(parts)
+        with held(fd):
+            if info.st_size > most:
+                what = f"it has {info.st_size:,} bytes"
+                raise over("read", path, what, "max_bytes", most, "pass a larger max_bytes, or download() it")
+            # What it had when it was opened, and no more: one that grows all the while would have no end.
+            data = bytearray()
+            while len(data) < info.st_size and (piece := os.read(fd, min(MIB, info.st_size - len(data)))):
+                data += piece
+                yield None
+    return bytes(data)
+
+
+def _list(tree: Tree, parts: Parts, recursive: bool, limits: FileLimits) -> Work[list[FileInfo]]:
+    found = []
+    with telling("list", tree.name(parts)):
+        for below, info in tree.scan(parts, limits, "list", recursive=recursive):
+            found.append(describe(parts + below, info))
+            yield None
+    return sorted(found, key=lambda entry: entry.path)
+
+
+def _stat(tree: Tree, parts: Parts) -> Work[FileInfo]:
+    yield None
+    with telling("stat", tree.name(parts)):
+        return describe(parts, tree.lstat(parts))
+
+
+def _mkdir(tree: Tree, parts: Parts) -> Work[None]:
+    yield None
+    with telling("make the folder", tree.name(parts)):
+        os.close(tree.make_directories(parts))
+
+
+def _remove(tree: Tree, parts: Parts, recursive: bool) -> Work[None]:
+    with telling("remove", tree.name(parts)), tree.parent(parts) as folder:
+        if not recursive and stat.S_ISDIR(os.lstat(parts[-1], dir_fd=folder).st_mode):
+            os.rmdir(parts[-1], dir_fd=folder)
+            return
+        for _step in remove_tree(folder, parts[-1], tree.walk):
+            yield None

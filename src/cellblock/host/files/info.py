@@ -1,0 +1,106 @@
+"""What is known of files: plain frozen data, and the limits that hold while they are handled."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from cellblock.errors import InvalidInputError
+
+FileKind = Literal["file", "directory", "symlink", "other"]
+Parts = tuple[str, ...]
+"""A path as its components: none is empty, ``.`` or ``..``, none holds a slash or a NUL; ``()`` is the tree's root."""
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One file, folder or other thing in a workspace. Symbolic links are described, never followed.
+
+    Attributes:
+        path: Its path relative to the workspace; the workspace itself is ``.``. Bytes that are no UTF-8 stand as lone
+            surrogates (`os.fsdecode`), so that the path names the same file when it is passed back.
+        kind: ``file``, ``directory``, ``symlink``, or ``other`` for FIFOs, sockets and devices.
+        size: Its size in bytes as the file system tells it; a sparse file may say far more than it occupies.
+        modified: When it was last modified, in seconds since 1970. The code in the session can set any number here.
+        mode: Its permission bits.
+    """
+
+    path: str
+    kind: FileKind
+    size: int
+    modified: float
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """What one operation may handle. What is larger is an error that names the limit, before or while it is read.
+
+    Attributes:
+        max_file_bytes: Bytes of one file.
+        max_total_bytes: Bytes of all files together.
+        max_entries: Files, folders and links of a listing, a transfer or an archive.
+        max_depth: Folders within folders, counted from the workspace or from the folder that is handled.
+    """
+
+    max_file_bytes: int = 1024 * MIB
+    max_total_bytes: int = 4096 * MIB
+    max_entries: int = 100_000
+    max_depth: int = 100
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInputError(f"{field.name} must be a positive integer, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something that was left out of a transfer, and why.
+
+    Attributes:
+        path: Its path relative to the folder that was transferred.
+        reason: Such as ``symbolic link``.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What an upload, a download or an unpacked archive brought.
+
+    Attributes:
+        files: How many files.
+        bytes: How many bytes they have.
+        skipped: What was left out: links, FIFOs, sockets, devices, and what changed its kind while it was read.
+    """
+
+    files: int
+    bytes: int
+    skipped: tuple[Skipped, ...] = ()
+
+
+def kind_of(mode: int) -> FileKind:
+    """Return what an inode is, by its mode."""
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "directory"
+    return "symlink" if stat.S_ISLNK(mode) else "other"
+
+
+def show(parts: Parts) -> str:
+    """Return a path as people write it."""
+    return "/".join(parts) or "."
+
+
+def describe(parts: Parts, info: os.stat_result) -> FileInfo:
+    """Return what `lstat` told as a `FileInfo`."""
+    return FileInfo(show(parts), kind_of(info.st_mode), info.st_size, info.st_mtime, stat.S_IMODE(info.st_mode))

@@ -1,0 +1,161 @@
+"""Tar streams of folders, out and in."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tarfile
+from collections.abc import Generator
+
+from cellblock.errors import FilesError
+from cellblock.host.files.archive import BLOCK, Gunzip, Member, TarReader, refuse
+from cellblock.host.files.beneath import Tree, held
+from cellblock.host.files.failures import telling
+from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, show
+from cellblock.host.files.staging import Staging
+from cellblock.host.files.steps import Sink
+from cellblock.host.files.transfer import (
+    CHANGED_REASON,
+    Found,
+    check_sizes,
+    create,
+    open_unchanged,
+    stamp,
+    survey,
+    why_skipped,
+    write_all,
+)
+
+_END = bytes(2 * BLOCK)
+
+
+def pack(tree: Tree, parts: Parts, limits: FileLimits) -> Generator[bytes | Skipped, None, None]:
+    """Make a tar stream: of a folder's entries, with paths relative to it, or of one file.
+
+    Yields:
+        Bytes of the archive, and what is left out of it. Links are: a reader might follow them.
+    """
+    verb = "archive"
+    with telling(verb, tree.name(parts)):
+        info = tree.lstat(parts)
+    found: Found = [((), info)]
+    if stat.S_ISDIR(info.st_mode):
+        steps = survey(tree, parts, limits, verb)
+        try:
+            while True:
+                next(steps)
+                yield b""
+        except StopIteration as end:
+            found = end.value
+    total = 0
+    for below, seen in found:
+        if stat.S_ISDIR(seen.st_mode):
+            yield _header(below, seen, tarfile.DIRTYPE, 0)
+        elif not stat.S_ISREG(seen.st_mode) and below:
+            yield Skipped(show(below), why_skipped(seen))
+        else:
+            total += yield from _pack_file(tree, parts, below, total, limits, verb)
+    yield _END
+
+
+def _pack_file(
+    tree: Tree, parts: Parts, below: Parts, before: int, limits: FileLimits, verb: str
+) -> Generator[bytes | Skipped, None, int]:
+    path = tree.name(parts + below)
+    if below:
+        opened = open_unchanged(tree, parts + below, verb)
+        if opened is None:
+            yield Skipped(show(below), CHANGED_REASON)
+            return 0
+        fd, info = opened
+    else:
+        with telling(verb, path):
+            fd, info = tree.open_file(parts)
+    with held(fd), telling(verb, path):
+        check_sizes(tree, parts, below, info.st_size, before, limits, verb)
+        yield _header(below or parts[-1:], info, tarfile.REGTYPE, info.st_size)
+        left = info.st_size
+        while left:
+            data = os.read(fd, min(MIB, left))
+            if not data:  # the header has promised more, and made-up bytes are no answer
+                raise FilesError(f"cannot archive {path!r}: it shrank while it was read; try again", path=path)
+            left -= len(data)
+            yield data
+        if padding := -info.st_size % BLOCK:
+            yield bytes(padding)
+    return info.st_size
+
+
+def _header(parts: Parts, info: os.stat_result, kind: bytes, size: int) -> bytes:
+    header = tarfile.TarInfo(show(parts))
+    header.type = kind
+    header.size = size
+    header.mode = stat.S_IMODE(info.st_mode) & 0o777
+    header.mtime = max(0, min(int(info.st_mtime), 0o77777777777))  # what a plain header can hold
+    return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def unpack(tree: Tree, parts: Parts, limits: FileLimits) -> Sink[Transfer]:
+    """Take a tar stream, and put its files and folders into a folder when all of it has proved to be sound."""
+    path = tree.name(parts)
+    gunzip, reader = Gunzip(), TarReader(limits)
+    with telling("unpack an archive into", path), Staging(tree, parts, folder=True) as staging:
+        staged = staging.folder()
+        with staged, _Unpacker(staged) as unpacker:
+            while (data := (yield)) is not None:
+                for plain in gunzip.feed(data):
+                    for event in reader.feed(plain):
+                        unpacker.take(event)
+            gunzip.finish()
+            reader.finish()
+            unpacker.close_file()
+            staging.commit_folder(staged, limits, True, "write")
+    return Transfer(unpacker.files, unpacker.bytes)
+
+
+class _Unpacker:
+    """Writes the members of an archive into a staging folder."""
+
+    def __init__(self, staged: Tree) -> None:
+        self._staged = staged
+        self._file: int | None = None
+        self._modified = 0.0
+        self.files = 0
+        self.bytes = 0
+
+    def __enter__(self) -> _Unpacker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+    def take(self, event: Member | memoryview) -> None:
+        """Begin a member, or write some of its data."""
+        if isinstance(event, memoryview):
+            assert self._file is not None
+            write_all(self._file, event)
+            self.bytes += len(event)
+            return
+        self.close_file()
+        try:
+            if event.folder:
+                os.close(self._staged.make_directories(event.parts))
+                return
+            with held(self._staged.make_directories(event.parts[:-1])) as folder:
+                # The file system finds out what is there twice, also where it thinks that two names are the same one.
+                self._file = create(folder, event.parts[-1], event.mode)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+                raise
+            refuse(f"the path {show(event.parts)!r} is in it twice, or is once a file and once a folder")
+        self._modified = event.modified
+        self.files += 1
+
+    def close_file(self) -> None:
+        """End the file that was begun."""
+        if self._file is not None:
+            stamp(self._file, self._modified)
+            os.close(self._file)
+            self._file = None

@@ -1,0 +1,127 @@
+"""Which paths may be named: in the workspace, and on the caller's disk."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import PurePath
+
+from cellblock.errors import FilesError, InvalidInputError
+from cellblock.host.files.beneath import Tree, Walk
+from cellblock.host.files.failures import telling
+from cellblock.host.files.info import Parts
+
+
+class Workspace:
+    """The directory that a session may write.
+
+    It is opened for each operation and not kept: a session holds no descriptor for files nobody asks for. The trusted
+    side gave its path, but another session may have it in *its* workspace and put a link in its place, so that it must
+    be the same directory each time.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], max_depth: int, walk: Walk | None) -> None:
+        self.path = os.path.abspath(os.fspath(root))
+        self._max_depth = max_depth
+        self._walk = walk
+        self._identity: tuple[int, int] | None = None
+
+    def open(self) -> Tree:
+        """Open it as a tree.
+
+        Raises:
+            FilesError: It does not exist, is no directory, or is another one than it was.
+        """
+        with telling("open the workspace", self.path):
+            tree = Tree.at(self._real, self._walk)
+        info = os.fstat(tree.fd)
+        identity = info.st_dev, info.st_ino
+        if self._identity is None:
+            self._identity = identity
+        if identity != self._identity:
+            os.close(tree.fd)
+            raise FilesError(
+                f"the workspace {self.path!r} is another directory than it was at first; make a new session for this one",
+                path=self.path,
+            )
+        return tree
+
+    @functools.cached_property
+    def _real(self) -> str:
+        return os.path.realpath(self.path)
+
+    def parts(self, path: str | PurePath) -> Parts:
+        """Return a path in the workspace as its components.
+
+        Raises:
+            InvalidInputError: It cannot be one.
+        """
+        if not isinstance(path, (str, PurePath)):
+            raise InvalidInputError(f"path must be a string or a Path, not {type(path).__name__}")
+        text = str(path)
+        if not text:
+            raise InvalidInputError("path is empty; '.' is the workspace itself")
+        if "\0" in text:
+            raise InvalidInputError(f"the path {text!r} has a NUL character, which no file name can hold")
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError:
+            raise InvalidInputError(f"the path {text!r} has a lone surrogate that stands for no byte") from None
+        if text.startswith("/"):
+            inside = self._inside(text)
+            if inside is None:
+                raise InvalidInputError(
+                    f"the path {text!r} is not in the workspace {self.path!r}; use one relative to the workspace"
+                )
+            text = inside
+        parts = tuple(name for name in text.split("/") if name not in ("", "."))
+        if ".." in parts:
+            raise InvalidInputError(f"the path {text!r} has a '..'; write it without, relative to the workspace")
+        if len(parts) > self._max_depth:
+            raise InvalidInputError(f"the path is {len(parts)} folders deep, over the limit of {self._max_depth} (max_depth)")
+        return parts
+
+    def inner(self, path: str | PurePath, what: str) -> Parts:
+        """Return a path in the workspace that is not the workspace itself."""
+        parts = self.parts(path)
+        if not parts:
+            raise InvalidInputError(f"path is the workspace itself; name the {what} in it")
+        return parts
+
+    def _inside(self, text: str) -> str | None:
+        for root in (self.path, self._real):
+            if text == root or text.startswith(root.rstrip("/") + "/"):
+                return text[len(root) :]
+        return None
+
+    def local(self, path: str | os.PathLike[str], *, follow: bool) -> tuple[str | None, Parts]:
+        """Return where a path on the caller's disk leads: a directory to open and the way from there.
+
+        Links on the caller's disk are the caller's. But by default the workspace is the current directory, and
+        ``Path("out.csv")`` then lies where the session's code may have put a link to the caller's keys: for such a path
+        the directory is None, which means the workspace, where no link is followed.
+
+        Args:
+            path: The path.
+            follow: Whether it is followed where it is a link itself: so for what is read, not for what is written.
+        """
+        if not isinstance(path, (str, os.PathLike)):
+            raise InvalidInputError(f"local must be a path, not {type(path).__name__}")
+        text = os.fspath(path)
+        if not isinstance(text, str) or not text or "\0" in text:
+            raise InvalidInputError(f"local must be a path on this machine, not {text!r}")
+        absolute = os.path.abspath(text)
+        inside = self._inside(absolute)
+        if inside is None:
+            head, name = os.path.split(absolute)
+            absolute = os.path.realpath(absolute) if follow else os.path.join(os.path.realpath(head), name)
+            inside = self._inside(absolute)
+        if inside is not None:
+            return None, tuple(name for name in inside.split("/") if name)
+        head, name = os.path.split(absolute)
+        return head, (name,) if name else ()
+
+
+def name_of(local: str | os.PathLike[str]) -> str:
+    """Return what a file on the caller's disk is called there; for ``.`` the current directory's name."""
+    return os.path.basename(os.path.abspath(local))

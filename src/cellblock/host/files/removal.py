@@ -1,0 +1,124 @@
+"""Removing: files, and whole folders however deep, without following, recursing, or holding a descriptor per level."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Generator
+
+from cellblock.errors import FilesError
+from cellblock.host.files.beneath import CHANGED, ENTER, LIST, Walk
+
+_BATCH = 1000
+_MOST = 10_000_000
+"""Entries that are removed before it is clear that somebody makes them as fast as they are removed."""
+
+
+def remove_tree(directory: int, name: str, walk: Walk, most: int = _MOST) -> Generator[None, None, None]:
+    """Remove what stands under a name in a directory, with everything in it.
+
+    A folder within the folder is moved up to the top before it is emptied: so the work is flat, and a tree of a million
+    levels costs two descriptors. What other walks do by ``..`` or by recursion would leave a way out, or a stack to blow.
+
+    Args:
+        directory: The directory, opened.
+        name: The name in it.
+        walk: The walk to take.
+        most: How many entries to remove before giving up.
+
+    Yields:
+        After each step.
+
+    Raises:
+        OSError: Something cannot be removed; what was removed before is gone.
+        FilesError: The code in the session keeps filling what is emptied.
+    """
+    if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
+        os.unlink(name, dir_fd=directory)
+        return
+    _make_ours(directory, name, walk)
+    top = walk(directory, (name,), LIST)
+    try:
+        for count, _step in enumerate(_clear(directory, name, top, walk)):
+            if count >= most:
+                what = f"{most:,} entries are gone and there are more: the session's code may be making them; stop it, then"
+                raise FilesError(f"cannot remove all of {name!r}: {what} try again", path=name, errno=errno.ENOTEMPTY)
+            yield
+    finally:
+        os.close(top)
+
+
+def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, None, None]:
+    """Empty a folder until it is gone; every round yields, whoever refills it."""
+    while True:
+        for entry, is_folder in _some(top):
+            try:
+                if is_folder:
+                    yield from _flatten(entry, top, walk)
+                else:
+                    os.unlink(entry, dir_fd=top)
+            except OSError as error:
+                if error.errno not in CHANGED:
+                    raise
+            yield
+        try:
+            os.rmdir(name, dir_fd=directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return
+        yield
+
+
+def _flatten(name: str, top: int, walk: Walk) -> Generator[None, None, None]:
+    """Remove a folder in the top folder, having moved the folders in it up there, where they are found in their turn."""
+    _make_ours(top, name, walk)
+    fd = walk(top, (name,), LIST)
+    try:
+        while entries := _some(fd):
+            for entry, is_folder in entries:
+                try:
+                    if is_folder:
+                        _make_ours(fd, entry, walk)
+                        os.rename(entry, f".cellblock-{secrets.token_hex(8)}", src_dir_fd=fd, dst_dir_fd=top)
+                    else:
+                        os.unlink(entry, dir_fd=fd)
+                except OSError as error:
+                    if error.errno not in CHANGED:
+                        raise
+                yield
+    finally:
+        os.close(fd)
+    try:
+        os.rmdir(name, dir_fd=top)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # filled anew: it is found again
+            raise
+
+
+def _some(fd: int) -> list[tuple[str, bool]]:
+    """Return some entries: the names of a folder of millions must not be held in memory at once."""
+    found = []
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            found.append((entry.name, entry.is_dir(follow_symlinks=False)))
+            if len(found) >= _BATCH:
+                break
+    return found
+
+
+def _make_ours(fd: int, name: str, walk: Walk) -> None:
+    """Give ourselves the permission that emptying or moving a folder of ours needs, where its mode was taken from us."""
+    info = os.lstat(name, dir_fd=fd)
+    if info.st_mode & 0o700 == 0o700 or not hasattr(os, "O_PATH"):
+        return
+    folder = walk(fd, (name,), ENTER)  # what is changed is what is open: by name it could be a link to the host's files
+    try:
+        os.chmod(f"/proc/self/fd/{folder}", 0o700)
+    except OSError:
+        pass  # not ours, or no /proc: the removal itself will say that it is not permitted
+    finally:
+        os.close(folder)

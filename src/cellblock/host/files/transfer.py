@@ -1,0 +1,177 @@
+"""Copying files and folders from one tree to another: uploads and downloads are the same, seen from two sides."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Generator, Iterator
+
+from cellblock.host.files.beneath import CHANGED, CREATE, Tree, held
+from cellblock.host.files.failures import over, telling
+from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, kind_of, show
+from cellblock.host.files.staging import Staging, check_replaceable, status
+from cellblock.host.files.steps import Work
+
+CHANGED_REASON = "changed while it was read"
+
+Found = list[tuple[Parts, os.stat_result]]
+
+
+def copy(
+    source: Tree, parts: Parts, target: Tree, place: Parts, limits: FileLimits, *, overwrite: bool, verb: str
+) -> Work[Transfer]:
+    """Copy a file or a folder; nothing shows in its place before all of it is there.
+
+    Args:
+        source: Where from.
+        parts: The file or folder there.
+        target: Where to.
+        place: The path it gets there.
+        limits: What is too large.
+        overwrite: Whether files may replace files.
+        verb: What this is, for messages.
+
+    Yields:
+        Bytes done, and bytes in all.
+
+    Returns:
+        What was copied and what was left out.
+    """
+    with telling(verb, source.name(parts)):
+        info = source.lstat(parts)
+    with telling("write", target.name(place)):
+        check_replaceable(status(target, place), stat.S_IFMT(info.st_mode), overwrite)
+    if not stat.S_ISDIR(info.st_mode):
+        return (yield from _copy_one(source, parts, target, place, limits, overwrite, verb))
+    found = yield from survey(source, parts, limits, verb)
+    with telling("write", target.name(place)), Staging(target, place, folder=True) as staging:
+        staged = staging.folder()
+        with staged:
+            result = yield from _copy_all(source, parts, found, staged, limits, verb)
+            yield result.bytes, result.bytes
+            staging.commit_folder(staged, limits, overwrite, "write")
+    return result
+
+
+def survey(source: Tree, parts: Parts, limits: FileLimits, verb: str) -> Generator[None, None, Found]:
+    """List a folder and check its sizes before the first byte is copied; they are checked again as it is read."""
+    found: Found = []
+    total = 0
+    for below, info in source.scan(parts, limits, verb):
+        found.append((below, info))
+        if stat.S_ISREG(info.st_mode):
+            check_sizes(source, parts, below, info.st_size, total, limits, verb)
+            total += info.st_size
+        yield
+    return found
+
+
+def check_sizes(source: Tree, parts: Parts, below: Parts, size: int, before: int, limits: FileLimits, verb: str) -> None:
+    """Check the size of one file of a folder, and that of all so far."""
+    check_size(source.name(parts + below), size, limits, verb)
+    if before + size > limits.max_total_bytes:
+        what = "its files have more bytes together"
+        raise over(verb, source.name(parts), what, "max_total_bytes", limits.max_total_bytes)
+
+
+def check_size(path: str, size: int, limits: FileLimits, verb: str) -> None:
+    """Check the size of one file."""
+    if size > limits.max_file_bytes:
+        raise over(verb, path, f"it has {size:,} bytes", "max_file_bytes", limits.max_file_bytes)
+
+
+def why_skipped(info: os.stat_result) -> str:
+    """Return why something that is neither file nor folder is left out."""
+    return "symbolic link" if kind_of(info.st_mode) == "symlink" else "FIFO, socket or device"
+
+
+def _copy_one(
+    source: Tree, parts: Parts, target: Tree, place: Parts, limits: FileLimits, overwrite: bool, verb: str
+) -> Work[Transfer]:
+    done = 0
+    with telling("write", target.name(place)), Staging(target, place, folder=False) as staging:
+        with telling(verb, source.name(parts)):
+            fd, info = source.open_file(parts)
+        with held(fd):
+            check_size(source.name(parts), info.st_size, limits, verb)
+            with held(staging.file(plain_mode(info.st_mode))) as out:
+                for done in _copy_data(fd, info, out):
+                    yield done, max(info.st_size, done)
+        yield done, done
+        staging.commit_file(overwrite)
+    return Transfer(1, done)
+
+
+def _copy_all(source: Tree, parts: Parts, found: Found, staged: Tree, limits: FileLimits, verb: str) -> Work[Transfer]:
+    """Copy the entries of a folder that were found in it, as far as they are still what they were."""
+    total = sum(info.st_size for _below, info in found if stat.S_ISREG(info.st_mode))
+    files = done = 0
+    skipped: list[Skipped] = []
+    for below, seen in found:
+        yield None
+        if stat.S_ISDIR(seen.st_mode):
+            os.close(staged.make_directories(below))
+            continue
+        if not stat.S_ISREG(seen.st_mode):
+            skipped.append(Skipped(show(below), why_skipped(seen)))
+            continue
+        opened = open_unchanged(source, parts + below, verb)
+        if opened is None:
+            skipped.append(Skipped(show(below), CHANGED_REASON))
+            continue
+        fd, info = opened
+        with held(fd):
+            check_sizes(source, parts, below, info.st_size, done, limits, verb)
+            before = done
+            with staged.parent(below) as folder, held(create(folder, below[-1], info.st_mode)) as out:
+                for now in _copy_data(fd, info, out):
+                    done = before + now
+                    yield done, max(total, done)
+        files += 1
+    return Transfer(files, done, tuple(skipped))
+
+
+def create(folder: int, name: str, mode: int) -> int:
+    """Create a file that must not exist in an open folder."""
+    return os.open(name, CREATE, plain_mode(mode), dir_fd=folder)
+
+
+def plain_mode(mode: int) -> int:
+    """Return what of a mode is taken over: permissions, less writing by others, and what set-id bits there are."""
+    return mode & 0o755 | 0o600
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write all of some bytes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def stamp(fd: int, modified: float) -> None:
+    """Give a new file the time of the one it came from, where that is a time that the file system knows."""
+    try:
+        os.utime(fd, (modified, modified))
+    except (OSError, OverflowError, ValueError):
+        pass  # the code in a session, or whoever made an archive, may claim any
+
+
+def _copy_data(fd: int, info: os.stat_result, out: int) -> Iterator[int]:
+    """Copy what a file had when it was opened, and no more: one that grows all the while would have no end."""
+    done = 0
+    while done < info.st_size and (data := os.read(fd, min(MIB, info.st_size - done))):
+        write_all(out, data)
+        done += len(data)
+        yield done
+    stamp(out, info.st_mtime)
+
+
+def open_unchanged(source: Tree, parts: Parts, verb: str) -> tuple[int, os.stat_result] | None:
+    """Open a file that was seen in a folder; None where something else, or nothing, is there by now."""
+    with telling(verb, source.name(parts)):
+        try:
+            return source.open_file(parts)
+        except OSError as error:
+            if error.errno not in CHANGED:
+                raise
+    return None
