@@ -18,6 +18,8 @@ from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
 from cellblock.host.session import Isolate, Session, check_isolation
+from cellblock.sandbox import probe
+from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
 Launch = Literal["zygote", "spawn"]
@@ -73,6 +75,7 @@ class Host:
         self._start_timeout = start_timeout
         self._isolate = check_isolation(isolate)
         self._policy = (policy or Policy()).checked()
+        self._facts = probe.look()
         self._launchers: dict[tuple[str, tuple[str, ...], Isolate], Launcher] = {}
         self._sessions: set[Session] = set()
         self._numbers = itertools.count(1)
@@ -190,6 +193,7 @@ class Host:
         preload: tuple[str, ...],
         isolate: Isolate,
         spec: dict[str, Any],
+        policy: Policy,
         limits: Limits,
         spill_dir: Path | None,
     ) -> Kernel:
@@ -202,6 +206,8 @@ class Host:
         _make_room_for(len(self._sessions) + 1)
         launcher = await self._launcher(interpreter, preload, isolate)
         await launcher.start(self._start_timeout)
+        if isolate == "native":
+            spec = spec | self._what_to_enforce(launcher, policy, spec["cwd"])
         number = next(self._numbers)
         kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir)
         try:
@@ -210,6 +216,11 @@ class Host:
             await kernel.close()
             raise
         return kernel
+
+    def _what_to_enforce(self, launcher: Launcher, policy: Policy, workspace: str) -> dict[str, Any]:
+        if launcher.interpreter is None:
+            return {"policy": policy.to_dict(), "workspace": workspace}
+        return {"plan": make_plan(policy, self._facts, workspace, launcher.interpreter)}
 
     async def _launcher(self, interpreter: str, preload: tuple[str, ...], isolate: Isolate) -> Launcher:
         key = (interpreter, preload, isolate)

@@ -54,6 +54,9 @@ class Ends:
 class Launcher(Protocol):
     """What a session needs of a way to start kernels."""
 
+    interpreter: tuple[str, ...] | None
+    """Directories of the interpreter and its packages, where they are known and matter."""
+
     @property
     def alive(self) -> bool:
         """Whether it can still start kernels."""
@@ -81,6 +84,7 @@ class Zygote:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
+        self.interpreter: tuple[str, ...] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._stderr = Tail()
@@ -145,6 +149,8 @@ class Zygote:
         except (OSError, ProtocolError):
             message = {"op": "end"}
         if message["op"] == "ready" and not self._ready.done():
+            if (found := message.get("interpreter")) is not None:
+                self.interpreter = tuple(found)
             self._ready.set_result(None)
         elif message["op"] == "failed":
             self._failures[message["session"]] = message["error"]
@@ -203,6 +209,7 @@ class Spawner:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
+        self.interpreter: tuple[str, ...] | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property

@@ -82,6 +82,7 @@ class Session:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate: Isolate = isolate
+        self._policy = policy
         home = HOME if isolate == "native" else None
         env = environment.kernel_environment(interpreter, kernel_env or {}, home)
         self._images_dir = environment.check_writable("images_dir", images_dir or "images")
@@ -91,7 +92,6 @@ class Session:
         self._spec = {"env": env, "cwd": cwd, "stay_in": stay_in}
         if isolate != "none":
             check_workspace(cwd)
-            self._spec |= {"policy": policy.to_dict(), "workspace": cwd}
         self._limits = limits or Limits()
         self._turn = asyncio.Lock()
         self._kernel: Kernel | None = None
@@ -326,7 +326,7 @@ class Session:
 
     async def _new_kernel(self) -> Kernel:
         return await self._host.launch(
-            self._interpreter, self._preload, self._isolate, self._spec, self._limits, self._spill_dir
+            self._interpreter, self._preload, self._isolate, self._spec, self._policy, self._limits, self._spill_dir
         )
 
     def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> asyncio.TimerHandle | None:

@@ -43,7 +43,8 @@ class Ground:
         """As a session's init: build what the session's policy asks for.
 
         Args:
-            spec: With ``policy`` and ``workspace``, from the host.
+            spec: From the host, with the session's ``plan``, or with ``policy`` and ``workspace`` where the host does not know
+                this interpreter.
 
         Returns:
             What the worker must apply to itself, before it runs anything.
@@ -51,7 +52,9 @@ class Ground:
         Raises:
             OSError, InvalidInputError: It cannot be built.
         """
-        plan = make_plan(Policy.from_dict(spec["policy"]), self.facts, spec["workspace"], self.interpreter)
+        plan = spec.pop("plan", None)
+        if plan is None:
+            plan = make_plan(Policy.from_dict(spec["policy"]), self.facts, spec["workspace"], self.interpreter)
         linux.build(plan)
         linux.hide()
         return {"root": linux.identity_of_root(), "limits": plan["limits"], "seccomp": plan["seccomp"]}

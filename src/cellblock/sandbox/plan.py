@@ -7,6 +7,7 @@ which does them in order before there is any code to keep in.
 from __future__ import annotations
 
 import base64
+import functools
 import os
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -107,8 +108,9 @@ def check_workspace(workspace: str) -> None:
         raise InvalidInputError(f"{workspace} cannot be a workspace: pass working_dir= with a directory of your own")
 
 
-def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: Iterable[str]) -> dict[str, Any]:
-    """Return what to do for one session.
+@functools.lru_cache(maxsize=256)
+def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> dict[str, Any]:
+    """Return what to do for one session. Nobody may change it: it is kept for the next session that asks for the same.
 
     Args:
         policy: What is asked.
@@ -122,7 +124,6 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: Iterabl
     Raises:
         InvalidInputError: The workspace cannot be one.
     """
-    interpreter = tuple(interpreter)
     check_workspace(workspace)
     everything = "/" in policy.filesystem.read
     resources = policy.resources

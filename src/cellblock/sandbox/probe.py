@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import platform
+import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,9 +146,8 @@ def _try_namespaces() -> int:
             if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) != 0:
                 code = ctypes.get_errno()
             else:
-                attributes = ctypes.create_string_buffer(32)
-                # AT_RECURSIVE | MS_PRIVATE propagation: what the sandbox does first.
-                attributes[16:24] = (1 << 18).to_bytes(8, sys.byteorder)
+                # AT_RECURSIVE, MS_PRIVATE: what the sandbox does first.
+                attributes = struct.pack("QQQQ", 0, 0, 1 << 18, 0)
                 failed = libc.syscall(_MOUNT_SETATTR, -100, b"/", 0x8000, attributes, 32)
                 code = ctypes.get_errno() if failed else 0
         finally:

@@ -121,13 +121,17 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
         shell, outbox = warmed
         from cellblock.worker.main import Worker, leave
 
+        # The socket by its number: what the channel is to be lies elsewhere until a session takes this process over.
+        worker = Worker(shell, outbox, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL))
         if spec is None:
+            worker.limber_up()
             spec = _take_over()
         specialise(spec)
         if (confinement := spec.get("confinement")) is not None:
             linux.confine(confinement)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
-        Worker(shell, outbox, socket.socket(fileno=CHANNEL), spec.get("stay_in")).run()
+        worker.stay_in = spec.get("stay_in")
+        worker.run()
         leave()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else EXIT_BROKEN
@@ -150,7 +154,9 @@ def _take_over() -> dict[str, Any]:
             os._exit(0)  # init is gone before anybody wanted us
         inner.detach()
     channel, out, err = descriptors
-    _place({1: out, 2: err, CHANNEL: channel})
+    for source, place in ((out, 1), (err, 2), (channel, CHANNEL)):
+        os.dup2(source, place, inheritable=place < CHANNEL)
+        os.close(source)
     return decode_control(data)
 
 

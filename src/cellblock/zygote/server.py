@@ -46,7 +46,7 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
     with _ending_with(control):
         warmed = warm(preload)
         collapse()
-    control.send(encode_control("ready"))
+    control.send(encode_control("ready", interpreter=ground.interpreter if ground is not None else None))
     _Zygote(control, descriptors[0] if descriptors else None, warmed, ground).run()
 
 
