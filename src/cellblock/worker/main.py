@@ -44,21 +44,24 @@ _fflush = ctypes.CDLL(None).fflush
 
 
 class Worker:
-    """One kernel's end of one channel."""
+    """One kernel's end of one channel.
 
-    def __init__(self, shell: Shell, outbox: Outbox, sock: socket.socket, stay_in: str | None = None) -> None:
+    Attributes:
+        stay_in: A directory to come back to after each cell, or None to stay where the code went.
+    """
+
+    def __init__(self, shell: Shell, outbox: Outbox, sock: socket.socket) -> None:
         """Attach a shell to a channel.
 
         Args:
             shell: Made by `shell.create`, before the fork.
             outbox: The one the shell was made with.
             sock: The worker's end of the channel.
-            stay_in: A directory to come back to after each cell, or None to stay where the code went.
         """
         self._shell = shell
         self._outbox = outbox
         self._channel = Channel(sock)
-        self._stay_in = stay_in
+        self.stay_in: str | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
         self._replied = True
@@ -68,6 +71,17 @@ class Worker:
         self.loop = new_loop()
         self._interrupter = Interrupter(self.loop)
         self._asker = Asker(self._channel, outbox, self._waiting.append)
+
+    def limber_up(self) -> None:
+        """Run an empty cell that leaves no trace, while nobody waits.
+
+        A fork shares its parent's memory until it writes to it. A first cell writes to some 500 pages, and copying them
+        takes longer than running it.
+        """
+        code = self._shell.transform_cell("pass")
+        self.loop.run_until_complete(self._shell.run_cell_async("pass", store_history=False, transformed_cell=code))
+        self._shell.events.trigger("post_execute")
+        self._shell.last_execution_result = None
 
     def run(self) -> None:
         """Serve the channel until the host says `Shutdown` or closes it."""
@@ -220,16 +234,16 @@ class Worker:
         self._outbox.settle()
 
     def _go_back(self) -> None:
-        if self._stay_in is None:
+        if self.stay_in is None:
             return
         try:
-            if os.getcwd() == self._stay_in:
+            if os.getcwd() == self.stay_in:
                 return
         except OSError:
             pass  # the code removed the directory it was in
         try:
-            os.chdir(self._stay_in)
-            self._outbox.write("stderr", f"[cellblock] back in the working directory {self._stay_in}\n")
+            os.chdir(self.stay_in)
+            self._outbox.write("stderr", f"[cellblock] back in the working directory {self.stay_in}\n")
         except OSError as error:
             self._outbox.write("stderr", f"[cellblock] cannot go back to the working directory: {error}\n")
 

@@ -124,7 +124,8 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
         # The socket by its number: what the channel is to be lies elsewhere until a session takes this process over.
         worker = Worker(shell, outbox, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL))
         if spec is None:
-            worker.limber_up()
+            if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits
+                worker.limber_up()
             spec = _take_over()
         specialise(spec)
         if (confinement := spec.get("confinement")) is not None:
