@@ -97,6 +97,16 @@ def objection(address: Address) -> Objection | None:
     return _carried(address, "ISATAP") if int(address) >> 32 & 0xFFFF_FFFF in _ISATAP else None
 
 
+def against(address: Address) -> Objection | None:
+    """Return what speaks against reaching an address on this machine, or None: it is neither special nor the machine's own.
+
+    Raises:
+        OSError: That could not be found out.
+    """
+    found = objection(address)
+    return own(address) or found if found is None or found.private else found
+
+
 def own(address: Address) -> Objection | None:
     """Return an objection where an address is one of this machine's own.
 

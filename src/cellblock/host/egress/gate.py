@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -113,13 +114,14 @@ class Gate:
                 # All are checked before one is dialled: a name with one bad address is not to be trusted with the others.
                 for address in found:
                     reached = Target(address, target.port)
-                    objections = (addresses.own(address), addresses.objection(address))
-                    if refusal := self._rules.judge_address(target, reached, objections):
+                    if refusal := self._rules.judge_address(target, reached, addresses.against(address)):
                         raise self._denied(target, refusal, method)
                 return await self._first(target, found)
         except TimeoutError as error:
             seconds = f"{self._limits.connect_seconds:g}"
             raise UnreachableError(f"{target} could not be reached within {seconds} s", "timeout") from error
+        except OSError as error:  # no descriptor was left to find out whose address it is
+            raise UnreachableError(f"{target} could not be reached: {error.strerror}", "network") from error
 
     def refuse(self, named: str, reason: str, method: str) -> DeniedError:
         """Report a host that has no canonical form, and return the error to raise."""
@@ -148,7 +150,7 @@ class Gate:
         except TimeoutError:
             raise
         except (OSError, UnicodeError) as error:
-            raise UnreachableError(f"{target.host} could not be resolved: {error}", "lookup") from error
+            raise UnreachableError(f"{target.host} could not be resolved: {error.args[-1]}", "lookup") from error
         if not found:
             raise UnreachableError(f"{target.host} could not be resolved: it has no address", "lookup")
         return [unmapped(ip_address(text)) for text in dict.fromkeys(found)]
@@ -181,7 +183,8 @@ class Gate:
         if isinstance(last, TimeoutError):
             raise last
         cause: Literal["refused", "network"] = "refused" if last.errno == errno.ECONNREFUSED else "network"
-        raise UnreachableError(f"{target} could not be reached: {last.strerror or last}", cause) from last
+        what = os.strerror(last.errno) if last.errno else str(last)
+        raise UnreachableError(f"{target} could not be reached: {what}", cause) from last
 
 
 async def resolve(name: str) -> list[str]:

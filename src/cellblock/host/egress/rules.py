@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -173,20 +173,19 @@ class Rules:
             return Refusal("no rule names this host", pattern(target))
         return Refusal(f"no rule for this host names port {target.port}", pattern(target))
 
-    def judge_address(self, target: Target, reached: Target, objections: Iterable[Objection | None]) -> Refusal | None:
+    def judge_address(self, target: Target, reached: Target, found: Objection | None) -> Refusal | None:
         """Decide by one of the addresses that an allowed name has.
 
         Args:
             target: What the client named.
             reached: The address that would be dialled.
-            objections: What speaks against that address.
+            found: What speaks against that address, if anything does.
 
         Returns:
             Why not, or None where it may be dialled.
         """
         if refusal := self._denied(reached):
             return refusal
-        found = next(filter(None, objections), None)
         if found is None or any(rule.host == reached.host and _covers(rule, reached.port) for rule in self.allowed):
             return None
         marked = any(rule.private and rule.names(target.host) and _covers(rule, target.port) for rule in self.allowed)
