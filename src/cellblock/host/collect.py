@@ -5,6 +5,7 @@ Text is kept up to a limit from its beginning and its end; what lies between is 
 
 from __future__ import annotations
 
+import math
 import sys
 import uuid
 from collections import deque
@@ -119,14 +120,18 @@ class Collector:
             self.clear(wait=False)
 
     def _add_to_head(self, name: StreamName, data: bytes) -> bytes:
-        taken = data[: self._head_room]
+        room = self._head_room - len(data)
+        end = len(data)
+        if room < 0:
+            room, end = 0, _character_start(data, self._head_room, -1)
+        taken = data[:end]
         last = self._head[-1] if self._head else None
         if isinstance(last, _Text) and last.name == name:
             last.data += taken
         else:
             self._head.append(_Text(name, taken))
-            self._head_room -= _OVERHEAD
-        self._head_room -= len(taken)
+            room -= _OVERHEAD
+        self._head_room = room
         return data[len(taken) :]
 
     def _add_to_tail(self, name: StreamName, data: bytes) -> None:
@@ -139,21 +144,27 @@ class Collector:
         self._tail_size += len(data)
         while self._tail:
             oldest = self._tail[0]
+            excess = self._tail_size - self._limits.text // 2
             if isinstance(oldest, OutputItem):
                 self._head.append(oldest)  # text around it may be dropped, a value never is
-            elif self._tail_size - len(oldest.data) - _OVERHEAD >= self._limits.text // 2:
-                self._drop(oldest)
+                self._tail.popleft()
+            elif excess > 0:
+                self._drop(oldest, excess)
             else:
                 return
-            self._tail.popleft()
 
-    def _drop(self, oldest: _Text) -> None:
+    def _drop(self, oldest: _Text, excess: int) -> None:
         if not self._dropped:
             self._spill.begin(entry.data for entry in (*self._head, *self._tail) if isinstance(entry, _Text))
             self._head.append(_Gap(oldest.name))
-        self._tail_size -= len(oldest.data) + _OVERHEAD
-        self._dropped += len(oldest.data)
+        count = _character_start(oldest.data, min(excess, len(oldest.data)), 1)
+        del oldest.data[:count]
+        self._tail_size -= count
+        self._dropped += count
         self.truncated = True
+        if not oldest.data:
+            self._tail.popleft()
+            self._tail_size -= _OVERHEAD
 
     def add_part(self, mime: str, data: bytes) -> None:
         """Take a piece of a value that is too large for one frame. The pieces of a value follow each other."""
@@ -185,7 +196,8 @@ class Collector:
             data[mime] = raw.decode("utf-8", "replace") if _is_text(mime) else raw
         self._drop_parts()
         metadata = message.metadata
-        if metadata and _weigh(metadata) > self._values_room - size:
+        room = self._values_room - size
+        if metadata and _weigh(metadata, enough=room) > room:
             self.truncated, metadata = True, {}
         kind: OutputKind = "execute_result" if message.kind == "execute_result" else "display_data"
         item = OutputItem(kind, text=_readable(data), data=data, metadata=metadata, display_id=message.display_id)
@@ -354,6 +366,15 @@ def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], l
     return paths, notes
 
 
+def _character_start(data: bytes | bytearray, place: int, step: int) -> int:
+    """Return the nearest place in one direction that is not within a character. (What is no UTF-8 may have none.)"""
+    for _ in range(3):
+        if not 0 < place < len(data) or data[place] & 0xC0 != 0x80:
+            break
+        place += step
+    return place
+
+
 def _is_text(mime: str) -> bool:
     return mime.startswith(_TEXT_TYPES) or mime.endswith(("json", "xml"))
 
@@ -371,9 +392,21 @@ def _size(item: OutputItem) -> int:
     return sum(map(len, item.data.values())) + _weigh([*item.data, item.display_id]) + _weigh(item.metadata)
 
 
-def _weigh(value: object) -> int:
-    """Return how much memory JSON data takes: small objects take many times the bytes they had on the wire."""
-    size = sys.getsizeof(value)
-    if isinstance(value, Mapping):
-        return size + sum(map(_weigh, value)) + sum(map(_weigh, value.values()))
-    return size + sum(map(_weigh, value)) if isinstance(value, list) else size
+def _weigh(value: object, enough: float = math.inf) -> int:
+    """Return how much memory JSON data takes: small objects take many times the bytes they had on the wire.
+
+    Args:
+        value: The data.
+        enough: Where to stop counting.
+    """
+    size = 0
+    todo = [value]
+    while todo and size <= enough:
+        item = todo.pop()
+        size += sys.getsizeof(item)
+        if isinstance(item, Mapping):
+            todo += item
+            todo += item.values()
+        elif isinstance(item, list):
+            todo += item
+    return size

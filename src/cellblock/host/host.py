@@ -6,8 +6,9 @@ import asyncio
 import itertools
 import os
 import resource
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -196,6 +197,7 @@ class Host:
         policy: Policy,
         limits: Limits,
         spill_dir: Path | None,
+        on_listener: Callable[[socket.socket], None] | None,
     ) -> Kernel:
         """Start a kernel and wait until it takes cells.
 
@@ -209,7 +211,7 @@ class Host:
         if isolate == "native":
             spec = spec | self._what_to_enforce(launcher, policy, spec["cwd"])
         number = next(self._numbers)
-        kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir)
+        kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir, on_listener)
         try:
             await kernel.started(self._start_timeout)
         except BaseException:

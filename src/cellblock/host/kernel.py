@@ -15,7 +15,7 @@ from cellblock.errors import KernelDiedError, LaunchError, ProtocolError, Sandbo
 from cellblock.host.cell import STATE_LOST, Cell, Death
 from cellblock.host.collect import Collector, Limits
 from cellblock.host.launch import Ends, Launcher
-from cellblock.host.readers import pending, read_some, unread
+from cellblock.host.readers import pending, read_some, receive_control, unread
 from cellblock.model import StreamName
 from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
 from cellblock.wire.frames import VERSION
@@ -66,7 +66,15 @@ class Kernel:
         death: Why it ended, once it has.
     """
 
-    def __init__(self, launcher: Launcher, number: int, ends: Ends, limits: Limits, spill_dir: Path | None) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        number: int,
+        ends: Ends,
+        limits: Limits,
+        spill_dir: Path | None,
+        on_listener: Callable[[socket.socket], None] | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._launcher = launcher
         self._number = number
@@ -82,6 +90,7 @@ class Kernel:
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
         self._refused: str | None = None
+        self._on_listener = on_listener
         self._in_place_of_dead = False
         self.mourned = False
         self.death: Death | None = None
@@ -202,6 +211,10 @@ class Kernel:
         except OSError:
             return  # there is no init any more
         await asyncio.wait([self.gone], timeout=_GRACE)
+
+    def note(self, line: str) -> None:
+        """Tell the reader of the running cell, or of the next one, something that the host knows."""
+        self._add_text("stderr", f"{line}\n".encode())
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
@@ -352,7 +365,9 @@ class Kernel:
 
     def _on_control(self) -> None:
         try:
-            data = self._ends.control.recv(MAX_CONTROL)
+            data, listener = receive_control(self._ends.control, MAX_CONTROL)
+            if listener is not None:
+                self._take_listener(listener)
             message = decode_control(data) if data else {"op": "end"}
         except BlockingIOError:
             return
@@ -370,6 +385,15 @@ class Kernel:
             self._on_death(None)
             if not self.gone.done():
                 self.gone.set_result(None)
+
+    def _take_listener(self, listener: socket.socket) -> None:
+        """Take the listener that init made, once, before there is any code in the session that could forge one."""
+        if self._on_listener is None or self.ready.done():
+            listener.close()
+            self._condemn("it passed a socket that nobody asked for")
+            return
+        self._on_listener(listener)
+        self._on_listener = None
 
     def _on_death(self, status: object) -> None:
         if self.death is not None:

@@ -6,6 +6,7 @@ import array
 import asyncio
 import fcntl
 import os
+import socket
 import subprocess
 import sys
 import termios
@@ -36,6 +37,31 @@ def read_some(descriptor: int, size: int = _READ) -> bytes | None:
         return None
     except OSError:
         return b""
+
+
+def receive_control(control: socket.socket, size: int) -> tuple[bytes, socket.socket | None]:
+    """Receive one control message, with the listening TCP socket that came with it.
+
+    Anything else that came with it is closed, unused.
+
+    Raises:
+        BlockingIOError: There is no message.
+        OSError: The socket is of no more use.
+    """
+    data, descriptors, _, _ = socket.recv_fds(control, size, 1)
+    found: socket.socket | None = None
+    for descriptor in descriptors:
+        try:
+            passed = socket.socket(fileno=descriptor)
+        except OSError:
+            os.close(descriptor)
+            continue
+        stream = passed.family == socket.AF_INET and passed.type == socket.SOCK_STREAM
+        if stream and passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            found = passed
+        else:
+            passed.close()
+    return data, found
 
 
 class Tail:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import os
@@ -16,6 +17,7 @@ from cellblock.host import environment
 from cellblock.host.cell import Cell, OnInput
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
+from cellblock.host.network import SessionNetwork
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -30,6 +32,8 @@ from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import MAX_CODE, Complete, Completed, Inspect, Inspected
 
 if TYPE_CHECKING:
+    from cellblock.host.egress import Denial
+    from cellblock.host.files import Files
     from cellblock.host.host import Host
 
 Isolate = Literal["native", "none"]
@@ -83,8 +87,10 @@ class Session:
         self._preload = preload
         self._isolate: Isolate = isolate
         self._policy = policy
+        self._network = SessionNetwork(policy.network, self._note) if isolate == "native" else None
+        proxies = self._network.environment() if self._network is not None else {}
         home = HOME if isolate == "native" else None
-        env = environment.kernel_environment(interpreter, kernel_env or {}, home)
+        env = environment.kernel_environment(interpreter, proxies | dict(kernel_env or {}), home)
         self._images_dir = environment.check_writable("images_dir", images_dir or "images")
         self._spill_dir = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir)
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
@@ -139,6 +145,8 @@ class Session:
                 self._kernel = self._starting.result()
         if self._kernel is not None:
             await self._kernel.close()
+        if self._network is not None:
+            await self._network.close()
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -293,6 +301,22 @@ class Session:
                 await stop()
             return await answer
 
+    @functools.cached_property
+    def files(self) -> Files:
+        """The files of the session's working directory, for the caller to write, read and copy."""
+        from cellblock.host.files import Files
+
+        return Files(Path(self._spec["cwd"]))
+
+    @property
+    def denials(self) -> list[Denial]:
+        """The last attempts to reach something on the network that the policy does not allow, oldest first."""
+        return [] if self._network is None else list(self._network.denials)
+
+    def _note(self, line: str) -> None:
+        if self._kernel is not None:
+            self._kernel.note(line)
+
     # -- turns, starts and stops ---------------------------------------------------------------------------------------
 
     def _check_running(self) -> None:
@@ -326,7 +350,14 @@ class Session:
 
     async def _new_kernel(self) -> Kernel:
         return await self._host.launch(
-            self._interpreter, self._preload, self._isolate, self._spec, self._policy, self._limits, self._spill_dir
+            self._interpreter,
+            self._preload,
+            self._isolate,
+            self._spec,
+            self._policy,
+            self._limits,
+            self._spill_dir,
+            self._network.adopt if self._network is not None else None,
         )
 
     def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> asyncio.TimerHandle | None:

@@ -57,4 +57,9 @@ class Ground:
             plan = make_plan(Policy.from_dict(spec["policy"]), self.facts, spec["workspace"], self.interpreter)
         linux.build(plan)
         linux.hide()
-        return {"root": linux.identity_of_root(), "limits": plan["limits"], "seccomp": plan["seccomp"]}
+        return {
+            "root": linux.identity_of_root(),
+            "limits": plan["limits"],
+            "seccomp": plan["seccomp"],
+            "egress": plan["egress"],
+        }

@@ -302,6 +302,14 @@ def drop_capabilities() -> None:
     _call("capset", _CAPSET[os.uname().machine], header, bytes(24))
 
 
+def listen(port: int) -> socket.socket:
+    """Return a listener on the session's own loopback interface, for the host to serve.
+
+    Made before there is any code that could take the port, or stand in for what is passed out.
+    """
+    return socket.create_server(("127.0.0.1", port), backlog=128)
+
+
 def identity_of_root() -> list[int]:
     """Return what tells one root directory from another."""
     found = os.stat("/")

@@ -23,6 +23,8 @@ Step: TypeAlias = list[Any]
 HOME = "/home/user"
 USER = 1000
 HOSTNAME = "cellblock"
+EGRESS_PORT = 3128
+"""Where a session finds its proxy, on its own loopback interface."""
 
 _MASKS = "/.masks"
 BLANK, EMPTY = f"{_MASKS}/blank", f"{_MASKS}/empty"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
+from cellblock.sandbox.plan import EGRESS_PORT
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.specialise import specialise
@@ -214,6 +215,9 @@ class _Init:
         if self._ground is not None:
             try:
                 spec["confinement"] = self._ground.build(spec)
+                if spec["confinement"]["egress"]:
+                    with linux.listen(EGRESS_PORT) as listener:
+                        socket.send_fds(self._control, [encode_control("listening")], [listener.fileno()])
             except (OSError, ValueError) as error:
                 self._tell("refused", error=str(error))
                 self._end()

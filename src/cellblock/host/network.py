@@ -1,0 +1,84 @@
+"""A session's way to the network: proxies on listeners that its kernels' inits made inside the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cellblock.sandbox.plan import EGRESS_PORT
+from cellblock.sandbox.policy import Network
+
+if TYPE_CHECKING:
+    from cellblock.host.egress import Denial, EgressProxy
+
+_LOG = 1000
+
+
+class SessionNetwork:
+    """Serves the proxy of one session, whichever kernel it has now.
+
+    Attributes:
+        denials: The last refused attempts, oldest first.
+    """
+
+    def __init__(self, network: Network, note: Callable[[str], None]) -> None:
+        """Take the rules.
+
+        Args:
+            network: What may be reached.
+            note: Told a line for each refused attempt.
+
+        Raises:
+            InvalidInputError: A pattern is wrong; the message names it.
+        """
+        self.denials: deque[Denial] = deque(maxlen=_LOG)
+        self._note = note
+        self._rules = None
+        self._proxy: EgressProxy | None = None
+        self._changing: asyncio.Task[None] | None = None
+        if network.allow:
+            # Loaded where it is used: most sessions have no network at all.
+            from cellblock.host.egress import Rules
+
+            self._rules = Rules.parse(network.allow, network.deny)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that make programs use the proxy; none where nothing may be reached.
+
+        Without them a program is told that a name cannot be resolved, as on any machine without a network.
+        """
+        if self._rules is None:
+            return {}
+        from cellblock.host.egress import environment
+
+        return environment(EGRESS_PORT)
+
+    def adopt(self, listener: socket.socket) -> None:
+        """Serve on a new kernel's listener from now on."""
+        from cellblock.host.egress import EgressProxy
+
+        if self._rules is None:
+            listener.close()
+            return
+        before, self._proxy = self._proxy, EgressProxy(listener, self._rules, on_denied=self._on_denied)
+        self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
+
+    async def close(self) -> None:
+        """Cut off whatever is connected."""
+        if self._changing is not None:
+            await self._changing
+        if self._proxy is not None:
+            await self._proxy.close()
+
+    def _on_denied(self, denial: Denial) -> None:
+        self.denials.append(denial)
+        self._note(f"[cellblock] {denial.message}")
+
+
+async def _change(before: EgressProxy | None, after: EgressProxy) -> None:
+    await after.start()
+    if before is not None:
+        await before.close()
