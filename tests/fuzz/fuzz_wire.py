@@ -19,8 +19,8 @@ with atheris.instrument_imports():
     import json.scanner
 
     # The scanner in C shows the fuzzer no coverage, the one in Python does; what they take is the same.
-    json.decoder.scanstring = json.decoder.py_scanstring  # type: ignore[attr-defined, misc]
-    json.scanner.make_scanner = json.scanner.py_make_scanner  # type: ignore[attr-defined, misc]
+    json.decoder.scanstring = json.decoder.py_scanstring  # type: ignore[attr-defined]
+    json.scanner.make_scanner = json.scanner.py_make_scanner  # type: ignore[attr-defined]
 
     from cellblock.errors import ProtocolError
     from cellblock.wire import messages as m

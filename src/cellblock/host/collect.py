@@ -367,7 +367,7 @@ def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], l
 
 
 def _character_start(data: bytes | bytearray, place: int, step: int) -> int:
-    """Return the nearest place in one direction that is not within a character. (What is no UTF-8 may have none.)"""
+    """Return the nearest place in one direction that is not within a character. What is no UTF-8 may have none."""
     for _ in range(3):
         if not 0 < place < len(data) or data[place] & 0xC0 != 0x80:
             break

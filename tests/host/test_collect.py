@@ -1,0 +1,436 @@
+"""What a cell shows is kept in order, from its beginning and its end, within bounds."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cellblock.host.collect import Collector, Limits, save_images
+from cellblock.model import OutputItem
+from cellblock.wire.messages import MAX_MIMES, PIECE, Display
+
+PNG = b"\x89PNG\r\n\x1a\nrest"
+MARK = "bytes of output left out"
+
+
+def shown(text: str, kind: Any = "display_data", display_id: str | None = None) -> Display:
+    """Return a bundle of plain text."""
+    return Display(kind, {"text/plain": text.encode()}, display_id=display_id)
+
+
+def texts(collector: Collector) -> list[str | None]:
+    """Return what a reader sees of each output."""
+    return [item.text for item in collector.items()]
+
+
+def stdout(collector: Collector) -> str:
+    """Return what was kept of stdout."""
+    return "".join(item.text or "" for item in collector.items() if item.name == "stdout")
+
+
+# -- text ---------------------------------------------------------------------------------------------------------------
+
+writes = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text(max_size=60)), max_size=60)
+
+
+@given(writes)
+def test_text_within_the_limit_is_kept_whole_and_in_order(pieces: list[Any]) -> None:
+    collector = Collector(Limits(text=100_000))
+    for name, text in pieces:
+        collector.add_text(name, text.encode())
+    items = collector.items()
+    assert "".join(item.text or "" for item in items) == "".join(text for _, text in pieces)
+    for name in ("stdout", "stderr"):
+        assert "".join(i.text or "" for i in items if i.name == name) == "".join(t for n, t in pieces if n == name)
+    assert all(first.name != second.name for first, second in itertools.pairwise(items))
+    assert not collector.truncated
+
+
+@given(st.lists(st.text("aé😀\n", min_size=1, max_size=300), min_size=1, max_size=40), st.integers(0, 4000))
+def test_text_over_the_limit_keeps_its_exact_beginning_and_end(pieces: list[str], limit: int) -> None:
+    collector = Collector(Limits(text=limit))
+    for piece in pieces:
+        collector.add_text("stdout", piece.encode())
+    whole, kept = "".join(pieces), stdout(collector)
+    if not collector.truncated:
+        assert kept == whole
+        return
+    head, _, rest = kept.partition("\n… ")
+    count, _, tail = rest.partition(f" {MARK} …\n")
+    assert whole.startswith(head)
+    assert whole.endswith(tail)
+    assert len((head + tail).encode()) <= limit
+    assert int(count.replace(",", "")) == len(whole.encode()) - len((head + tail).encode())
+
+
+def test_half_of_the_limit_goes_to_each_end() -> None:
+    collector = Collector(Limits(text=100_000))
+    for number in range(100_000):
+        collector.add_text("stdout", b"%09d\n" % number)
+    head, _, tail = stdout(collector).partition("\n… ")
+    assert head.startswith("000000000\n000000001\n")
+    assert tail.endswith("000099998\n000099999\n")
+    assert 49_000 < len(head) <= 50_000
+    assert 49_000 < len(tail) <= 50_100
+
+
+@given(st.lists(st.binary(min_size=1, max_size=400), max_size=30))
+def test_bytes_that_are_no_utf8_are_shown_as_such(pieces: list[bytes]) -> None:
+    collector = Collector(Limits(text=1000))
+    for piece in pieces:
+        collector.add_text("stdout", piece)
+    kept = stdout(collector)
+    kept.encode()
+    if not collector.truncated:
+        assert kept == b"".join(pieces).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("piece", [b"\x80" * 10_000, "😀".encode() * 5000, b"x"])
+def test_memory_for_text_is_bounded_whatever_is_written(piece: bytes) -> None:
+    collector = Collector(Limits(text=20_000))
+    for number in range(3000):
+        collector.add_text("stdout" if number % 2 else "stderr", piece)
+    entries = [entry for entry in (*collector._head, *collector._tail) if hasattr(entry, "data")]
+    assert sum(sys.getsizeof(entry) + sys.getsizeof(entry.data) for entry in entries) < 60_000
+    assert len(entries) < 400
+    assert collector.truncated
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 127, 129])
+def test_limits_too_small_for_anything_lose_it_and_say_so(limit: int) -> None:
+    collector = Collector(Limits(text=limit))
+    collector.add_text("stdout", b"x" * 1000)
+    collector.add_text("stderr", b"y" * 1000)
+    assert collector.truncated
+    assert MARK in "".join(text or "" for text in texts(collector))
+
+
+# -- displays and order -------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.none() | st.text("ab", min_size=1, max_size=80), max_size=60), st.integers(500, 20_000))
+def test_values_stand_between_the_texts_they_were_shown_between(steps: list[str | None], limit: int) -> None:
+    """None shows a value, anything else is printed."""
+    collector = Collector(Limits(text=limit))
+    for number, step in enumerate(steps):
+        if step is None:
+            collector.add_display(shown(f"<{number}>"))
+        else:
+            collector.add_text("stdout", step.encode())
+    whole = "".join(f"<{number}>" if step is None else step for number, step in enumerate(steps))
+    kept = "".join(text or "" for text in texts(collector))
+    if collector.truncated:
+        head, _, rest = kept.partition("\n… ")
+        _, _, tail = rest.partition(f" {MARK} …\n")
+        assert whole.startswith(head)
+        assert [part for part in tail.split("<") if ">" in part][-1:] == [part for part in whole.split("<") if ">" in part][
+            -1:
+        ]
+        assert all(f"<{number}>" in kept for number, step in enumerate(steps) if step is None)
+    else:
+        assert kept == whole
+
+
+def test_a_value_shown_late_stays_before_the_text_that_follows_it() -> None:
+    collector = Collector(Limits())
+    collector.add_text("stdout", b"x" * 1_500_000)
+    collector.add_display(shown("value"))
+    collector.add_text("stdout", b"done\n")
+    assert [len(text or "") for text in texts(collector)] == [1_500_000, 5, 5]
+    assert not collector.truncated
+
+
+def test_a_value_outlives_the_text_around_it() -> None:
+    collector = Collector(Limits(text=1000))
+    for number in range(100):
+        collector.add_text("stdout", b"x" * 500)
+        if number == 50:
+            collector.add_display(shown("value"))
+    assert "value" in texts(collector)
+
+
+def test_an_update_changes_a_value_in_its_place_wherever_it_stands() -> None:
+    collector = Collector(Limits(text=4000))
+    collector.add_display(shown("early", display_id="a"))
+    collector.add_text("stdout", b"x" * 2100)
+    collector.add_display(shown("late", display_id="b"))
+    collector.add_text("stdout", b"y")
+    for identity in ("a", "b"):
+        collector.add_display(shown(f"new {identity}", "update_display_data", identity))
+    assert texts(collector) == ["new a", "x" * 2100, "new b", "y"]
+    assert [item.kind for item in collector.items() if item.display_id] == ["display_data", "display_data"]
+
+
+def test_an_update_of_what_was_never_shown_is_shown() -> None:
+    collector = Collector(Limits())
+    item = collector.add_display(shown("new", "update_display_data", "a"))
+    assert item is not None
+    assert item.kind == "display_data"
+    assert texts(collector) == ["new"]
+
+
+def test_values_without_an_id_are_never_updated() -> None:
+    collector = Collector(Limits())
+    collector.add_display(shown("one"))
+    collector.add_display(shown("two", "update_display_data"))
+    assert texts(collector) == ["one", "two"]
+
+
+def test_clearing_forgets_and_clearing_later_waits_for_what_comes() -> None:
+    collector = Collector(Limits())
+    collector.add_text("stdout", b"one")
+    collector.clear(wait=False)
+    assert texts(collector) == []
+    collector.add_text("stdout", b"two")
+    collector.clear(wait=True)
+    assert texts(collector) == ["two"]
+    collector.add_display(shown("three"))
+    assert texts(collector) == ["three"]
+
+
+def test_clearing_gives_room_again() -> None:
+    collector = Collector(Limits(displays=2, values=300))
+    for _ in range(5):
+        assert collector.add_display(shown("x" * 90)) is not None
+        collector.clear(wait=False)
+
+
+def test_the_number_of_values_is_limited() -> None:
+    collector = Collector(Limits(displays=3))
+    assert [collector.add_display(shown(str(number))) is not None for number in range(4)] == [True, True, True, False]
+    assert texts(collector) == ["0", "1", "2"]
+    assert collector.truncated
+
+
+def test_values_that_do_not_fit_are_left_out() -> None:
+    collector = Collector(Limits(values=1000))
+    collector.add_display(Display("display_data", {"text/plain": b"small", "text/html": b"x" * 1001}))
+    (item,) = collector.items()
+    assert dict(item.data) == {"text/plain": "small"}
+    assert collector.truncated
+
+
+def test_room_does_not_grow_by_updates() -> None:
+    """Invalid bytes become three times as long when they are replaced."""
+    collector = Collector(Limits(values=10_000))
+    collector.add_display(shown("", display_id="a"))
+    for _ in range(50):
+        for raw in (b"\xff" * 2000, b""):
+            collector.add_display(Display("update_display_data", {"text/plain": raw}, display_id="a"))
+    collector.add_display(Display("display_data", {"text/plain": b"x" * 10_001}))
+    assert collector.items()[-1].text != "x" * 10_001
+
+
+def test_metadata_counts_with_what_it_takes_in_memory() -> None:
+    collector = Collector(Limits(values=1_000_000))
+    for _ in range(30):
+        collector.add_display(Display("display_data", {}, {"x": [{} for _ in range(3000)]}))  # 9 kB on the wire
+    kept = [item for item in collector.items() if item.metadata]
+    assert 0 < len(kept) < 8
+    assert collector.truncated
+
+
+def test_types_are_text_or_bytes_as_the_model_says() -> None:
+    collector = Collector(Limits())
+    bundle = {
+        "text/html": b"<b>",
+        "image/svg+xml": b"<svg/>",
+        "application/json": b"{}",
+        "application/vnd.x+json": b"{}",
+        "image/png": b"\xff",
+    }
+    collector.add_display(Display("execute_result", bundle))
+    (item,) = collector.items()
+    assert item.kind == "execute_result"
+    assert {mime: type(value) for mime, value in item.data.items()} == dict.fromkeys(bundle, str) | {"image/png": bytes}
+
+
+@pytest.mark.parametrize(
+    ("bundle", "text"),
+    [
+        ({"text/html": b"<b>", "text/plain": b"plain"}, "plain"),
+        ({"text/html": b"<b>", "text/markdown": b"*b*"}, "*b*"),
+        ({"text/html": b"<b>"}, "<b>"),
+        ({"image/png": PNG, "image/jpeg": b"x"}, "<image/png, image/jpeg>"),
+        ({}, None),
+    ],
+)
+def test_a_reader_sees_the_most_readable_type(bundle: dict[str, bytes], text: str | None) -> None:
+    collector = Collector(Limits())
+    item = collector.add_display(Display("display_data", bundle))
+    assert item is not None
+    assert item.text == text
+
+
+# -- values in parts ----------------------------------------------------------------------------------------------------
+
+
+def in_parts(collector: Collector, mime: str, data: bytes, size: int = PIECE) -> None:
+    for start in range(0, len(data), size):
+        collector.add_part(mime, data[start : start + size])
+
+
+@given(st.binary(max_size=3000), st.integers(1, 500))
+def test_a_value_in_parts_is_put_together(data: bytes, size: int) -> None:
+    collector = Collector(Limits())
+    in_parts(collector, "image/png", data, size)
+    collector.add_display(Display("display_data", {"text/plain": b"x"}, parts=("image/png",)))
+    (item,) = collector.items()
+    assert item.data.get("image/png", b"") == data
+    assert not collector.truncated
+
+
+@given(st.text("aé", min_size=600, max_size=2000), st.integers(1, 300))
+def test_a_text_value_over_its_limit_keeps_its_beginning_and_end(text: str, size: int) -> None:
+    collector = Collector(Limits(value=500))
+    in_parts(collector, "text/html", text.encode(), size)
+    collector.add_display(Display("display_data", {}, parts=("text/html",)))
+    (item,) = collector.items()
+    html = str(item.data["text/html"])
+    head, _, tail = html.partition("\n… ")
+    tail = tail.partition(" bytes left out …\n")[2]
+    assert text.startswith(head.rstrip("�"))
+    assert text.endswith(tail.lstrip("�"))
+    assert 240 <= len(head.encode()) <= 255
+    assert 240 <= len(tail.encode()) <= 260
+    assert collector.truncated
+
+
+def test_half_an_image_is_none() -> None:
+    collector = Collector(Limits(value=500))
+    in_parts(collector, "image/png", PNG + bytes(1000))
+    collector.add_display(Display("display_data", {"text/plain": b"x"}, parts=("image/png",)))
+    (item,) = collector.items()
+    assert dict(item.data) == {"text/plain": "x"}
+    assert collector.truncated
+
+
+def test_parts_of_several_types_follow_each_other() -> None:
+    collector = Collector(Limits())
+    for mime in ("text/html", "application/json", "image/png"):
+        in_parts(collector, mime, mime.encode() * 100_000)
+    collector.add_display(Display("display_data", {}, parts=("text/html", "application/json", "image/png")))
+    (item,) = collector.items()
+    assert {mime: len(value) for mime, value in item.data.items()} == {
+        mime: len(mime) * 100_000 for mime in ("text/html", "application/json", "image/png")
+    }
+    assert not collector.truncated
+
+
+def held_in_parts(collector: Collector) -> int:
+    values = collector._parts.values()
+    return sum(sys.getsizeof(value._data) + sum(map(sys.getsizeof, value._tail)) for value in values)
+
+
+def test_parts_of_many_types_share_one_limit_in_turn_or_not() -> None:
+    limits = Limits(value=100_000, values=200_000)
+    in_turn, mixed = Collector(limits), Collector(limits)
+    piece = bytes(10_000)
+    for mime in range(MAX_MIMES + 5):
+        for _ in range(20):
+            in_turn.add_part(str(mime), piece)
+    for _ in range(20):
+        for mime in range(MAX_MIMES + 5):
+            mixed.add_part(str(mime), piece)
+    for collector in (in_turn, mixed):
+        assert held_in_parts(collector) < 300_000
+        assert len(collector._parts) <= MAX_MIMES
+        assert collector.truncated
+
+
+def test_parts_of_a_few_bytes_take_no_more_than_parts_of_many() -> None:
+    collector = Collector(Limits(value=100_000))
+    for _ in range(60_000):
+        collector.add_part("text/html", b"ab")
+    assert held_in_parts(collector) < 150_000
+
+
+def test_parts_that_no_bundle_wanted_are_forgotten() -> None:
+    collector = Collector(Limits())
+    collector.add_part("text/html", b"x")
+    collector.add_display(shown("value"))
+    collector.add_display(Display("display_data", {"text/plain": b"y"}, parts=("text/html",)))
+    assert [dict(item.data) for item in collector.items()] == [{"text/plain": "value"}, {"text/plain": "y"}]
+
+
+# -- files --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_left_out_is_in_a_file_with_all_around_it(tmp_path: Path) -> None:
+    collector = Collector(Limits(text=1000), tmp_path)
+    pieces = [b"%d\n" % number * 50 for number in range(100)]
+    for piece in pieces:
+        collector.add_text("stdout", piece)
+    collector.close()
+    (path,) = collector.spilled
+    assert path.read_bytes() == b"".join(pieces)
+    assert path.suffix == ".txt"
+
+
+def test_clearing_does_not_begin_a_second_file(tmp_path: Path) -> None:
+    collector = Collector(Limits(text=1000), tmp_path)
+    for mark in (b"a", b"b"):
+        collector.add_text("stdout", mark * 5000)
+        collector.clear(wait=False)
+    collector.close()
+    (path,) = collector.spilled
+    assert path.read_bytes() == b"a" * 5000 + b"b" * 5000
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_value_that_was_cut_is_whole_in_a_file(tmp_path: Path) -> None:
+    collector = Collector(Limits(value=1000), tmp_path)
+    data = b"<p>" * 3000
+    in_parts(collector, "text/html", data, 700)
+    collector.add_display(Display("display_data", {}, parts=("text/html",)))
+    (path,) = collector.spilled
+    assert path.read_bytes() == data
+    assert path.suffix == ".html"
+
+
+def test_nothing_is_written_where_nothing_was_left_out(tmp_path: Path) -> None:
+    collector = Collector(Limits(), tmp_path / "spill")
+    collector.add_text("stdout", b"x")
+    collector.close()
+    assert collector.spilled == []
+    assert not (tmp_path / "spill").exists()
+
+
+def test_a_directory_that_takes_no_file_is_noted_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    collector = Collector(Limits(text=1000, value=10), tmp_path / "file")
+    collector.add_text("stdout", b"x" * 5000)
+    for _ in range(3):
+        collector.add_part("text/html", b"y" * 100)
+        collector.add_display(Display("display_data", {}, parts=("text/html",)))
+    notes = "".join(item.text or "" for item in collector.items() if item.name == "stderr")
+    assert notes.count("[cellblock] the whole output could not be written") == 1
+    assert collector.spilled == []
+
+
+def test_png_images_are_saved_and_nothing_else(tmp_path: Path) -> None:
+    items = [
+        OutputItem("display_data", data={"image/png": PNG}),
+        OutputItem("display_data", data={"image/png": b"no image"}),
+        OutputItem("display_data", data={"image/jpeg": b"x"}),
+        OutputItem("execute_result", data={"image/png": PNG}),
+        OutputItem("stream", "text", "stdout"),
+    ]
+    paths, notes = save_images(items, tmp_path / "images")
+    assert [path.read_bytes() for path in paths] == [PNG, PNG]
+    assert sorted((tmp_path / "images").iterdir()) == sorted(paths)
+    assert notes == []
+
+
+def test_images_that_cannot_be_saved_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    paths, notes = save_images([OutputItem("display_data", data={"image/png": PNG})], tmp_path / "file")
+    assert paths == []
+    assert len(notes) == 1
+    assert str(tmp_path / "file") in notes[0]
