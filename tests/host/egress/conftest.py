@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,7 +112,7 @@ class Starter:
         self,
         *patterns: str,
         denied: Sequence[str] = (),
-        names: dict[str, Sequence[str]] | None = None,
+        names: Mapping[str, Sequence[str]] | None = None,
         limits: EgressLimits | None = None,
         dial: Callable[[Address, int], Awaitable[socket.socket]] = dial,
         resolve: Callable[[str], Awaitable[Sequence[str]]] | None = None,
