@@ -64,6 +64,8 @@ class Figure:
 
     def better(self, own: float, peer: float) -> float | None:
         """Return how many times better than a peer's one number is; None where that says nothing."""
+        if self.number == "sum":
+            return None  # of different numbers of cells
         above, below = (own, peer) if self.more_is_better else (peer, own)
         return above / below if above > 0 and below > 0 else None
 

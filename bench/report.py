@@ -104,11 +104,14 @@ def draw(path: Path, facts: dict[str, Any], rows: Sequence[Row]) -> None:
         bars = axis.barh([TITLES[name] for name in systems], values, color=[colours[name] for name in systems], height=0.7)
         axis.bar_label(bars, [f" {number(value)}" for value in values], fontsize=8)
         axis.set_xscale("log")
-        axis.set_xlim(min(values) / 3, max(values) * 6)
+        positive = [value for value in values if value > 0] or [1.0]
+        axis.set_xlim(min(positive) / 3, max(positive) * 6)
         if row.figure.target:
             axis.axvline(row.figure.target, color="#cf222e", linewidth=1, linestyle="--")
         better = "more is better" if row.figure.more_is_better else "less is better"
         axis.set_title(f"{row.figure.title.replace('`', '')} ({row.figure.unit}, {better})", fontsize=8.5, loc="left")
+        axis.xaxis.set_major_formatter(lambda value, _position: number(value))
+        axis.xaxis.set_minor_formatter("")
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes.flat[len(shown) :]:
