@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from cellblock.executor import CodeExecutor
-    from cellblock.host import Host, Limits, Session
+    from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session
     from cellblock.host.files import FileInfo
     from cellblock.model import (
         AttemptSnapshot,
@@ -54,7 +54,11 @@ _HOME = {
     "UnsupportedError": "errors",
     "CodeExecutor": "executor",
     "Host": "host",
+    "Filesystem": "host",
     "Limits": "host",
+    "Network": "host",
+    "Policy": "host",
+    "Resources": "host",
     "Session": "host",
     "FileInfo": "host.files",
     "AttemptSnapshot": "model",
@@ -78,6 +82,7 @@ __all__ = [
     "ExecutionTimeoutError",
     "FileInfo",
     "FilesError",
+    "Filesystem",
     "HistoryEntry",
     "Host",
     "InterpreterError",
@@ -85,9 +90,12 @@ __all__ = [
     "KernelDiedError",
     "LaunchError",
     "Limits",
+    "Network",
     "OutputItem",
+    "Policy",
     "PreloadError",
     "ProtocolError",
+    "Resources",
     "SandboxError",
     "Session",
     "StateError",
@@ -106,4 +114,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOME]
+    return sorted({*globals(), *_HOME})

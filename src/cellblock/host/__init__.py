@@ -3,5 +3,6 @@
 from cellblock.host.collect import Limits
 from cellblock.host.host import Host
 from cellblock.host.session import Session
+from cellblock.sandbox.policy import Filesystem, Network, Policy, Resources
 
-__all__ = ["Host", "Limits", "Session"]
+__all__ = ["Filesystem", "Host", "Limits", "Network", "Policy", "Resources", "Session"]

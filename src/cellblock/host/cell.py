@@ -65,6 +65,7 @@ class Cell:
         self.climbing: asyncio.Task[None] | None = None
         self.asking: asyncio.Task[None] | None = None
         self.failure: BaseException | None = None
+        self.memory: int | None = None
         self.pause: Callable[[bool], None] = lambda _paused: None
         self._queue_limit = queue_limit
         self._chunks: deque[CodeExecutionChunk] = deque()
@@ -73,11 +74,6 @@ class Cell:
         self._changed = asyncio.Event()
         self._began = time.perf_counter()
         self._took = 0.0
-
-    @property
-    def age(self) -> float:
-        """Seconds since it was made."""
-        return time.perf_counter() - self._began
 
     def finish(self, ending: Reply | Death) -> None:
         """Say that it has ended."""
@@ -168,6 +164,10 @@ class Cell:
         if self.reason is not None:
             kept = f"{_REASONS[self.reason]} ({_RUNGS[self.recovery or 'interrupted']}). Variables are kept."
             return ErrorInfo(_NAMES[self.reason], kept, list(ending.traceback)), self.reason
+        if ending.ename == "MemoryError" and self.memory is not None:
+            limit = f"out of memory: the session may use {self.memory >> 20:,} MiB"
+            told = f"{ending.evalue} ({limit})" if ending.evalue else limit
+            return ErrorInfo(ending.ename, told, list(ending.traceback)), "error"
         if ending.ename is not None:
             return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
         return None, "success"

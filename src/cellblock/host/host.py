@@ -210,8 +210,9 @@ class Host:
         await launcher.start(self._start_timeout)
         if isolate == "native":
             spec = spec | self._what_to_enforce(launcher, policy, spec["cwd"])
+        memory = policy.resources.memory if isolate == "native" else None
         number = next(self._numbers)
-        kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir, on_listener)
+        kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir, on_listener, memory)
         try:
             await kernel.started(self._start_timeout)
         except BaseException:

@@ -41,9 +41,10 @@ from cellblock.wire.protocol import Conversation, Side, State
 
 _buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
 _LAST_WORDS = 1024 * 1024
-_MOMENT = 0.002  # seconds from reading a cell to running it, amply
+_MOMENT = 0.001
 _EXIT_BROKEN = 70  # the worker's, see zygote/init.py
 _EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
+_BUSY_WEIGHING, _IDLE_WEIGHING = 0.25, 5.0  # seconds between looks at a session's memory
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 _SIGNALS = {
@@ -74,6 +75,7 @@ class Kernel:
         limits: Limits,
         spill_dir: Path | None,
         on_listener: Callable[[socket.socket], None] | None = None,
+        memory: int | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._launcher = launcher
@@ -91,6 +93,8 @@ class Kernel:
         self._condemned: str | None = None
         self._refused: str | None = None
         self._on_listener = on_listener
+        self._memory = memory
+        self._scale: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
         self.mourned = False
         self.death: Death | None = None
@@ -112,9 +116,12 @@ class Kernel:
         self._check_alive()
         # What background work wrote since the last cell has not been shown to anybody yet: it comes first.
         cell.collector = self._collector
+        cell.memory = self._memory
         cell.after_death, self._in_place_of_dead = self._in_place_of_dead, False
         cell.pause = lambda paused: self._listen(not paused)
         self._cell = cell
+        if self._memory is not None:
+            self._weigh_in(_BUSY_WEIGHING)
         self._send(Execute(cell.code, stdin=cell.on_input is not None))
 
     def inherit(self, dead: Kernel) -> None:
@@ -145,11 +152,11 @@ class Kernel:
         await self._command("interrupt")
 
     async def begun(self, patience: float) -> None:
-        """Wait until the worker has read the cell that it was sent, and had a moment to begin it."""
+        """Wait until the worker has read the cell that it was sent; an interrupt will then hit it."""
         for _ in range(round(patience / _MOMENT)):
             if self._cell is None:
                 return
-            if self._cell.age >= _MOMENT and not self._outgoing and not unread(self._ends.channel.fileno()):
+            if not self._outgoing and not unread(self._ends.channel.fileno()):
                 return
             await asyncio.sleep(_MOMENT)
 
@@ -376,6 +383,8 @@ class Kernel:
         if message["op"] == "done":
             if self._signalled is not None and not self._signalled.done():
                 self._signalled.set_result(None)
+        elif message["op"] == "memory":
+            self._weigh(message.get("bytes"))
         elif message["op"] == "refused":
             self._refused = str(message.get("error"))
         elif message["op"] == "exited":
@@ -385,6 +394,26 @@ class Kernel:
             self._on_death(None)
             if not self.gone.done():
                 self.gone.set_result(None)
+
+    def _weigh_in(self, seconds: float) -> None:
+        """Have the session's memory measured after some time, instead of whenever that was to happen."""
+        if self._scale is not None:
+            self._scale.cancel()
+        self._scale = self._loop.call_later(seconds, self._measure)
+
+    def _measure(self) -> None:
+        try:
+            self._ends.control.send(encode_control("measure"))
+        except OSError:
+            return  # it is full, or its end is about to be noticed
+
+    def _weigh(self, used: object) -> None:
+        """Kill a session that uses more memory than it may; no other one should suffer for it."""
+        assert self._memory is not None
+        if isinstance(used, int) and used > self._memory:
+            self._condemn(f"out of memory: its processes used {used >> 20:,} MiB, and may use {self._memory >> 20:,} MiB")
+        else:
+            self._weigh_in(_BUSY_WEIGHING if self._cell is not None else _IDLE_WEIGHING)
 
     def _take_listener(self, listener: socket.socket) -> None:
         """Take the listener that init made, once, before there is any code in the session that could forge one."""
@@ -398,6 +427,8 @@ class Kernel:
     def _on_death(self, status: object) -> None:
         if self.death is not None:
             return
+        if self._scale is not None:
+            self._scale.cancel()
         self._last_words()
         self._listen(False)
         self._loop.remove_writer(self._ends.channel.fileno())

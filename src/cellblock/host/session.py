@@ -9,6 +9,7 @@ import math
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -95,6 +96,7 @@ class Session:
         self._spill_dir = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir)
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
         cwd = stay_in or os.path.realpath(os.getcwd())
+        self._cwd = cwd
         self._spec = {"env": env, "cwd": cwd, "stay_in": stay_in}
         if isolate != "none":
             check_workspace(cwd)
@@ -253,7 +255,7 @@ class Session:
             cursor: The place, in characters from its beginning; its end by default.
 
         Raises:
-            InvalidInputError, SandboxError, StateError, KernelDiedError: The input is bad, the session is not there, or its kernel died.
+            InvalidInputError, StateError, KernelDiedError: The input is bad, the session is not there, or its kernel died.
         """
         answer = await self._ask(Complete(*_place(code, cursor)))
         assert isinstance(answer, Completed)
@@ -306,7 +308,7 @@ class Session:
         """The files of the session's working directory, for the caller to write, read and copy."""
         from cellblock.host.files import Files
 
-        return Files(Path(self._spec["cwd"]))
+        return Files(Path(self._cwd))
 
     @property
     def denials(self) -> list[Denial]:

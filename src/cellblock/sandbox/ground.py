@@ -60,6 +60,7 @@ class Ground:
         return {
             "root": linux.identity_of_root(),
             "limits": plan["limits"],
+            "nice": plan["nice"],
             "seccomp": plan["seccomp"],
             "egress": plan["egress"],
         }

@@ -240,10 +240,7 @@ class _Builder:
                 return
         except OSError:
             return
-        if directory:
-            empty = _clone_tree(f"{BASE}{EMPTY}")
-        else:
-            empty = _clone_tree(f"{BASE}{BLANK}")
+        empty = _clone_tree(f"{BASE}{EMPTY if directory else BLANK}")
         _move(empty, path)
 
     def _do_graft(self, target: str) -> None:
@@ -284,6 +281,7 @@ def confine(plan: dict[str, Any]) -> None:
         _, hard = resource.getrlimit(number)
         wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (wanted, wanted))
+    os.nice(plan["nice"])
     drop_capabilities()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     program = base64.b64decode(plan["seccomp"])

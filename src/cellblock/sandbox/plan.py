@@ -147,6 +147,8 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
             "MEMLOCK": 8 * 1024 * 1024,
             "MSGQUEUE": 1024 * 1024,
         },
+        # The scheduler's own idea of a weight; what a session has given up it cannot take back.
+        "nice": round(19 * (100 - resources.cpu) / 100),
         "seccomp": base64.b64encode(seccomp.program(facts.machine, unix_sockets=policy.unix_sockets or not everything)).decode(
             "ascii"
         ),

@@ -173,6 +173,6 @@ def _why_forbidden() -> str:
             continue
     return (
         "a container's own filter, mostly: run it with '--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-        "--security-opt systempaths=unconfined', or run cellblock outside of it, or say sandbox=False and let the container be "
-        "the sandbox"
+        "--security-opt systempaths=unconfined', or run cellblock outside of it, or say sandbox=False and let the container "
+        "be the sandbox"
     )

@@ -1,21 +1,31 @@
-"""Keeps Python's signal handlers out of what must not be cut in two: frames, the queue of text, the end of a cell.
+"""Keeps what signal handlers raise out of what must not be cut in two.
 
-A handler may raise: KeyboardInterrupt, or the TimeoutError of somebody's SIGALRM. Blocking the signals does not keep it out:
-another thread, one of OpenBLAS perhaps, then takes the signal and the main thread runs the handler all the same, and a
-handler that is due already runs just after they were blocked. So every handler is wrapped, and waits while the gate is shut.
+A handler may raise: KeyboardInterrupt, or the TimeoutError of somebody's SIGALRM. That is meant for the user's code; in the
+middle of a frame, of the event loop or of the end of a cell it would leave the kernel out of step with its host. Blocking the
+signals does not prevent it: another thread, one of OpenBLAS perhaps, then takes the signal, and the main thread runs the
+handler all the same; and a handler that is due already runs just after they were blocked. So every handler is wrapped:
 
-To shut the gate, say ``GATE.shut += 1`` just before a ``try:``, and ``GATE.open()`` in its ``finally:``. There must be no
-call between: between these two, and nowhere near a call, no handler runs. Only the main thread may (handlers run only there).
+- While the gate is shut, it waits. To shut it, say ``GATE.shut += 1`` just before a ``try:``, and ``GATE.open()`` in its
+  ``finally:``. There must be no call between: nowhere but near a call does Python run handlers. Main thread only.
+- Where only the loop and the worker are on the stack, it runs, and what it raises goes to `Gate.stray`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import selectors
 import signal
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 _set_handler = signal.signal
 _get_handler = signal.getsignal
+
+_ASYNCIO = os.path.dirname(asyncio.__file__) + os.sep
+_HERE = os.path.dirname(__file__) + os.sep
+_MACHINERY = frozenset((selectors.__file__, *(_HERE + name for name in ("main.py", "loop.py", "channel.py", "gate.py"))))
 
 
 class Gate:
@@ -23,12 +33,14 @@ class Gate:
 
     Attributes:
         shut: How many blocks of code want it shut.
+        stray: Takes what a handler raised where no code of the user was running.
     """
 
-    __slots__ = ("_late", "shut")
+    __slots__ = ("_late", "shut", "stray")
 
     def __init__(self) -> None:
         self.shut = 0
+        self.stray: Callable[[BaseException], None] | None = None
         self._late: list[int] = []
 
     def open(self) -> None:
@@ -42,8 +54,9 @@ class Gate:
         self.shut = 0
         self._late = []
 
-    def install(self) -> None:
+    def install(self, stray: Callable[[BaseException], None]) -> None:
         """Wrap every handler that is set from now on. Code sees its own handlers only."""
+        self.stray = stray
         signal.signal = _signal  # type: ignore[assignment]  # the real one has a signature that depends on the platform
         signal.getsignal = _getsignal  # type: ignore[assignment]
 
@@ -64,11 +77,28 @@ class _Gated:
     def __init__(self, handler: Callable[[int, Any], Any]) -> None:
         self.handler = handler
 
-    def __call__(self, number: int, frame: Any) -> None:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         if GATE.shut:
             GATE.keep_for_later(number)
-        else:
+        elif GATE.stray is None or not _in_machinery(frame):
             self.handler(number, frame)
+        else:
+            try:
+                self.handler(number, frame)
+            except BaseException as error:  # KeyboardInterrupt above all
+                GATE.stray(error)
+
+
+def _in_machinery(frame: FrameType | None) -> bool:
+    """Whether there is none but the loop's and the worker's own code on the stack, up to `Worker.run`."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename not in _MACHINERY and not code.co_filename.startswith(_ASYNCIO):
+            return False
+        if code.co_qualname == "Worker.run":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _signal(signalnum: int, handler: Any, /) -> Any:

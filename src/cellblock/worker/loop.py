@@ -46,6 +46,11 @@ class Interrupter:
         if task is not None:
             self.hits = 0
 
+    def check(self) -> None:
+        """Raise, if a signal for the running cell came before the cell's code began."""
+        if self.hits:
+            raise KeyboardInterrupt
+
     @contextmanager
     def query(self) -> Iterator[None]:
         """Let a SIGINT raise in this block, although no cell runs."""

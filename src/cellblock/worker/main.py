@@ -64,7 +64,6 @@ class Worker:
         self.stay_in: str | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._replied = True
         self._thrown: BaseException | None = None
         self._broken: Exception | None = None
         self._open = True
@@ -86,7 +85,7 @@ class Worker:
     def run(self) -> None:
         """Serve the channel until the host says `Shutdown` or closes it."""
         self._outbox.attach(self._channel)
-        GATE.install()
+        GATE.install(self._on_stray)
         self._interrupter.install()
         self._asker.install()
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
@@ -97,13 +96,15 @@ class Worker:
             except (KeyboardInterrupt, SystemExit):
                 # asyncio lets these two through the loop. The task they hit has ended with them; the others go on.
                 continue
-            except BaseException as error:
-                self._take_stray(error)
         if self._outbox.forked:
             leave()  # a child that the code forked from a background task, and that has come to its end
         self._outbox.settle()
         if self._broken is not None:
             raise self._broken
+
+    def _on_stray(self, error: BaseException) -> None:
+        if not isinstance(error, KeyboardInterrupt):  # the interrupter has done what there was to do
+            self.loop.call_soon_threadsafe(self._take_stray, error)
 
     def _take_stray(self, error: BaseException) -> None:
         """Give what a signal handler of the user raised in the middle of the loop to the cell that awaits something."""
@@ -147,11 +148,9 @@ class Worker:
         while self._waiting and self._task is None:
             match self._waiting.popleft():
                 case Execute() as request:
-                    self._replied = False
                     self._thrown = None
                     self._task = self.loop.create_task(self._execute(request))
                     self._interrupter.watch(self._task)
-                    self._task.add_done_callback(self._on_done)
                 case Complete() | Inspect() as question:
                     # Not in this callback, which no signal interrupts.
                     self.loop.call_soon(self._answer, question)
@@ -160,52 +159,30 @@ class Worker:
                 case Shutdown():
                     self._stop()
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        GATE.shut += 1
-        try:
-            self._task = None
-            self._interrupter.watch(None)
-            failure = None if task.cancelled() else task.exception()
-            if not self._replied:
-                # It was hit before its first line, or a signal handler raised between the code and what follows.
-                self._reply(CellError(type(failure or KeyboardInterrupt()).__name__, str(failure or ""), ()))
-            self._next()
-        finally:
-            GATE.open()
-
     async def _execute(self, request: Execute) -> None:
         self._asker.allowed = request.stdin
-        error: CellError | None
-        # The gate is shut as soon as the code has ended, or a signal would hit what makes the reply.
         try:
-            error = await self._shell.run(request.code)
-            GATE.shut += 1
+            error = await self._shell.run(request.code, self._interrupter.check)
         except (KeyboardInterrupt, asyncio.CancelledError):
-            GATE.shut += 1
             # The interrupt hit IPython itself, just before or after the code.
             error = CellError("KeyboardInterrupt", "", ("KeyboardInterrupt: ",))
-        except Exception as failure:
-            GATE.shut += 1
-            # Code can break the shell it runs in; that ends its own cell only.
-            error = CellError(type(failure).__name__, str(failure), ())
-        try:
-            self._interrupter.watch(None)
-            if self._thrown is not None:
-                lines = traceback.format_exception_only(self._thrown)
-                error = CellError(type(self._thrown).__name__, str(self._thrown), ("".join(lines).rstrip(),))
-            elif error is not None and error.ename == "CancelledError" and self._interrupter.hits:
-                error = CellError("KeyboardInterrupt", "", (*error.traceback[:-1], "KeyboardInterrupt: "))
-            if self._outbox.forked:
-                # A child that the code forked has come to the end of the cell, and so to its own.
-                _leave_child(error)
-            self._go_back()
-            self._settle()
-            self._reply(error)
-        finally:
-            GATE.open()
+        except BaseException as failure:
+            # Code can break the shell it runs in, and a signal handler of its own can; that ends its own cell only.
+            error = CellError.of(failure)
+        if self._thrown is not None:
+            error = CellError.of(self._thrown)
+        elif error is not None and error.ename == "CancelledError" and self._interrupter.hits:
+            error = CellError("KeyboardInterrupt", "", (*error.traceback[:-1], "KeyboardInterrupt: "))
+        self._interrupter.watch(None)
+        if self._outbox.forked:
+            # A child that the code forked has come to the end of the cell, and so to its own.
+            _leave_child(error)
+        self._go_back()
+        self._settle()
+        self._task = None
+        self._reply(error)
 
     def _reply(self, error: CellError | None) -> None:
-        self._replied = True
         count = max(self._shell.execution_count - 1, 0)
         if error is None:
             self._outbox.send(Reply(count))
@@ -228,7 +205,7 @@ class Worker:
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
             try:
                 stream.flush()  # type: ignore[union-attr]  # None is caught like whatever else the code put there
-            except Exception:  # the code may have closed or replaced it with anything
+            except BaseException:  # the code may have closed or replaced it with anything
                 continue
         _fflush(None)  # what C code left in stdio's buffers
         self._outbox.settle()

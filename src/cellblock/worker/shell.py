@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,12 @@ class CellError:
     evalue: str
     traceback: tuple[str, ...]
 
+    @classmethod
+    def of(cls, error: BaseException) -> CellError:
+        """Describe an exception of which IPython has shown nothing."""
+        name, text = type(error).__name__, _clip(_safe_str(error))
+        return cls(name, text, (f"{name}: {text}",))
+
 
 class Shell(InteractiveShell):
     """The shell of one kernel: shows through the outbox, keeps nothing on disk, has no terminal and no threads."""
@@ -49,6 +56,11 @@ class Shell(InteractiveShell):
 
     def init_virtualenv(self) -> None:
         """The interpreter was chosen by whoever started us."""
+
+    def init_user_ns(self) -> None:
+        """Give the user's `__main__` what every module has: multiprocessing looks for it. `%reset` comes here, too."""
+        super().init_user_ns()
+        self.user_ns.setdefault("__spec__", None)
 
     def ask_exit(self) -> None:
         """`exit()` ends the cell, not the kernel."""
@@ -94,15 +106,17 @@ class Shell(InteractiveShell):
             _clip_parts(stb),
         )
 
-    async def run(self, code: str) -> CellError | None:
+    async def run(self, code: str, check: Callable[[], None]) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
 
         Args:
             code: Its source.
+            check: Raises where an interrupt for the cell has come already. From here on interrupts raise by themselves.
 
         Returns:
             The exception that ended it, or None.
         """
+        check()
         self.error = None
         failure = None
         try:
@@ -122,7 +136,7 @@ class Shell(InteractiveShell):
             return None
         if self.error is None:
             # IPython showed nothing of it: bdb.BdbQuit, mostly.
-            self.error = CellError(type(value).__name__, _clip(_safe_str(value)), ())
+            self.error = CellError.of(value)
         return self.error
 
 

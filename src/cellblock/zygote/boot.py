@@ -1,7 +1,7 @@
 """Started by path, in an interpreter that may know nothing of cellblock: makes the package importable, and goes on there.
 
-Usage: boot.py zygote|spawn none|native [MODULE ...], with a control socket as standard input. The package is put into place by itself,
-not through sys.path: the directory it is installed in holds packages of another interpreter.
+Usage: boot.py zygote|spawn none|native [MODULE ...], with a control socket as standard input. The package is put into place
+by itself, not through sys.path: the directory it is installed in holds packages of another interpreter.
 """
 
 import os

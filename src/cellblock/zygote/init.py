@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
-from cellblock.sandbox.plan import EGRESS_PORT
+from cellblock.sandbox.plan import EGRESS_PORT, HOME
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.specialise import specialise
@@ -239,6 +239,9 @@ class _Init:
             self._interrupt()
         elif message["op"] == "kill_children":
             processes.kill(pid for pid in processes.descendants(os.getpid()) if pid != self._worker)
+        elif message["op"] == "measure":
+            self._tell("memory", bytes=processes.memory_of_namespace(HOME))
+            return
         # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
         self._tell("done")
 

@@ -1,0 +1,7 @@
+"""``python -m cellblock``."""
+
+import sys
+
+from cellblock.cli import main
+
+sys.exit(main())

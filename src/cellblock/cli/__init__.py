@@ -1,0 +1,53 @@
+"""The terminal front: ``cellblock doctor`` and ``cellblock policy show``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: What stands behind the program's name; the process's own by default.
+
+    Returns:
+        The exit status: 0, 1 where something needed is missing, 2 for wrong usage.
+    """
+    options = _parser().parse_args(arguments)
+    # Loaded now: asking for help should not wait for asyncio.
+    from cellblock.cli import show
+    from cellblock.errors import CellblockError
+
+    try:
+        if options.command == "doctor":
+            return show.doctor(as_json=options.json)
+        return show.policy(options.config, options.workspace, as_json=options.json)
+    except CellblockError as error:
+        print(f"cellblock: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cellblock", description="Sandboxed, stateful IPython sessions for AI agents.")
+    parser.add_argument("--version", action="version", version=f"cellblock {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    doctor = commands.add_parser("doctor", help="say what this machine can do, and how to get the rest")
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    policy = commands.add_parser("policy", help="work with sandbox policies")
+    actions = policy.add_subparsers(dest="action", required=True, metavar="ACTION")
+    shown = actions.add_parser("show", help="say what a session could read, write, reach and use")
+    shown.add_argument(
+        "config", nargs="?", metavar="FILE", help="a sandbox configuration (JSON); the default policy without it"
+    )
+    shown.add_argument("--workspace", metavar="DIR", help="the session's working directory; the current one without it")
+    shown.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def _version() -> str:
+    from cellblock import __version__
+
+    return __version__

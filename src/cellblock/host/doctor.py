@@ -1,0 +1,133 @@
+"""What this machine can do for sessions, and what a policy means, for a person to check before anything is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cellblock.host import environment
+from cellblock.sandbox import probe
+from cellblock.sandbox.plan import HOME, make_plan
+from cellblock.sandbox.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What.
+        ok: Whether it is as it should be.
+        needed: Whether kernels or sandboxes do without it.
+        found: What is there.
+        remedy: What to do, where it is not.
+    """
+
+    name: str
+    ok: bool
+    needed: bool
+    found: str
+    remedy: str = ""
+
+
+def examine() -> list[Check]:
+    """Look at this machine. Nothing is started but one short-lived child that tries to make namespaces."""
+    missing = probe.missing()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    linux = sys.platform == "linux"
+    return [
+        Check(
+            "operating system",
+            sys.platform in ("linux", "darwin"),
+            True,
+            f"{platform.system()} {platform.release()} on {platform.machine()}",
+            "" if sys.platform in ("linux", "darwin") else "use Linux, or WSL 2 on Windows",
+        ),
+        Check("Python", sys.version_info >= (3, 11), True, platform.python_version(), "use Python 3.11 or newer"),
+        Check(
+            "IPython",
+            importlib.util.find_spec("IPython") is not None,
+            True,
+            "installed" if importlib.util.find_spec("IPython") else "not installed",
+            f"{sys.executable} -m pip install ipython",
+        ),
+        Check(
+            "launcher",
+            linux,
+            False,
+            "zygote: kernels are forked" if linux else "spawn: kernels start an interpreter each",
+            "nothing to do: it takes half a second more",
+        ),
+        Check(
+            "native sandbox",
+            not missing,
+            True,
+            "user namespaces, mounts and system-call filters work" if not missing else "not possible",
+            "; ".join(missing),
+        ),
+        Check(
+            "sandbox-runtime",
+            shutil.which("srt") is not None,
+            False,
+            shutil.which("srt") or "not installed",
+            "for isolate='srt' only: npm install -g @anthropic-ai/sandbox-runtime, and bubblewrap, socat and ripgrep",
+        ),
+        Check(
+            "user",
+            os.geteuid() != 0,
+            False,
+            "root" if os.geteuid() == 0 else "an ordinary user",
+            "works, but an ordinary user is one more wall: what escapes from a sandbox has the rights of whoever made it",
+        ),
+        Check(
+            "open files",
+            hard == resource.RLIM_INFINITY or hard >= 8192,
+            False,
+            f"{soft:,}, and up to {hard:,} on demand" if hard != resource.RLIM_INFINITY else f"{soft:,}, no upper limit",
+            "raise the hard limit ('ulimit -Hn'): a thousand kernels need 5,000",
+        ),
+    ]
+
+
+def report() -> dict[str, Any]:
+    """Return what `examine` found, as JSON data."""
+    checks = examine()
+    return {
+        "ok": all(check.ok for check in checks if check.needed),
+        "sandbox": next(check.ok for check in checks if check.name == "native sandbox"),
+        "checks": [asdict(check) for check in checks],
+    }
+
+
+def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Return what a policy comes to on this machine: what is readable, writable, masked, reachable and limited.
+
+    Args:
+        policy: The policy.
+        workspace: The working directory of the session; the current one by default.
+
+    Raises:
+        InvalidInputError: The workspace cannot be one.
+    """
+    directory = str(environment.check_directory("workspace", workspace or os.getcwd()))
+    plan = make_plan(policy, probe.look(), directory, probe.interpreter_directories())
+    steps = plan["steps"]
+    readable = [step[1] for step in steps if step[0] == "graft"]
+    readable += [step[2] for step in steps if step[0] == "bind" and step[3] == "ro"]
+    return {
+        "readable": ["/ (everything but what is masked)"] if plan["everything"] else sorted(set(readable)),
+        "writable": [step[2] for step in steps if step[0] == "bind" and step[3] == "rw"],
+        "private": [step[1] for step in steps if step[0] == "tmpfs"],
+        "read_only": [step[1] for step in steps if step[0] == "read_only" and not step[1].startswith("/proc/")],
+        "masked": [step[1] for step in steps if step[0] == "mask" and not step[1].startswith("/proc/")],
+        "home": HOME,
+        "reachable": list(policy.network.allow),
+        "unreachable": list(policy.network.deny),
+        "limits": asdict(policy.resources),
+    }
