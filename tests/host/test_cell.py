@@ -1,0 +1,233 @@
+"""What a cell's result is made of: readable text, the reason of its end, and chunks for whoever streams."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cellblock.host.cell import Cell, Death, overwrite, readable
+from cellblock.host.collect import Collector, Limits
+from cellblock.model import CodeExecutionResult, OutputItem, Recovery, Status
+from cellblock.wire.messages import Display, Reply
+
+
+def stream(text: str) -> OutputItem:
+    return OutputItem("stream", text, "stdout")
+
+
+def value(text: str | None) -> OutputItem:
+    return OutputItem("display_data", text)
+
+
+def ended(ending: Reply | Death, reason: Status | None = None, recovery: Recovery | None = None) -> CodeExecutionResult:
+    """Return the result of a cell that ended like this."""
+    cell = Cell("code", None, None)
+    cell.collector = Collector(Limits())
+    cell.reason, cell.recovery = reason, recovery
+    cell.finish(ending)
+    return cell.result(Path("/nowhere"))
+
+
+# -- readable -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [
+        ([], None),
+        ([stream("")], None),
+        ([value(None)], None),
+        ([stream("a")], "a"),
+        ([stream("\n\na\n\n")], "a"),
+        ([stream("  indented\n")], "  indented"),
+        ([stream("\n")], ""),
+        ([stream("a"), stream("b")], "ab"),
+        ([stream("a"), value("v"), stream("b")], "a\nv\nb"),
+        ([stream("a\n"), value("v"), value("w")], "a\nv\nw"),
+        ([stream("50%\r100%\n")], "100%"),
+        ([stream("50%\r"), stream("100%")], "100%"),
+    ],
+)
+def test_a_reader_sees_what_was_shown_in_order(items: list[OutputItem], text: str | None) -> None:
+    assert readable(items) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("abc\rX", "Xbc"),
+        ("abc\r", "abc"),
+        ("abc\r\ndef", "abc\ndef"),
+        ("abc\r\r\r\ndef", "abc\ndef"),
+        ("one\rtwo\nthree\rfour", "two\nfoure"),
+        ("\rabc", "abc"),
+        ("long line\rshort", "shortline"),
+        ("", ""),
+    ],
+)
+def test_a_carriage_return_goes_back_to_the_start_of_the_line(text: str, shown: str) -> None:
+    assert overwrite(text) == shown
+
+
+@given(st.text("ab\r\n", max_size=60))
+def test_overwriting_is_what_a_terminal_does(text: str) -> None:
+    lines: list[list[str]] = [[]]
+    column = 0
+    for character in text:
+        if character == "\r":
+            column = 0
+        elif character == "\n":
+            lines.append([])
+            column = 0
+        else:
+            lines[-1][column : column + 1] = [character]
+            column += 1
+    assert overwrite(text) == "\n".join("".join(line) for line in lines)
+
+
+# -- endings ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_that_ran_to_its_end_is_a_success() -> None:
+    result = ended(Reply(7))
+    assert result.ok
+    assert (result.execution_count, result.error, result.recovery, result.text) == (7, None, None, None)
+
+
+def test_an_exception_is_data() -> None:
+    result = ended(Reply(1, "ValueError", "wrong", ("line 1", "line 2")))
+    assert result.status == "error"
+    assert result.error is not None
+    assert (result.error.ename, result.error.evalue, result.error.traceback) == ("ValueError", "wrong", ["line 1", "line 2"])
+    assert result.text == "line 1\nline 2"
+
+
+def test_an_exception_without_a_traceback_is_readable_all_the_same() -> None:
+    assert ended(Reply(1, "ValueError", "wrong")).text == "ValueError: wrong"
+
+
+@pytest.mark.parametrize(
+    ("recovery", "words"),
+    [
+        ("interrupted", "by an interrupt"),
+        ("interrupted_twice", "by a second interrupt"),
+        ("killed_children", "by killing the processes it had started"),
+    ],
+)
+def test_a_timeout_says_which_rung_it_took_and_that_variables_are_kept(recovery: Recovery, words: str) -> None:
+    result = ended(Reply(1, "KeyboardInterrupt", ""), "timeout", recovery)
+    assert (result.status, result.recovery, result.state_lost) == ("timeout", recovery, False)
+    assert result.error is not None
+    assert result.error.ename == "TimeoutError"
+    assert words in result.error.evalue
+    assert "Variables are kept" in result.error.evalue
+
+
+@pytest.mark.parametrize(("reason", "status"), [(None, "died"), ("timeout", "timeout"), ("interrupted", "interrupted")])
+def test_the_end_of_the_kernel_says_that_state_is_lost(reason: Status | None, status: Status) -> None:
+    result = ended(Death("SIGKILL, somebody killed it"), reason)
+    assert (result.status, result.recovery, result.state_lost) == (status, "restarted", True)
+    assert result.execution_count is None
+    assert result.error is not None
+    assert "Variables and imports are lost" in result.error.evalue
+    assert (reason is None) == ("SIGKILL" in result.error.evalue)
+
+
+def test_only_the_first_ending_counts() -> None:
+    cell = Cell("code", None, None)
+    cell.collector = Collector(Limits())
+    cell.finish(Reply(1))
+    cell.finish(Death("later"))
+    assert cell.result(Path("/nowhere")).ok
+
+
+def test_a_result_sorts_outputs_by_stream_and_takes_the_last_value() -> None:
+    cell = Cell("code", None, None)
+    cell.collector = Collector(Limits())
+    cell.collector.add_text("stdout", b"out\n")
+    cell.collector.add_text("stderr", b"err\n")
+    for text in (b"first", b"last"):
+        cell.collector.add_display(Display("execute_result", {"text/plain": text}))
+    cell.collector.add_text("stdout", b"more\n")
+    cell.finish(Reply(1))
+    result = cell.result(Path("/nowhere"))
+    assert (result.output, result.stderr, result.return_value) == ("out\nmore\n", "err\n", "last")
+    assert result.text == "out\nerr\nfirst\nlast\nmore"
+
+
+def test_images_that_cannot_be_saved_are_noted_in_the_result(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cell = Cell("code", None, None)
+    cell.collector = Collector(Limits())
+    cell.collector.add_display(Display("display_data", {"image/png": b"\x89PNG\r\n\x1a\n"}))
+    cell.finish(Reply(1))
+    result = cell.result(tmp_path / "file")
+    assert result.ok
+    assert result.images == []
+    assert "an image could not be saved" in result.stderr
+
+
+# -- chunks -------------------------------------------------------------------------------------------------------------
+
+
+async def test_chunks_come_in_order_and_end_with_the_cell() -> None:
+    cell = Cell("code", None, 100)
+    cell.emit("a", "stdout")
+    cell.emit("", "stdout")
+    cell.emit("b", None)
+    cell.finish(Reply(1))
+    chunks = [await cell.next_chunk() for _ in range(3)]
+    assert [(chunk.text, chunk.name) if chunk else None for chunk in chunks] == [("a", "stdout"), ("b", None), None]
+
+
+async def test_a_reader_that_waits_is_woken_by_a_chunk_and_by_the_end() -> None:
+    cell = Cell("code", None, 100)
+    waiting = asyncio.ensure_future(cell.next_chunk())
+    await asyncio.sleep(0)
+    cell.emit("a", "stdout")
+    chunk = await waiting
+    assert chunk is not None
+    assert chunk.text == "a"
+    waiting = asyncio.ensure_future(cell.next_chunk())
+    await asyncio.sleep(0)
+    cell.finish(Reply(1))
+    assert await waiting is None
+
+
+async def test_a_slow_reader_makes_the_kernel_wait_until_half_is_read() -> None:
+    cell = Cell("code", None, 100)
+    paused: list[bool] = []
+    cell.pause = paused.append
+    for _ in range(4):
+        cell.emit("x" * 30, "stdout")
+    assert paused == [True]
+    await cell.next_chunk()
+    await cell.next_chunk()
+    assert paused == [True]
+    await cell.next_chunk()
+    assert paused == [True, False]
+
+
+async def test_a_cell_that_is_being_stopped_waits_for_no_reader_and_queues_no_more() -> None:
+    cell = Cell("code", None, 100)
+    paused: list[bool] = []
+    cell.pause = paused.append
+    cell.emit("x" * 100, "stdout")
+    cell.reason = "timeout"
+    cell.release()
+    cell.release()
+    cell.emit("lost", "stdout")
+    cell.finish(Reply(1))
+    assert paused == [True, False]
+    assert [chunk.text if chunk else None for chunk in (await cell.next_chunk(), await cell.next_chunk())] == ["x" * 100, None]
+
+
+def test_without_a_reader_there_are_no_chunks() -> None:
+    cell = Cell("code", None, None)
+    cell.emit("x", "stdout")
+    assert not cell.streaming
+    assert not cell._chunks

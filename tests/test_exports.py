@@ -1,0 +1,98 @@
+"""The public names: there, documented, and loaded when they are used rather than before."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+
+import cellblock
+
+
+def modules_after(code: str) -> set[str]:
+    """Return the modules that a fresh interpreter has loaded after some code, beside those it starts with."""
+    script = f"import sys, json; before = set(sys.modules)\n{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_the_list_of_names_is_sorted_and_complete() -> None:
+    assert list(cellblock.__all__) == sorted(set(cellblock.__all__))
+    assert set(cellblock.__all__) == set(cellblock._HOME)
+
+
+@pytest.mark.parametrize("name", cellblock.__all__)
+def test_a_public_name_is_there_and_documented(name: str) -> None:
+    value = getattr(cellblock, name)
+    assert value.__name__ == name
+    assert inspect.getdoc(value)
+    assert value.__module__.startswith("cellblock.")
+    if inspect.isclass(value):
+        for member, function in inspect.getmembers(value, inspect.isfunction):
+            if not member.startswith("_") and function.__module__.startswith("cellblock"):
+                assert inspect.getdoc(function), f"{name}.{member} is not documented"
+
+
+def test_every_error_of_ours_is_public() -> None:
+    from cellblock import errors
+
+    raised = {name for name, kind in vars(errors).items() if inspect.isclass(kind) and kind.__module__ == errors.__name__}
+    assert raised <= set(cellblock.__all__)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'cellblock' has no attribute 'Hots'"):
+        cellblock.Hots  # noqa: B018  # reading it is the test
+
+
+def test_everything_public_is_listed_before_it_is_loaded_and_after() -> None:
+    script = (
+        "import cellblock; before = dir(cellblock); [getattr(cellblock, name) for name in cellblock.__all__]; "
+        "after = dir(cellblock); assert set(cellblock.__all__) <= set(before) & set(after); "
+        "assert len(after) == len(set(after)), 'twice'; assert '__version__' in after"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_star_import_brings_the_public_names_and_nothing_else() -> None:
+    names: dict[str, object] = {}
+    exec("from cellblock import *", names)
+    assert set(names) - {"__builtins__"} == set(cellblock.__all__)
+
+
+def test_importing_the_package_loads_next_to_nothing() -> None:
+    loaded = modules_after("import cellblock")
+    assert {name for name in loaded if name.startswith("cellblock")} == {"cellblock"}
+    assert not loaded & {"asyncio", "IPython", "numpy", "dataclasses", "socket", "json", "subprocess", "importlib.metadata"}
+    assert len(loaded) < 20
+
+
+def test_using_the_executor_loads_neither_ipython_nor_a_server() -> None:
+    loaded = {name.partition(".")[0] for name in modules_after("from cellblock import CodeExecutor, Host")}
+    heavy = {
+        "IPython",
+        "traitlets",
+        "numpy",
+        "pandas",
+        "matplotlib",
+        "fastapi",
+        "uvicorn",
+        "pydantic",
+        "mcp",
+        "datamodel_code_generator",
+    }
+    assert not loaded & heavy
+
+
+def test_an_error_can_be_had_without_the_engine() -> None:
+    loaded = modules_after("from cellblock import InvalidInputError")
+    assert {name for name in loaded if name.startswith("cellblock")} == {"cellblock", "cellblock.errors"}
+
+
+def test_the_package_is_typed() -> None:
+    from importlib.resources import files
+
+    assert files("cellblock").joinpath("py.typed").is_file()

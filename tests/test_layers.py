@@ -1,0 +1,196 @@
+"""Who may import whom: the house as the design draws it.
+
+Every import counts, also one within a function (it is made late, but it is made) and one under TYPE_CHECKING: a module that
+names a type of another layer knows of that layer, and moves when it moves, whether or not it loads it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cellblock.host import launch
+from cellblock.zygote import boot
+
+PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
+
+_FRONT = {"config", "daemon", "errors", "host", "model", "store", "tools"}
+
+LAYERS: dict[str, set[str]] = {
+    # Standard library only.
+    "errors": {"model"},
+    "model": {"errors"},
+    "wire": {"errors", "model"},
+    "config": {"errors", "model"},
+    # Inside the sandbox.
+    "worker": {"errors", "model", "wire"},
+    "sandbox": {"errors", "model"},
+    "zygote": {"errors", "sandbox", "wire", "worker"},
+    # The trusted side. It starts zygotes by command line: never zygote, never worker.
+    "host": {"errors", "model", "sandbox", "wire"},
+    "store": {"errors", "model"},
+    "tools": {"errors", "model"},
+    "daemon": {"config", "errors", "host", "model", "store", "tools"},
+    # The fronts.
+    "executor": _FRONT,
+    "sync": _FRONT | {"executor"},
+    "gateway": _FRONT,
+    "mcp_server": _FRONT,
+    "cli": _FRONT | {"executor", "gateway", "mcp_server", "sync"},
+    "__main__": {"cli"},
+    # The public API: re-exports, lazily.
+    "__init__": {"errors", "executor", "host", "model", "sandbox", "sync", "tools"},
+}
+"""Layer → the layers that it may know, beside itself."""
+
+OTHERS: dict[str, set[str]] = {
+    "worker": {"IPython", "matplotlib_inline", "traitlets"},
+    "host": {"h11", "idna"},
+    "tools": {"anyio", "datamodel_code_generator", "httpx", "mcp", "pydantic"},
+    "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
+    "mcp_server": {"anyio", "mcp", "pydantic"},
+    "cli": {"prompt_toolkit", "rich"},
+}
+"""Layer → what it may import that is neither ours nor Python's."""
+
+
+def layer_of(path: Path, package: Path) -> str:
+    """Return the layer that a module belongs to."""
+    first = path.relative_to(package).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
+    """Yield every module that a file imports, anywhere in it, as line and absolute name."""
+    here = ["cellblock", *path.relative_to(package).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from cellblock import host` names a layer, and so might every other name that is imported from the package.
+            yield from ((node.lineno, f"{module}.{alias.name}" if module == "cellblock" else module) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            # A name that is put together at run time is not looked at: `cellblock.__getattr__`, and modules to preload.
+            yield from (
+                (node.lineno, arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant) and type(arg.value) is str
+            )
+
+
+def violations(package: Path) -> list[str]:
+    """Return what is imported under a package that may not be."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        layer = layer_of(path, package)
+        for line, name in imported(path, package):
+            first, _, rest = name.partition(".")
+            if name == "cellblock.__version__":
+                allowed = True  # a fact about all of it
+            elif first == "cellblock":
+                target = rest.partition(".")[0] or "__init__"
+                # A name that is no layer is one of the public API.
+                allowed = target == layer or (target if target in LAYERS else "__init__") in LAYERS.get(layer, ())
+            else:
+                allowed = first in sys.stdlib_module_names or first in OTHERS.get(layer, ())
+            if not allowed:
+                found.append(f"{path.relative_to(package)}:{line}: {layer} may not import {name}")
+    return found
+
+
+def test_nobody_imports_what_it_may_not_know() -> None:
+    assert violations(PACKAGE) == []
+
+
+def test_every_module_belongs_to_a_layer() -> None:
+    assert {layer_of(path, PACKAGE) for path in PACKAGE.rglob("*.py")} <= set(LAYERS)
+
+
+def test_layers_know_only_layers() -> None:
+    assert set().union(*LAYERS.values()) <= set(LAYERS)
+    assert set(OTHERS) <= set(LAYERS)
+
+
+def test_no_layer_knows_one_that_knows_it() -> None:
+    """Except for errors and results, which name each other's types."""
+    for layer, known in LAYERS.items():
+        below, todo = set(known), [*known]
+        while todo:
+            fresh = LAYERS[todo.pop()] - below
+            below |= fresh
+            todo += fresh
+        assert layer not in below or layer in ("errors", "model")
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "complaint"),
+    [
+        ("wire/frames.py", "import IPython", "wire may not import IPython"),
+        ("wire/frames.py", "from cellblock.host import Host", "wire may not import cellblock.host"),
+        ("model.py", "import numpy as np", "model may not import numpy"),
+        ("errors.py", "from .host.session import Session", "errors may not import cellblock.host.session"),
+        ("worker/main.py", "from cellblock.zygote import warm", "worker may not import cellblock.zygote"),
+        ("worker/main.py", "import pydantic.fields", "worker may not import pydantic.fields"),
+        ("worker/deep/er.py", "from ...host import kernel", "worker may not import cellblock.host"),
+        ("zygote/server.py", "from cellblock.host.launch import Zygote", "zygote may not import cellblock.host.launch"),
+        ("host/launch.py", "from cellblock.zygote.boot import EXIT_PRELOAD", "host may not import cellblock.zygote.boot"),
+        ("host/launch.py", "from ..zygote import boot", "host may not import cellblock.zygote"),
+        ("host/launch.py", "from .. import worker", "host may not import cellblock.worker"),
+        ("host/launch.py", "from cellblock import worker", "host may not import cellblock.worker"),
+        ("host/launch.py", "from cellblock import CodeExecutor", "host may not import cellblock.CodeExecutor"),
+        ("host/launch.py", "import cellblock", "host may not import cellblock"),
+        ("host/launch.py", "def f():\n    import cellblock.worker.main", "host may not import cellblock.worker.main"),
+        (
+            "host/launch.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from cellblock.worker.main import Worker",
+            "host may not import cellblock.worker.main",
+        ),
+        ("host/launch.py", "try:\n    pass\nexcept ImportError:\n    import fastapi", "host may not import fastapi"),
+        ("host/launch.py", "__import__('cellblock.worker')", "host may not import cellblock.worker"),
+        ("host/launch.py", "import importlib\nimportlib.import_module('mcp.types')", "host may not import mcp.types"),
+        ("tools/runner.py", "from cellblock.host import Session", "tools may not import cellblock.host"),
+        ("executor.py", "from cellblock.wire.messages import Execute", "executor may not import cellblock.wire.messages"),
+        ("gateway/rest.py", "from cellblock.zygote import server", "gateway may not import cellblock.zygote"),
+        ("mcp_server.py", "import fastapi", "mcp_server may not import fastapi"),
+        ("cli/main.py", "from cellblock.worker import main", "cli may not import cellblock.worker"),
+        ("newcomer.py", "from cellblock.errors import CellblockError", "newcomer may not import cellblock.errors"),
+    ],
+)
+def test_what_is_forbidden_is_found(tmp_path: Path, module: str, code: str, complaint: str) -> None:
+    path = tmp_path / module
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"from __future__ import annotations\nimport os.path\n{code}\n", encoding="utf-8")
+    (found,) = violations(tmp_path)
+    assert found.endswith(complaint)
+    assert found.startswith(f"{module}:")
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("host/session.py", "from cellblock.host.kernel import Kernel\nfrom . import cell\nfrom ..wire import messages"),
+        ("worker/shell.py", "from IPython.core import magic\nfrom traitlets.config import Config"),
+        ("zygote/init.py", "from cellblock.worker.main import Worker"),
+        ("executor.py", "from cellblock.host import Host"),
+        ("gateway/rest.py", "from fastapi import FastAPI"),
+        ("cli/main.py", "from cellblock import __version__"),
+        ("__init__.py", "from cellblock.executor import CodeExecutor"),
+    ],
+)
+def test_what_is_allowed_is_not_found(tmp_path: Path, module: str, code: str) -> None:
+    path = tmp_path / module
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code, encoding="utf-8")
+    assert violations(tmp_path) == []
+
+
+def test_the_host_knows_the_exit_codes_that_it_may_not_import() -> None:
+    assert (launch._EXIT_TOO_OLD, launch._EXIT_NO_IPYTHON, launch._EXIT_PRELOAD) == (
+        boot.EXIT_TOO_OLD,
+        boot.EXIT_NO_IPYTHON,
+        boot.EXIT_PRELOAD,
+    )
