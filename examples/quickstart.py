@@ -77,8 +77,9 @@ print("Canada gose:", round(mean_cost("Canada gose")))
 """
 
 RUNAWAY = """
+paid = strikes.cost.tolist()
 looked = 0
-while strikes.cost[looked % len(strikes)] < 10_000_000:  # no strike has cost that much
+while paid[looked % len(paid)] < 10_000_000:  # no strike has cost that much
     looked += 1
 """
 
@@ -206,7 +207,7 @@ if __name__ == "__main__":
     try:
         asyncio.run(main())
     except LaunchError as problem:
-        sys.exit(f"{problem}\n\nThe examples need pandas and matplotlib: pip install 'cellblock[examples]'")
+        sys.exit(f"{problem}\n\nThe examples need pandas and matplotlib: pip install '.[examples]', or make demo")
     except KeyboardInterrupt:
         print("\nStopped; nothing is left running.")
         sys.exit(130)
