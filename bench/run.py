@@ -23,11 +23,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from bench import peers, report  # noqa: E402
+from bench import peers, quiet, report  # noqa: E402
 from bench.figures import FIGURES, FLOOR, Results, rows  # noqa: E402
 from bench.steps import STEPS, Step  # noqa: E402
 from bench.systems import NAMES, TITLES  # noqa: E402
 
+_PATIENCE = 2.0  # seconds to wait for a quiet machine before each measurement
 _LIMIT = 180  # seconds for one measurement; what takes longer is broken
 _PACKAGES = ("ipybox", "mcp", "kernelbox", "jupyter_client", "ipykernel", "ipython", "pandas", "matplotlib")
 
@@ -89,15 +90,17 @@ def measure(task: Task, python: Path, quick: bool) -> dict[str, list[float]] | s
         return series
 
 
-def run(todo: Sequence[Task], pythons: dict[str, Path], quick: bool) -> tuple[Results, list[str]]:
-    """Do all measurements, with a line for each; return results and what failed."""
+def run(todo: Sequence[Task], pythons: dict[str, Path], quick: bool) -> tuple[Results, list[str], int]:
+    """Do all measurements, with a line for each; return results, what failed, and how many began on a busy machine."""
     results: Results = {}
+    disturbed = 0
     failures: list[str] = []
     began = time.monotonic()
     for number, task in enumerate(todo, 1):
         clock = int(time.monotonic() - began)
         name = f"{task.step.name}, {TITLES.get(task.system, task.system)}, round {task.round + 1}"
         print(f"[{number:3}/{len(todo)}] {clock // 60}:{clock % 60:02}  {name} … ", end="", flush=True)
+        disturbed += not quiet.wait(0 if quick else _PATIENCE)
         series = measure(task, pythons[task.system], quick)
         if isinstance(series, str):
             failures.append(f"{name}: {series}")
@@ -105,7 +108,7 @@ def run(todo: Sequence[Task], pythons: dict[str, Path], quick: bool) -> tuple[Re
             continue
         results.setdefault(task.step.name, {}).setdefault(task.system, []).append(series)
         print(_brief(series), flush=True)
-    return results, failures
+    return results, failures, disturbed
 
 
 def _brief(series: dict[str, list[float]]) -> str:
@@ -126,18 +129,25 @@ def main() -> None:
     if set(systems) != {"cellblock"}:
         pythons |= dict.fromkeys(("ipybox", "kernelbox", "jupyter"), peers.python())
         facts["versions"] = peers.versions(pythons["jupyter"], _PACKAGES)
-    results, failures = run(tasks(options.only, systems, options.quick), pythons, options.quick)
+    todo = tasks(options.only, systems, options.quick)
+    results, failures, disturbed = run(todo, pythons, options.quick)
     found, floor = rows(FIGURES, results, NAMES), rows(FLOOR, results, ("floor",))
     print("\n" + report.table(found) + "\n")
     if floor:
         print(report.floor_table(floor) + "\n")
+    print(f"{disturbed} of {len(todo)} measurements began while the machine was busy with something else\n")
     for failure in failures:
         print(f"failed: {failure}")
     whole = not (options.quick or options.only or options.system)
     if whole or options.out:
         folder = options.out or ROOT / "bench" / "results"
         chart = folder / "performance.png" if options.out else ROOT / "docs" / "images" / "performance.png"
-        report.write_json(folder / "latest.json", {**facts, "failures": failures}, found, floor)
+        report.write_json(
+            folder / "latest.json",
+            {**facts, "measurements": len(todo), "disturbed": disturbed, "failures": failures},
+            found,
+            floor,
+        )
         report.draw(chart, facts, found)
         print(f"written: {os.path.relpath(folder / 'latest.json')}, {os.path.relpath(chart)}")
 
