@@ -155,7 +155,8 @@ def urls(world: World) -> tuple[str, str]:
 async def test_python_clients(world: World, program: str) -> None:
     """Plain HTTP and TLS reach what is allowed; what is not fails with the rule that is missing."""
     plain, tls = urls(world)
-    assert await asyncio.gather(world.python(program, plain), world.python(program, tls)) == ["hello from the web"] * 2
+    answers = await asyncio.gather(world.python(program, plain), world.python(program, tls))
+    assert set(answers) == {"hello from the web"}
     assert set(world.running.lookups) == {"web.test"}
     refused, refused_tls = await asyncio.gather(
         world.python(program, "http://other.test/", check=False), world.python(program, "https://other.test/", check=False)

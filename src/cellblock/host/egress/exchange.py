@@ -72,9 +72,14 @@ class Exchange:
         return self._reader.our_state is h11.DONE and self._reader.their_state is h11.DONE
 
     async def _both_ways(self, request: h11.Request) -> None:
+        pieces = [self._sent(self._writer, request)]
+        if self._heard_all(pieces):  # as of most requests: no task is needed for a body
+            await self._pass_up(pieces)
+            await self._download()
+            return
         try:
             async with asyncio.TaskGroup() as group:
-                upload = group.create_task(self._upload(request))
+                upload = group.create_task(self._upload(pieces))
                 await self._download()
                 upload.cancel()
         except BaseExceptionGroup as errors:
@@ -84,24 +89,29 @@ class Exchange:
                 raise asyncio.CancelledError from errors
             raise errors.exceptions[0] from None
 
-    async def _upload(self, request: h11.Request) -> None:
-        pieces = [self._sent(self._writer, request)]
-        while True:
-            event = self._reader.next_event()
-            if isinstance(event, h11.Data):
-                pieces.append(self._sent(self._writer, h11.Data(event.data)))
-            elif isinstance(event, h11.EndOfMessage):
-                pieces.append(self._sent(self._writer, h11.EndOfMessage()))
-            if event is not h11.NEED_DATA and not isinstance(event, h11.EndOfMessage):
-                continue
-            try:
-                await self._send(self._upstream, pieces)
-            except OSError:
-                # It hears no more, but may have answered already: that is for the other direction to find out.
-                return
-            if event is not h11.NEED_DATA:
-                return
+    async def _upload(self, pieces: list[bytes]) -> None:
+        done = False
+        while await self._pass_up(pieces) and not done:
             self._reader.receive_data(await self._receive(self._client))
+            done = self._heard_all(pieces)
+
+    def _heard_all(self, pieces: list[bytes]) -> bool:
+        """Collect what the client has sent of its body; return whether that was the end of it."""
+        while (event := self._reader.next_event()) is not h11.NEED_DATA:
+            if isinstance(event, h11.EndOfMessage):
+                pieces.append(self._sent(self._writer, h11.EndOfMessage()))
+                return True
+            assert isinstance(event, h11.Data)
+            pieces.append(self._sent(self._writer, h11.Data(event.data)))
+        return False
+
+    async def _pass_up(self, pieces: list[bytes]) -> bool:
+        try:
+            await self._send(self._upstream, pieces)
+        except OSError:
+            # The server hears no more, but may have answered already: that is for the other direction to find out.
+            return False
+        return True
 
     async def _download(self) -> None:
         pieces: list[bytes] = []
