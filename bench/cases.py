@@ -31,6 +31,7 @@ async def create(system: System, *, n: int, pause: float = 0.0, preload: bool = 
     await system.open(_PLOT_STACK if preload else ())
     code = f"import {', '.join(_PLOT_STACK)}\nprint(6 * 7)" if preload else "print(6 * 7)"
     times: list[float] = []
+    right = 0
     # The first one is not counted: it loads what this process needs itself.
     for number in range(n + 1):
         began = time.perf_counter()
@@ -38,12 +39,12 @@ async def create(system: System, *, n: int, pause: float = 0.0, preload: bool = 
         text = await kernel.execute(code)
         if number:
             times.append(_ms(began))
-        assert text == "42", text
+            right += text == "42"
         await kernel.close()
         if pause:
             await asyncio.sleep(pause)
     await system.close()
-    return {"ms": times}
+    return {"ms": times, "right": [right / n]}
 
 
 async def roundtrip(system: System, *, n: int) -> Series:
@@ -173,24 +174,22 @@ async def many(system: System, *, n: int) -> Series:
 
 async def cold(system: System, *, n: int) -> Series:
     """A whole program that runs one cell."""
-    return {"ms": [_run(system.cold, "42") for _ in range(n)]}
+    return {"ms": [_run(system.cold) for _ in range(n)]}
 
 
 async def imports(system: System, *, n: int) -> Series:
     """What the import adds to a Python program that does nothing."""
     bare, over = [], []
     for _ in range(n):
-        bare.append(_run("pass", ""))
-        over.append(_run(f"import {system.module}", "") - bare[-1])
+        bare.append(_run("pass"))
+        over.append(_run(f"import {system.module}") - bare[-1])
     return {"ms": over, "bare": bare}
 
 
-def _run(program: str, says: str) -> float:
+def _run(program: str) -> float:
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
-    took = _ms(began)
-    assert done.stdout.strip() == says, done.stdout
-    return took
+    subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=True)
+    return _ms(began)
 
 
 _SLEEPS = "import time\ntime.sleep({seconds})"

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[0] = str(ROOT)
+if __name__ == "__main__":  # and not where tests import it, whose own entry this would overwrite
+    sys.path[0] = str(ROOT)
 
 from bench import peers, quiet, report  # noqa: E402
 from bench.figures import FIGURES, FLOOR, Results, rows  # noqa: E402
 from bench.steps import STEPS, Step  # noqa: E402
 from bench.systems import NAMES, TITLES  # noqa: E402
 
-_PATIENCE = 2.0  # seconds to wait for a quiet machine before each measurement
 _LIMIT = 180  # seconds for one measurement; what takes longer is broken
 _PACKAGES = ("ipybox", "mcp", "kernelbox", "jupyter_client", "ipykernel", "ipython", "pandas", "matplotlib")
 
@@ -90,7 +90,7 @@ def measure(task: Task, python: Path, quick: bool) -> dict[str, list[float]] | s
         return series
 
 
-def run(todo: Sequence[Task], pythons: dict[str, Path], quick: bool) -> tuple[Results, list[str], int]:
+def run(todo: Sequence[Task], pythons: dict[str, Path], quick: bool, patience: float) -> tuple[Results, list[str], int]:
     """Do all measurements, with a line for each; return results, what failed, and how many began on a busy machine."""
     results: Results = {}
     disturbed = 0
@@ -100,7 +100,7 @@ def run(todo: Sequence[Task], pythons: dict[str, Path], quick: bool) -> tuple[Re
         clock = int(time.monotonic() - began)
         name = f"{task.step.name}, {TITLES.get(task.system, task.system)}, round {task.round + 1}"
         print(f"[{number:3}/{len(todo)}] {clock // 60}:{clock % 60:02}  {name} … ", end="", flush=True)
-        disturbed += not quiet.wait(0 if quick else _PATIENCE)
+        disturbed += not quiet.wait(patience)
         series = measure(task, pythons[task.system], quick)
         if isinstance(series, str):
             failures.append(f"{name}: {series}")
@@ -121,6 +121,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a short run; writes nothing unless --out is given")
     parser.add_argument("--only", action="append", default=[], choices=[step.name for step in STEPS], metavar="NAME")
     parser.add_argument("--system", action="append", default=[], choices=NAMES, help="measure only these")
+    parser.add_argument("--patience", type=float, default=2, help="seconds to wait for a quiet machine each time")
     parser.add_argument("--out", type=Path, help="folder for latest.json and the chart")
     options = parser.parse_args()
     systems = options.system or NAMES
@@ -130,7 +131,7 @@ def main() -> None:
         pythons |= dict.fromkeys(("ipybox", "kernelbox", "jupyter"), peers.python())
         facts["versions"] = peers.versions(pythons["jupyter"], _PACKAGES)
     todo = tasks(options.only, systems, options.quick)
-    results, failures, disturbed = run(todo, pythons, options.quick)
+    results, failures, disturbed = run(todo, pythons, options.quick, options.patience)
     found, floor = rows(FIGURES, results, NAMES), rows(FLOOR, results, ("floor",))
     print("\n" + report.table(found) + "\n")
     if floor:
