@@ -25,15 +25,22 @@ class Ground:
 
     @classmethod
     def prepare(cls) -> Ground:
+        """Look around, after `enter`."""
+        ground = cls(look(), interpreter_directories())
+        seccomp.program(ground.facts.machine)  # assembled once; sessions inherit it
+        return ground
+
+    @classmethod
+    def enter(cls) -> None:
         """Go into namespaces in which mounts can be made, and make the ones that all sessions share.
+
+        This process must be started again then (exec): see `linux.enter_base`.
 
         Raises:
             OSError: This machine does not let us.
         """
-        ground = cls(look(), interpreter_directories())
-        linux.enter_base(ground.facts.uid, ground.facts.gid, base_steps(ground.facts, ground.interpreter))
-        seccomp.program(ground.facts.machine)  # assembled once; sessions inherit it
-        return ground
+        facts = look()
+        linux.enter_base(facts.uid, facts.gid, base_steps(facts, interpreter_directories()))
 
     def settle_in(self) -> None:
         """As process 1 of new namespaces: see `linux.settle_in`."""
@@ -55,7 +62,7 @@ class Ground:
         plan = spec.pop("plan", None)
         if plan is None:
             plan = make_plan(Policy.from_dict(spec["policy"]), self.facts, spec["workspace"], self.interpreter)
-        linux.build(plan)
+        linux.build({**plan, "steps": [*plan["steps"], *spec.pop("mounts", [])]})
         linux.hide()
         return {
             "root": linux.identity_of_root(),

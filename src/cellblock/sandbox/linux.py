@@ -9,6 +9,7 @@ import base64
 import ctypes
 import errno
 import fcntl
+import itertools
 import os
 import resource
 import socket
@@ -129,6 +130,12 @@ def enter_base(uid: int, gid: int, steps: list[Step]) -> None:
     os.chdir(BASE)
     builder.do_steps()
     os.chdir(before)
+    # /proc/self/exe of every kernel leads past the kernel's own mounts, to the mount that this interpreter was started from:
+    # whoever owns the file could change its mode there, and on Linux 6.11 and 6.12 its bytes. So start it again, from here.
+    own = os.path.realpath("/proc/self/exe")
+    descriptor = _clone_tree(own)
+    _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
+    _move(descriptor, own)
 
 
 def build(plan: dict[str, Any]) -> None:
@@ -190,7 +197,7 @@ class _Builder:
             if step[0] == "bind?" and error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return
             raise OSError(error.errno, f"cannot take hold of {source}: {error.strerror}") from error
-        attributes = {"ro": _RDONLY | _NOSUID | _NODEV, "rw": _NOSUID | _NODEV, "dev": _NOSUID | _NOEXEC}[step[3]]
+        attributes = {"ro": _RDONLY | _NOSUID | _NODEV, "rw": _NOSUID | _NODEV, "dev": _RDONLY | _NOSUID | _NOEXEC}[step[3]]
         _set_attributes(descriptor, b"", attributes)
         self._sources["bind", step[2], step[3]] = descriptor
 
@@ -254,12 +261,12 @@ class _Builder:
     def _do_seal(self, target: str) -> None:
         _set_attributes(_AT_FDCWD, os.fsencode(f".{target}"), _RDONLY, recursive=False)
 
-    def _do_sysctl(self, name: str, value: str) -> None:
-        try:
-            with open(f"./proc/sys/{name}", "w") as file:
-                file.write(value)
-        except OSError:
-            return  # Linux before 6.14 has one for the whole machine; RLIMIT_NPROC counts for ordinary users
+    def _do_sysctl(self, name: str, value: str, since: list[int]) -> None:
+        # Before, there is one for the whole machine, which a host that runs as root would change.
+        if kernel_version() < tuple(since):
+            return
+        with open(f"./proc/sys/{name}", "w") as file:
+            file.write(value)
 
 
 def confine(plan: dict[str, Any]) -> None:
@@ -274,6 +281,10 @@ def confine(plan: dict[str, Any]) -> None:
     if identity_of_root() != plan["root"]:
         # It was forked before the tree was built, and should have been moved with everybody else.
         raise OSError(errno.EXDEV, "this process is not in the sandbox's file system")
+    # Its own null device, where the one that it was forked with is the host's, whose mode the host's user could change.
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0, inheritable=True)
+    os.close(null)
     for name, value in plan["limits"].items():
         number = getattr(resource, f"RLIMIT_{name}", None)
         if number is None:
@@ -306,6 +317,12 @@ def listen(port: int) -> socket.socket:
     Made before there is any code that could take the port, or stand in for what is passed out.
     """
     return socket.create_server(("127.0.0.1", port), backlog=128)
+
+
+def kernel_version() -> tuple[int, int]:
+    """Return the two leading numbers of the running kernel's version."""
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int("".join(itertools.takewhile(str.isdigit, minor)))
 
 
 def identity_of_root() -> list[int]:

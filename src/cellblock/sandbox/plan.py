@@ -33,19 +33,29 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _READABLE_SYS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 
 # /proc is whole, because numeric libraries read many corners of it. Where the host's user is root, these would obey.
-_PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
+_PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr", "/proc/pressure")
 _PROC_MASKED = (
     "/proc/acpi",
+    "/proc/allocinfo",
     "/proc/asound",
+    "/proc/dynamic_debug",
     "/proc/kallsyms",
     "/proc/kcore",
     "/proc/keys",
     "/proc/key-users",
+    "/proc/kmsg",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
     "/proc/latency_stats",
+    "/proc/lock_stat",
+    "/proc/pagetypeinfo",
     "/proc/sched_debug",
     "/proc/scsi",
+    "/proc/slabinfo",
     "/proc/timer_list",
     "/proc/timer_stats",
+    "/proc/vmallocinfo",
 )
 _SYSTEM = ("/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc")
 _TAKEN = ("/", "/tmp", "/run", "/var", "/home", HOME, *_SYSTEM)
@@ -206,7 +216,7 @@ def _proc(resources: Resources) -> list[Step]:
     return [
         # Before /proc/sys is sealed. Since Linux 6.14 each pid namespace has its own; it holds root, too, whom RLIMIT_NPROC
         # does not.
-        ["sysctl", "kernel/pid_max", str(max(resources.processes, 301))],
+        ["sysctl", "kernel/pid_max", str(max(resources.processes, 301)), [6, 14]],
         *(["mask", path] for path in _PROC_MASKED),
         *(["read_only", path] for path in _PROC_READ_ONLY),
     ]

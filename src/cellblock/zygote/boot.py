@@ -30,8 +30,14 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     module = importlib.util.module_from_spec(spec)
     sys.modules["cellblock"] = module
     spec.loader.exec_module(module)
+    if sys.argv[2] == "native":
+        from cellblock.sandbox.ground import Ground
+
+        # First of all: a process that has loaded a library with threads cannot go into a namespace.
+        Ground.enter()
+        os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered", *sys.argv[3:]], {})
     # A user's argv, not ours.
-    mode, native, preload = sys.argv[1], sys.argv[2] == "native", tuple(sys.argv[3:])
+    mode, native, preload = sys.argv[1], sys.argv[2] == "entered", tuple(sys.argv[3:])
     sys.argv[:] = [""]
     if mode == "zygote":
         from cellblock.zygote.server import serve

@@ -41,7 +41,6 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
     if not data:
         os._exit(0)
     processes.become_subreaper()
-    # First of all: a process that has loaded a library with threads cannot go into a namespace.
     ground = Ground.prepare() if native else None
     with _ending_with(control):
         warmed = warm(preload)
