@@ -8,10 +8,11 @@ import inspect
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from cellblock.errors import KernelDiedError, LaunchError, ProtocolError, SandboxError
+from cellblock.errors import CellblockError, KernelDiedError, LaunchError, ProtocolError, SandboxError
 from cellblock.host.cell import STATE_LOST, Cell, Death
 from cellblock.host.collect import Collector, Limits
 from cellblock.host.launch import Ends, Launcher
@@ -29,6 +30,8 @@ from cellblock.wire.messages import (
     InputRequest,
     Inspect,
     Inspected,
+    Install,
+    Installed,
     Part,
     Ready,
     Reply,
@@ -57,6 +60,10 @@ _SIGNALS = {
 }
 
 
+Installer: TypeAlias = Callable[["Kernel", tuple[str, ...]], Awaitable[int]]
+"""Installs packages for a session: takes its kernel and pip's arguments, returns pip's exit status."""
+
+
 class Kernel:
     """One incarnation of a session's interpreter.
 
@@ -76,6 +83,7 @@ class Kernel:
         spill_dir: Path | None,
         on_listener: Callable[[socket.socket], None] | None = None,
         memory: int | None = None,
+        installer: Installer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._launcher = launcher
@@ -94,6 +102,9 @@ class Kernel:
         self._refused: str | None = None
         self._on_listener = on_listener
         self._memory = memory
+        self._installer = installer
+        self._ran: asyncio.Future[int] | None = None
+        self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
         self._scale: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
         self.mourned = False
@@ -317,6 +328,8 @@ class Kernel:
                 self._collector.clear(wait)
             case InputRequest():
                 self._answer(message)
+            case Install(number=number, arguments=arguments):
+                self._install(number, arguments)
             case Completed() | Inspected():
                 if self._query is not None and not self._query.done():
                     self._query.set_result(message)
@@ -352,6 +365,48 @@ class Kernel:
         if self._cell is cell and self._conversation.state is State.ASKING:
             self._send(InputReply(request.number, None if answer is None else str(answer)))
 
+    def _install(self, number: int, arguments: tuple[str, ...]) -> None:
+        cell = self._cell
+        if cell is None or self._installer is None:
+            self._condemn("it asked for packages out of turn")
+            return
+        cell.asking = self._loop.create_task(self._have_installed(cell, number, arguments))
+
+    async def _have_installed(self, cell: Cell, number: int, arguments: tuple[str, ...]) -> None:
+        assert self._installer is not None
+        try:
+            answer = Installed(number, await self._installer(self, arguments))
+        except CellblockError as error:
+            answer = Installed(number, 1, str(error))
+        if self._cell is cell and self._conversation.state is State.ASKING:
+            self._send(answer)
+
+    async def run(self, argv: list[str], env: Mapping[str, str], cwd: str) -> int:
+        """Run a program in the session, confined like the worker; what it writes is the session's output.
+
+        Returns:
+            Its exit status; negative for a signal.
+        """
+        self._ran = self._loop.create_future()
+        self._tell("run", argv=argv, env=dict(env), cwd=cwd)
+        return os.waitstatus_to_exitcode(await self._ran)
+
+    async def listen(self) -> tuple[socket.socket, int]:
+        """Have a listener made on the session's own loopback interface.
+
+        Returns:
+            The listener, which is the caller's to close, and its port.
+        """
+        self._listened = self._loop.create_future()
+        self._tell("listen")
+        return await self._listened
+
+    def _tell(self, op: str, **fields: object) -> None:
+        try:
+            self._ends.control.send(encode_control(op, **fields))
+        except OSError as error:
+            raise KernelDiedError(f"the session's init takes no requests: {error.strerror}") from error
+
     def _end_cell(self, ending: Reply | Death) -> None:
         cell, self._cell = self._cell, None
         if cell is None:
@@ -373,9 +428,9 @@ class Kernel:
     def _on_control(self) -> None:
         try:
             data, listener = receive_control(self._ends.control, MAX_CONTROL)
-            if listener is not None:
-                self._take_listener(listener)
             message = decode_control(data) if data else {"op": "end"}
+            if listener is not None:
+                self._take_listener(listener, message)
         except BlockingIOError:
             return
         except (OSError, ProtocolError):
@@ -383,6 +438,8 @@ class Kernel:
         if message["op"] == "done":
             if self._signalled is not None and not self._signalled.done():
                 self._signalled.set_result(None)
+        elif message["op"] == "ran" and self._ran is not None and not self._ran.done():
+            self._ran.set_result(int(message.get("status", 0)))
         elif message["op"] == "memory":
             self._weigh(message.get("bytes"))
         elif message["op"] == "refused":
@@ -415,8 +472,11 @@ class Kernel:
         else:
             self._weigh_in(_BUSY_WEIGHING if self._cell is not None else _IDLE_WEIGHING)
 
-    def _take_listener(self, listener: socket.socket) -> None:
-        """Take the listener that init made, once, before there is any code in the session that could forge one."""
+    def _take_listener(self, listener: socket.socket, message: dict[str, Any]) -> None:
+        """Take a listener that init made: the first before there is any code in the session, others because we asked."""
+        if self._listened is not None and not self._listened.done():
+            self._listened.set_result((listener, int(message.get("port", 0))))
+            return
         if self._on_listener is None or self.ready.done():
             listener.close()
             self._condemn("it passed a socket that nobody asked for")
@@ -440,6 +500,9 @@ class Kernel:
             else:
                 self.ready.set_exception(self._launcher.explain(self._number, self._said()))
             self.ready.exception()  # whoever waits for it gets it; nobody may
+        for waiting in (self._ran, self._listened):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(KernelDiedError(f"the kernel died: {self.death.cause}"))
         if self._query is not None and not self._query.done():
             self._query.set_exception(KernelDiedError(f"the kernel died: {self.death.cause}"))
         self._end_cell(self.death)

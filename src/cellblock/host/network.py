@@ -45,16 +45,19 @@ class SessionNetwork:
 
             self._rules = Rules.parse(network.allow, network.deny)
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, port: int = EGRESS_PORT) -> dict[str, str]:
         """Return the variables that make programs use the proxy; none where nothing may be reached.
 
         Without them a program is told that a name cannot be resolved, as on any machine without a network.
+
+        Args:
+            port: Where the proxy's listener is, in the session.
         """
         if self._rules is None:
             return {}
         from cellblock.host.egress import environment
 
-        return environment(EGRESS_PORT)
+        return environment(port)
 
     def adopt(self, listener: socket.socket) -> None:
         """Serve on a new kernel's listener from now on."""

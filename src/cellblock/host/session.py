@@ -7,11 +7,12 @@ import functools
 import logging
 import math
 import os
+import shlex
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cellblock.errors import InvalidInputError, SandboxError, StateError
 from cellblock.host import environment
@@ -19,6 +20,7 @@ from cellblock.host.cell import Cell, OnInput
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.network import SessionNetwork
+from cellblock.host.packages import SessionPackages
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -97,9 +99,12 @@ class Session:
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
         cwd = stay_in or os.path.realpath(os.getcwd())
         self._cwd = cwd
-        self._spec = {"env": env, "cwd": cwd, "stay_in": stay_in}
+        self._packages = SessionPackages(interpreter, env, cwd, confined=isolate == "native")
+        self._spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in}
         if isolate != "none":
             check_workspace(cwd)
+            self._spec["mounts"] = self._packages.mounts(host.index)
+        self._spec["packages"] = self._packages.inside
         self._limits = limits or Limits()
         self._turn = asyncio.Lock()
         self._kernel: Kernel | None = None
@@ -149,6 +154,7 @@ class Session:
             await self._kernel.close()
         if self._network is not None:
             await self._network.close()
+        await asyncio.to_thread(self._packages.remove)
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -220,6 +226,30 @@ class Session:
                 await self._leave(kernel, cell, timer)
             result = await self._finished(cell)
         yield result
+
+    async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
+        """Install packages for this session, as ``%pip install`` in a cell does.
+
+        pip runs inside the session, with the settings of this program's pip, and reaches its index and nothing else. What it
+        installs can be imported at once, survives `reset`, and is gone with the session.
+
+        Args:
+            requirements: What to install, such as ``"polars>=1"``; options of pip among them.
+            timeout: Seconds that it may take.
+
+        Returns:
+            The result: what pip said, and an error where it failed.
+
+        Raises:
+            InvalidInputError: There is nothing to install.
+            StateError, LaunchError: As for `execute`.
+        """
+        if not requirements:
+            raise InvalidInputError("say what to install: install('package>=1')")
+        return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
+
+    async def _install(self, kernel: Kernel, arguments: tuple[str, ...]) -> int:
+        return await self._packages.install(kernel, arguments, self._host.index)
 
     async def interrupt(self) -> bool:
         """Stop the running cell; its result says ``interrupted``. Variables are kept where the code lets go in time.
@@ -360,6 +390,7 @@ class Session:
             self._limits,
             self._spill_dir,
             self._network.adopt if self._network is not None else None,
+            self._install,
         )
 
     def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> asyncio.TimerHandle | None:

@@ -19,6 +19,9 @@ MAX_CODE = 4 * 1024 * 1024
 PIECE = 256 * 1024
 """Most bytes of one `Stream` or `Part`: long text and large values travel in pieces."""
 
+MAX_ARGUMENTS = 256
+"""Most arguments of one installation."""
+
 MAX_MIMES = 64
 """Most MIME types in one bundle."""
 
@@ -47,6 +50,17 @@ class InputReply:
     number: int
     """The request's; an answer to a question that is no longer open is ignored."""
     text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """Host → worker: the answer to `Install`: pip's exit status, or why it was not run."""
+
+    type: ClassVar[str] = "installed"
+    number: int
+    """The request's, as for `InputReply`."""
+    status: int
+    refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +151,15 @@ class InputRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Install:
+    """Worker → host: the code asks for packages; what pip says goes to descriptors 1 and 2."""
+
+    type: ClassVar[str] = "install"
+    number: int
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Worker → host: the cell has ended; all it wrote from Python was sent before this."""
 
@@ -165,8 +188,8 @@ class Inspected:
     text: str | None
 
 
-ToWorker: TypeAlias = Execute | InputReply | Complete | Inspect | Shutdown
-ToHost: TypeAlias = Ready | Stream | Part | Display | Clear | InputRequest | Reply | Completed | Inspected
+ToWorker: TypeAlias = Execute | InputReply | Installed | Complete | Inspect | Shutdown
+ToHost: TypeAlias = Ready | Stream | Part | Display | Clear | InputRequest | Install | Reply | Completed | Inspected
 Message: TypeAlias = ToWorker | ToHost
 
 
@@ -206,6 +229,7 @@ _Written: TypeAlias = tuple[dict[str, Any], list[bytes]]
 _WRITERS: dict[str, Callable[[Any], _Written]] = {
     "execute": lambda m: ({"stdin": m.stdin}, [_code(m.code)]),
     "input_reply": lambda m: ({"number": m.number}, [] if m.text is None else [_bytes(m.text)]),
+    "installed": lambda m: ({"number": m.number, "status": m.status}, [] if m.refusal is None else [_bytes(m.refusal)]),
     "complete": lambda m: ({"cursor": m.cursor}, [_code(m.code)]),
     "inspect": lambda m: ({"cursor": m.cursor, "detail": m.detail}, [_code(m.code)]),
     "shutdown": lambda m: ({}, []),
@@ -215,6 +239,7 @@ _WRITERS: dict[str, Callable[[Any], _Written]] = {
     "display": _write_display,
     "clear": lambda m: ({"wait": m.wait}, []),
     "input": lambda m: ({"number": m.number, "password": m.password}, [_bytes(m.prompt)]),
+    "install": lambda m: ({"number": m.number}, [_bytes(text) for text in m.arguments]),
     "reply": _write_reply,
     "completed": lambda m: ({"start": m.start, "end": m.end}, [_bytes(text) for text in m.matches]),
     "inspected": lambda m: ({}, [] if m.text is None else [_bytes(m.text)]),
@@ -329,6 +354,12 @@ def _read_display(fields: _Fields) -> Display:
     )
 
 
+def _read_install(fields: _Fields) -> Install:
+    if len(fields.buffers) > MAX_ARGUMENTS:
+        raise fields.fail("sizes", f"at most {MAX_ARGUMENTS} lengths")
+    return Install(fields.integer("number"), tuple(_string(buffer) for buffer in fields.buffers))
+
+
 def _read_reply(fields: _Fields) -> Reply:
     ename = fields.optional_text("ename")
     count = fields.integer("execution_count")
@@ -343,6 +374,7 @@ def _read_reply(fields: _Fields) -> Reply:
 _READERS: dict[str, Callable[[_Fields], Message]] = {
     "execute": lambda f: Execute(f.code(), f.boolean("stdin")),
     "input_reply": lambda f: InputReply(f.integer("number"), f.optional_buffer_text()),
+    "installed": lambda f: Installed(f.integer("number"), f.integer("status"), f.optional_buffer_text()),
     "complete": lambda f: Complete(f.code(), f.integer("cursor")),
     "inspect": lambda f: Inspect(f.code(), f.integer("cursor"), f.integer("detail", most=1)),
     "shutdown": lambda f: Shutdown(),
@@ -352,6 +384,7 @@ _READERS: dict[str, Callable[[_Fields], Message]] = {
     "display": _read_display,
     "clear": lambda f: Clear(f.boolean("wait")),
     "input": lambda f: InputRequest(f.integer("number"), _string(f.buffer()), f.boolean("password")),
+    "install": _read_install,
     "reply": _read_reply,
     "completed": lambda f: Completed(tuple(_string(buffer) for buffer in f.buffers), f.integer("start"), f.integer("end")),
     "inspected": lambda f: Inspected(f.optional_buffer_text()),

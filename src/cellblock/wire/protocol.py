@@ -30,7 +30,7 @@ class State(Enum):
     BUSY = "busy"
     """A cell runs."""
     ASKING = "asking"
-    """A cell runs and waits for a line of input."""
+    """A cell runs and waits for an answer: a line of input, or the end of an installation."""
     QUERY = "query"
     """A completion or an inspection is being worked out."""
     CLOSED = "closed"
@@ -38,6 +38,7 @@ class State(Enum):
 
 
 _OUTPUT = ("stream", "part", "display", "clear")
+_LATE = ("ready", "input", "install", "reply", "completed", "inspected")
 
 
 def _table() -> dict[State, dict[tuple[Side, str], State]]:
@@ -52,13 +53,16 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
         },
         State.BUSY: {
             (worker, "input"): State.ASKING,
+            (worker, "install"): State.ASKING,
             (worker, "reply"): State.IDLE,
             (host, "shutdown"): State.CLOSED,
         },
         # An interrupt ends the wait without an answer: then output and the reply follow at once.
         State.ASKING: {
             (host, "input_reply"): State.BUSY,
+            (host, "installed"): State.BUSY,
             (worker, "input"): State.ASKING,
+            (worker, "install"): State.ASKING,
             (worker, "reply"): State.IDLE,
             (host, "shutdown"): State.CLOSED,
         },
@@ -67,11 +71,11 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
             (worker, "inspected"): State.IDLE,
             (host, "shutdown"): State.CLOSED,
         },
-        State.CLOSED: {(worker, kind): State.CLOSED for kind in ("ready", "input", "reply", "completed", "inspected")},
+        State.CLOSED: {(worker, kind): State.CLOSED for kind in _LATE},
     }
     # An answer can cross an interrupt on its way: then nobody waits for it any more, and the worker drops it.
     for state in (State.IDLE, State.BUSY):
-        table[state][(host, "input_reply")] = state
+        table[state].update({(host, kind): state for kind in ("input_reply", "installed")})
     for state, row in table.items():
         if state is not State.STARTING:
             row.update({(worker, kind): state for kind in _OUTPUT})

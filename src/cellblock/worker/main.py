@@ -27,6 +27,7 @@ from cellblock.wire.messages import (
     InputReply,
     Inspect,
     Inspected,
+    Installed,
     Message,
     Ready,
     Reply,
@@ -87,7 +88,8 @@ class Worker:
         self._outbox.attach(self._channel)
         GATE.install(self._on_stray)
         self._interrupter.install()
-        self._asker.install()
+        self._asker.take_places()
+        self._shell.packages = self._asker.install
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
         self._outbox.send(Ready(VERSION))
         while self._open:
@@ -96,6 +98,8 @@ class Worker:
             except (KeyboardInterrupt, SystemExit):
                 # asyncio lets these two through the loop. The task they hit has ended with them; the others go on.
                 continue
+            except BaseException as error:
+                self._on_stray(error)  # from a handler that hit what the loop itself calls: logging, mostly
         if self._outbox.forked:
             leave()  # a child that the code forked from a background task, and that has come to its end
         self._outbox.settle()
@@ -111,8 +115,12 @@ class Worker:
         if self._task is not None and not self._task.done():
             self._thrown = error
             self._task.cancel()
-        else:
+            return
+        GATE.shut += 1
+        try:
             self._outbox.write("stderr", "".join(traceback.format_exception(error)))
+        finally:
+            GATE.open()
 
     def close(self) -> None:
         """Undo `run` and the constructor, where the process goes on: after warming up."""
@@ -154,7 +162,7 @@ class Worker:
                 case Complete() | Inspect() as question:
                     # Not in this callback, which no signal interrupts.
                     self.loop.call_soon(self._answer, question)
-                case InputReply():
+                case InputReply() | Installed():
                     pass  # the question was withdrawn by an interrupt
                 case Shutdown():
                     self._stop()

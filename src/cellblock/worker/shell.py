@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import warnings
@@ -46,6 +47,7 @@ class Shell(InteractiveShell):
     display_pub_class = Publisher
 
     error: CellError | None = None
+    packages: Callable[[list[str]], None] | None = None
 
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
         """Touch no disk: the zygote has no home, and each kernel gets its own."""
@@ -61,6 +63,21 @@ class Shell(InteractiveShell):
         """Give the user's `__main__` what every module has: multiprocessing looks for it. `%reset` comes here, too."""
         super().init_user_ns()
         self.user_ns.setdefault("__spec__", None)
+
+    def init_magics(self) -> None:
+        """Let ``%pip install`` ask the host, which knows where packages may come from."""
+        super().init_magics()
+        ordinary: Callable[[str], None] = self.find_line_magic("pip")
+
+        def pip(line: str) -> None:
+            """Run pip for this session; what it installs is gone with the session."""
+            command, *arguments = shlex.split(line) or [""]
+            if command == "install" and self.packages is not None:
+                self.packages(arguments)
+            else:
+                ordinary(line)
+
+        self.register_magic_function(pip, "line", "pip")
 
     def ask_exit(self) -> None:
         """`exit()` ends the cell, not the kernel."""

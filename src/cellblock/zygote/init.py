@@ -128,9 +128,10 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
             if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits
                 worker.limber_up()
             spec = _take_over()
-        specialise(spec)
+        # First this: in the session's directory, whatever imports something may find the session's own file.
         if (confinement := spec.get("confinement")) is not None:
             linux.confine(confinement)
+        specialise(spec)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
         worker.stay_in = spec.get("stay_in")
         worker.run()
@@ -181,6 +182,8 @@ class _Init:
         self._wake = wake
         self._worker = worker
         self._ground = ground
+        self._confinement: dict[str, Any] | None = None
+        self._program: int | None = None
         self._poll = select.poll()
         for descriptor in (handover.fileno(), host, wake):
             if descriptor is not None:
@@ -214,7 +217,7 @@ class _Init:
         spec = decode_control(self._control.recv(MAX_CONTROL))
         if self._ground is not None:
             try:
-                spec["confinement"] = self._ground.build(spec)
+                spec["confinement"] = self._confinement = self._ground.build(spec)
                 if spec["confinement"]["egress"]:
                     with linux.listen(EGRESS_PORT) as listener:
                         socket.send_fds(self._control, [encode_control("listening")], [listener.fileno()])
@@ -239,13 +242,31 @@ class _Init:
             self._interrupt()
         elif message["op"] == "kill_children":
             processes.kill(pid for pid in processes.descendants(os.getpid()) if pid != self._worker)
+        elif message["op"] == "run":
+            self._run(message)
+            return
+        elif message["op"] == "listen":
+            with linux.listen(0) as listener:
+                port = listener.getsockname()[1]
+                socket.send_fds(self._control, [encode_control("listening", port=port)], [listener.fileno()])
+            return
         elif message["op"] == "measure":
             self._tell("memory", bytes=processes.memory_of_namespace(HOME))
             return
         # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
         self._tell("done")
 
+    def _run(self, message: dict[str, Any]) -> None:
+        """Run a program that the host wants run, confined like the worker; ``ran`` follows when it has ended."""
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            _become(message["argv"], message["env"], message["cwd"], self._confinement)
+        self._program = pid
+
     def _interrupt(self) -> None:
+        if self._program is not None:
+            processes.kill([-self._program], signal.SIGINT)
         try:
             # The group, as a terminal's ^C does: subprocesses of the cell are meant as well.
             os.killpg(self._worker, signal.SIGINT)
@@ -260,6 +281,9 @@ class _Init:
                 return
             if pid == 0:
                 return
+            if pid == self._program:
+                self._program = None
+                self._tell("ran", status=status)
             if pid == self._worker:
                 self._tell("exited", status=status)
                 self._end()
@@ -295,6 +319,25 @@ def _place_output(out: int, err: int) -> None:
     for source, place in ((out, 1), (err, 2)):
         os.dup2(source, place)
         os.close(source)
+
+
+def _become(argv: list[str], env: dict[str, str], cwd: str, confinement: dict[str, Any] | None) -> NoReturn:
+    """In a fork of init: execute a program with the session's standard streams, and nothing else of init's."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        processes.die_with_parent(signal.SIGKILL)
+        os.closerange(3, _HIGH)
+        os.chdir(cwd)
+        if confinement is not None:
+            linux.confine(confinement)
+        os.execve(argv[0], argv, env)
+    except BaseException as error:
+        os.write(2, f"{argv[0]} cannot be run: {error}\n".encode())
+    finally:
+        os._exit(127)
 
 
 def _kill_everything() -> None:

@@ -100,9 +100,9 @@ def _proportional_share(pid: str) -> int:
 
 
 def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
-    """Send a signal to each of these; those that are gone already are fine."""
+    """Send a signal to each of these; those that are gone already are fine, and so are those of another user."""
     for pid in pids:
         try:
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
+        except (ProcessLookupError, PermissionError):
+            continue  # the second: what code started with sudo; whoever raised here would end with all its sessions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import sysconfig
 import tempfile
 import time
 import warnings
@@ -15,7 +16,7 @@ def specialise(spec: dict[str, Any]) -> None:
     """Take on a kernel's environment.
 
     Args:
-        spec: ``env`` (the whole environment), ``cwd``.
+        spec: ``env`` (the whole environment), ``cwd``, ``packages`` (where the session's own lie).
 
     Raises:
         OSError: The directory cannot be entered.
@@ -32,7 +33,20 @@ def specialise(spec: dict[str, Any]) -> None:
         sys.dont_write_bytecode = True
     for action in filter(None, env.get("PYTHONWARNINGS", "").split(",")):
         warnings.simplefilter(action.partition(":")[0])  # type: ignore[arg-type]  # a wrong name raises, and says so
+    if packages := spec.get("packages"):
+        _find_packages(packages)
     new_luck()
+
+
+def _find_packages(place: str) -> None:
+    """Import what is installed for this session only, ahead of what all sessions have; also in programs that it starts."""
+    scheme = sysconfig.get_preferred_scheme("prefix")
+    variables = {"base": place, "platbase": place, "installed_base": place, "installed_platbase": place}
+    paths = list(dict.fromkeys(sysconfig.get_path(name, scheme, variables) for name in ("purelib", "platlib")))
+    sys.path[1:1] = paths
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
+    os.environ["PATH"] = os.pathsep.join((os.path.join(place, "bin"), os.environ.get("PATH", "")))
 
 
 def new_luck() -> None:

@@ -1,0 +1,224 @@
+"""Installs packages for one session: pip runs inside its sandbox, and reaches the package index and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import configparser
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from cellblock.errors import InvalidInputError
+from cellblock.host.network import SessionNetwork
+from cellblock.sandbox.policy import Network
+
+if TYPE_CHECKING:
+    from cellblock.host.kernel import Kernel
+
+PLACE = "/opt/packages"
+"""Where a sandboxed session finds its own packages."""
+
+# What of pip's settings decides where packages come from.
+_SETTINGS = (
+    "index-url",
+    "extra-index-url",
+    "find-links",
+    "no-index",
+    "trusted-host",
+    "cert",
+    "timeout",
+    "default-timeout",
+    "pre",
+)
+_DEFAULT_INDEX = ("pypi.org", "files.pythonhosted.org")
+_PREFIX = "cellblock-packages-"
+
+
+@dataclass(frozen=True, slots=True)
+class PackageIndex:
+    """Where the host's pip takes packages from.
+
+    Attributes:
+        settings: pip's own settings, as environment variables for it.
+        hosts: Patterns of what it has to reach.
+        directories: Local directories that it reads.
+    """
+
+    settings: tuple[tuple[str, str], ...]
+    hosts: tuple[str, ...]
+    directories: tuple[str, ...]
+
+    @classmethod
+    def configured(cls, environment: Mapping[str, str], files: Iterable[Path]) -> PackageIndex:
+        """Return what pip is configured for.
+
+        Args:
+            environment: The host's environment, for its ``PIP_`` variables, which win.
+            files: pip's configuration files; later ones win.
+        """
+        values: dict[str, str] = {}
+        for file in files:
+            parser = configparser.RawConfigParser()
+            try:
+                parser.read(file, encoding="utf-8")
+            except (configparser.Error, UnicodeDecodeError):
+                continue  # pip itself will complain of it, in its own words
+            for section in ("global", "install"):
+                if parser.has_section(section):
+                    values |= {name.replace("_", "-"): value for name, value in parser.items(section)}
+        for name, value in environment.items():
+            if name.startswith("PIP_"):
+                values[name[4:].lower().replace("_", "-")] = value
+        kept = {name: value for name, value in values.items() if name in _SETTINGS}
+        urls = [url for name in ("index-url", "extra-index-url", "find-links") for url in kept.get(name, "").split()]
+        hosts = [] if kept.get("no-index", "").lower() in ("1", "true", "yes", "on") else _hosts(urls)
+        if hosts is not None and "index-url" not in kept and "no-index" not in kept:
+            hosts += _DEFAULT_INDEX
+        settings = tuple((f"PIP_{name.upper().replace('-', '_')}", value) for name, value in kept.items())
+        return cls(settings, tuple(dict.fromkeys(hosts)), tuple(_directories(urls, kept.get("cert"))))
+
+    async def network(self) -> Network:
+        """Return what may be reached while pip runs: the index, wherever it lies, as that is what its user configured."""
+        allowed: list[str] = []
+        for name in self.hosts:
+            host, _, port = name.partition(":")
+            allowed.append(f"{name} private")
+            # A mirror may have an address that no rule for a name can allow, such as one reserved for documentation.
+            try:
+                found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            except OSError:
+                continue  # pip will say so
+            for address in dict.fromkeys(str(entry[4][0]) for entry in found):
+                shown = f"[{address}]" if ":" in address else address
+                allowed.append(f"{shown}:{port}" if port else shown)
+        return Network(allow=tuple(dict.fromkeys(allowed)))
+
+
+def _hosts(urls: Iterable[str]) -> list[str]:
+    found = []
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname:
+            found.append(f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname)
+    return found
+
+
+def _directories(urls: Iterable[str], certificates: str | None) -> list[str]:
+    paths = [
+        urlsplit(url).path if url.startswith("file:") else url for url in urls if "://" not in url or url.startswith("file:")
+    ]
+    # An index on disk names files beside it, mostly: ../files next to simple.
+    paths = [os.path.dirname(path.rstrip("/")) if path.rstrip("/").endswith("/simple") else path for path in paths]
+    if certificates is not None:
+        paths.append(certificates)
+    return [os.path.realpath(path) for path in dict.fromkeys(paths) if os.path.isabs(path) and os.path.exists(path)]
+
+
+def configuration_files(environment: Mapping[str, str], home: str) -> list[Path]:
+    """Return pip's configuration files, in the order in which they count, as pip documents it."""
+    config = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    files = [
+        Path("/etc/pip.conf"),
+        Path("/etc/xdg/pip/pip.conf"),
+        Path(home, ".pip", "pip.conf"),
+        Path(config, "pip", "pip.conf"),
+    ]
+    files.append(Path(sys.prefix, "pip.conf"))
+    named = environment.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
+    return [*files, Path(named)] if named else files
+
+
+def make_place() -> str:
+    """Make a directory for the packages of one session, and remove those of hosts that were killed."""
+    root = tempfile.gettempdir()
+    for name in os.listdir(root):
+        owner = name.removeprefix(_PREFIX).split("-")[0]
+        if name.startswith(_PREFIX) and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root)
+
+
+def remove_place(place: str) -> None:
+    """Remove a session's packages. What the session put there is removed as what it is; no link in it is followed."""
+    shutil.rmtree(place, ignore_errors=True)
+
+
+class SessionPackages:
+    """The packages of one session: where they lie, and how they get there.
+
+    Attributes:
+        place: Their directory outside.
+        inside: Their directory as the session sees it.
+    """
+
+    def __init__(self, interpreter: str, env: Mapping[str, str], cwd: str, *, confined: bool) -> None:
+        """Make their place.
+
+        Args:
+            interpreter: The interpreter whose pip installs.
+            env: The session's environment, in which pip runs.
+            cwd: The session's directory.
+            confined: Whether the session is in a sandbox, and so needs a way to the index.
+        """
+        self.place = make_place()
+        self.inside = PLACE if confined else self.place
+        self._interpreter = interpreter
+        self._env = env
+        self._cwd = cwd
+        self._confined = confined
+
+    def mounts(self, index: PackageIndex) -> list[list[str]]:
+        """Return the steps that let a sandboxed session see its packages, and the index where that is a directory."""
+        local = [["bind?", path, path, "ro"] for path in index.directories if not path.startswith(("/usr/", "/etc/ssl/"))]
+        return [["bind", self.place, self.inside, "rw"], *local]
+
+    async def install(self, kernel: Kernel, arguments: tuple[str, ...], index: PackageIndex) -> int:
+        """Have pip install something, inside the session, and return its exit status.
+
+        Args:
+            kernel: The session's kernel.
+            arguments: pip's, behind ``install``.
+            index: Where packages come from.
+
+        Raises:
+            InvalidInputError: The arguments name nothing, or another place to take packages from or to put them.
+        """
+        _check(arguments)
+        argv = [self._interpreter, "-m", "pip", "install", "--prefix", self.inside, "--no-input", *arguments]
+        env = {**self._env, **dict(index.settings), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_WARN_SCRIPT_LOCATION": "1"}
+        if not self._confined:
+            return await kernel.run(argv, env, self._cwd)
+        listener, port = await kernel.listen()
+        network = SessionNetwork(await index.network(), kernel.note)
+        network.adopt(listener)
+        try:
+            return await kernel.run(argv, env | network.environment(port), self._cwd)
+        finally:
+            await network.close()
+
+    def remove(self) -> None:
+        """Remove all of them."""
+        remove_place(self.place)
+
+
+_ELSEWHERE = ("--target", "-t", "--prefix", "--root", "--user", "--index-url", "-i", "--extra-index-url", "--find-links", "-f")
+
+
+def _check(arguments: tuple[str, ...]) -> None:
+    if not any(not argument.startswith("-") for argument in arguments):
+        raise InvalidInputError("say what to install: install('package>=1')")
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if name in _ELSEWHERE:
+            raise InvalidInputError(
+                f"{name} is not for a session to choose: packages come from the host's index, for this session"
+            )
