@@ -8,6 +8,7 @@ import linecache
 import os
 import socket
 import sys
+import sysconfig
 import traceback
 import warnings
 from typing import TYPE_CHECKING
@@ -71,6 +72,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
         cells += _CELLS_FOR.get(name, ())
     rehearse(Worker, shell, outbox, cells)
     linecache.clearcache()
+    sysconfig.get_config_vars()  # a module of its own, which every kernel would read and keep for itself
     # Libraries that preload threads (OpenBLAS) bring them back in the child themselves.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     gc.collect()
