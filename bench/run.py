@@ -100,8 +100,12 @@ def run(todo: Sequence[Task], pythons: dict[str, Path], quick: bool, patience: f
         clock = int(time.monotonic() - began)
         name = f"{task.step.name}, {TITLES.get(task.system, task.system)}, round {task.round + 1}"
         print(f"[{number:3}/{len(todo)}] {clock // 60}:{clock % 60:02}  {name} … ", end="", flush=True)
-        disturbed += not quiet.wait(patience)
-        series = measure(task, pythons[task.system], quick)
+        try:
+            disturbed += not quiet.wait(patience)
+            series = measure(task, pythons[task.system], quick)
+        except KeyboardInterrupt:
+            failures.append(f"stopped by hand after {number - 1} of {len(todo)} measurements")
+            break
         if isinstance(series, str):
             failures.append(f"{name}: {series}")
             print(f"failed: {series}", flush=True)
