@@ -1,0 +1,279 @@
+"""sys.stdout and sys.stderr of a kernel: everything leaves, in order, whole, whoever writes and whatever interrupts."""
+
+from __future__ import annotations
+
+import pytest
+
+from cellblock.wire.messages import PIECE, Clear
+from worker_end import run, worker_end
+
+LINES = "".join(f"{number}\n" for number in range(50_000))
+
+
+def test_both_streams_leave_in_the_order_of_the_code() -> None:
+    end = run(
+        """
+        for number in range(20):
+            print(number)
+            print(number, file=sys.stderr)
+        """
+    )
+    assert [(stream.name, stream.text) for stream in end.streams] == [
+        (name, b"%d\n" % number) for number in range(20) for name in ("stdout", "stderr")
+    ]
+
+
+def test_messages_leave_after_what_was_written_before_them() -> None:
+    end = run("sys.stdout.write('no newline'); outbox.send(Clear(True)); print('after')")
+    assert [type(message).__name__ for message in end.messages] == ["Ready", "Stream", "Clear", "Stream"]
+    assert end.messages[2] == Clear(True)
+
+
+@pytest.mark.parametrize("code", ["print('text')", "print('text', end='')", "sys.stdout.write('text\\r')"])
+def test_a_line_leaves_at_once(code: str) -> None:
+    """The code waits until the line was heard."""
+    with worker_end(f"{code}\nsys.__stdin__.readline()") as end:
+        end.hear("text")
+        end.go_on()
+        end.finish()
+
+
+def test_what_a_burst_leaves_over_is_sent_although_nothing_follows() -> None:
+    with worker_end("print('one'); print('two'); print('three')\nsys.__stdin__.readline()") as end:
+        end.hear("one\ntwo\nthree\n")
+        end.go_on()
+        end.finish()
+
+
+def test_a_flush_makes_text_without_a_newline_visible() -> None:
+    with worker_end("sys.stdout.write('prompt> '); sys.stdout.flush()\nsys.__stdin__.readline()") as end:
+        end.hear("prompt> ")
+        end.go_on()
+        end.finish()
+
+
+def test_lines_of_a_burst_are_gathered() -> None:
+    end = run("for number in range(50_000): print(number)")
+    assert end.text() == LINES
+    assert len(end.streams) < 1000
+
+
+def test_no_thread_is_left_after_settling() -> None:
+    run(
+        """
+        for _ in range(1000): print("x")
+        assert tasks() == 2, "nothing was gathered"
+        assert threading.enumerate() == [threading.main_thread()]
+        outbox.settle()
+        assert tasks() == 1
+        """
+    )
+
+
+def test_the_thread_of_a_burst_ends_by_itself() -> None:
+    run(
+        """
+        print("x"); print("x")
+        assert tasks() == 2
+        deadline = time.monotonic() + 20
+        while tasks() > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        print("y"); print("z")
+        """
+    )
+
+
+def test_lines_of_threads_are_all_there_and_whole() -> None:
+    end = run(
+        """
+        def write(number):
+            for line in range(1000):
+                sys.stdout.write(f"{number}:{line}\\n")
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        """
+    )
+    lines = end.text().splitlines()
+    assert sorted(lines) == sorted(f"{number}:{line}" for number in range(8) for line in range(1000))
+    for number in range(8):
+        own = [line for line in lines if line.startswith(f"{number}:")]
+        assert own == [f"{number}:{line}" for line in range(1000)]
+
+
+def test_signal_handlers_may_print_in_the_middle_of_printing() -> None:
+    end = run(
+        """
+        ticks = 0
+        def tick(*_):
+            global ticks
+            ticks += 1
+            sys.stdout.write("tick\\n")
+        signal.signal(signal.SIGALRM, tick)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        number = 0
+        while ticks < 100:
+            sys.stdout.write(f"{number}\\n")
+            number += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.__stdout__.write(f"{ticks} {number}")
+        sys.__stdout__.flush()
+        """
+    )
+    ticks, number = map(int, end.said.split())
+    lines = end.text().splitlines()
+    assert lines.count("tick") == ticks
+    assert [line for line in lines if line != "tick"] == [str(line) for line in range(number)]
+
+
+def test_signal_handlers_that_raise_cut_no_frame_and_lose_no_line() -> None:
+    end = run(
+        """
+        class Hit(Exception): pass
+        hits = written = 0
+        ready = False  # no hit where nothing catches it
+        def hit(*_):
+            global hits, ready
+            if ready:
+                hits += 1
+                ready = False
+                raise Hit
+        signal.signal(signal.SIGALRM, hit)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        while hits < 100:
+            try:
+                ready = True
+                sys.stdout.write(f"{written + 1}\\n")
+                written += 1
+                ready = False
+            except Hit:
+                pass
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print("end")
+        sys.__stdout__.write(str(written))
+        sys.__stdout__.flush()
+        """
+    )
+    lines = end.text().splitlines()
+    assert lines.pop() == "end"
+    # A hit between the writing and the counting makes the code write the same line again.
+    assert list(dict.fromkeys(map(int, lines)))[: int(end.said)] == [*range(1, int(end.said) + 1)]
+
+
+def test_finalizers_may_print_in_the_middle_of_printing() -> None:
+    end = run(
+        """
+        import gc
+        class Loud:
+            def __init__(self): self.me = self
+            def __del__(self): sys.stdout.write("gone\\n")
+        gc.set_threshold(5)
+        for number in range(2000):
+            Loud()
+            sys.stdout.write(f"{number}\\n")
+        gc.collect()
+        """
+    )
+    lines = end.text().splitlines()
+    assert lines.count("gone") == 2000
+    assert [line for line in lines if line != "gone"] == [str(number) for number in range(2000)]
+
+
+def test_a_forked_child_writes_to_descriptors_and_never_to_the_channel() -> None:
+    end = run(
+        """
+        print("before")
+        sys.stdout.write("pending")
+        if os.fork() == 0:
+            print("child out")
+            print("child err", file=sys.stderr)
+            sys.stdout.buffer.write(b"child bytes\\n")
+            outbox.send(Display("display_data", {"text/plain": b"child shows"}))
+            outbox.send(Clear(False))
+            outbox.settle()
+            os._exit(0)
+        os.wait()
+        print(" and after")
+        """
+    )
+    assert end.text() == "before\npending and after\n"
+    assert [type(message).__name__ for message in end.messages if type(message).__name__ != "Stream"] == ["Ready"]
+    assert end.said == b"child out\nchild bytes\nchild shows\n"
+    assert end.complained == b"child err\n"
+
+
+def test_a_fork_in_the_middle_of_a_burst_loses_and_doubles_nothing() -> None:
+    end = run(
+        """
+        for number in range(200):
+            print(number)
+            if number % 20 == 0:
+                if os.fork() == 0:
+                    os._exit(0)
+                os.wait()
+        """
+    )
+    assert end.text() == "".join(f"{number}\n" for number in range(200))
+
+
+def test_bytes_of_one_character_may_come_one_by_one() -> None:
+    end = run(
+        """
+        for byte in "é😀\\n".encode():
+            sys.stdout.buffer.write(bytes([byte]))
+            sys.stdout.buffer.flush()
+        sys.stdout.buffer.write(bytearray(b"\\xff."))
+        sys.stdout.buffer.write(memoryview(b"\\n"))
+        """
+    )
+    assert end.text() == "é😀\n�.\n"
+
+
+def test_bytes_and_text_keep_their_order() -> None:
+    assert run("print('a'); sys.stdout.buffer.write(b'b\\n'); print('c')").text() == "a\nb\nc\n"
+
+
+def test_pieces_have_whole_characters_and_no_more_than_their_limit() -> None:
+    end = run("sys.stdout.write('😀' * 200_000 + '\\ud800' * 100_000)")
+    assert end.text() == "😀" * 200_000 + "\\ud800" * 100_000
+    assert all(len(stream.text) <= PIECE for stream in end.streams)
+    for stream in end.streams:
+        stream.text.decode()
+
+
+def test_what_c_code_wrote_before_makes_a_message_wait_for_the_pipes() -> None:
+    end = run("print('a'); os.write(1, b'from C'); print('b')")
+    behind = {stream.text: stream.behind for stream in end.streams}
+    assert behind == {b"a\n": False, b"b\n": True}
+
+
+def test_code_that_closed_its_descriptors_can_still_print() -> None:
+    assert run("os.close(1); os.close(2); print('a')").text() == "a\n"
+
+
+def test_the_streams_are_what_scripts_expect() -> None:
+    run(
+        """
+        for stream, name, number in ((sys.stdout, "<stdout>", 1), (sys.stderr, "<stderr>", 2)):
+            assert (stream.name, stream.mode, stream.encoding, stream.fileno()) == (name, "w", "utf-8", number)
+            assert stream.writable() and not stream.readable() and not stream.isatty() and stream.line_buffering
+            assert stream.write("é") == 1 and stream.buffer.write(b"ab") == 2
+            stream.writelines(["a", "b"])
+            stream.reconfigure(line_buffering=True)
+            stream.close()
+            assert not stream.closed
+            try:
+                stream.write(b"bytes")
+            except TypeError as error:
+                assert "must be str, not bytes" in str(error)
+            else:
+                raise AssertionError
+        """
+    )
+
+
+def test_detaching_gives_pythons_own_streams_back() -> None:
+    end = run("print('a'); outbox.detach(); print('b'); assert tasks() == 1")
+    assert end.text() == "a\n"
+    assert end.said == b"b\n"
