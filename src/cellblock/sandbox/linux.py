@@ -16,7 +16,8 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from cellblock.sandbox.plan import BLANK, EMPTY, HOSTNAME, USER, Step
@@ -37,7 +38,7 @@ _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _OPENAT2, _MOUNT_SETATTR 
 
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
-_MOVE_F_EMPTY = 4
+_MOVE_F_EMPTY, _MOVE_T_EMPTY = 0x04, 0x40
 _FSCONFIG_SET_STRING, _FSCONFIG_CREATE = 1, 6
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _MS_PRIVATE = 1 << 18
@@ -173,6 +174,8 @@ class _Builder:
     def __init__(self, steps: list[Step]) -> None:
         self._steps = steps
         self._sources: dict[tuple[str, ...], int] = {}
+        self._resolved: dict[str, str] = {}
+        self._pinned: set[str] = set()
 
     def take_sources(self) -> None:
         for step in self._steps:
@@ -180,6 +183,9 @@ class _Builder:
                 self._take(step)
             elif step[0] == "graft":
                 self._sources["graft", step[1]] = _clone_tree(f"{BASE}{step[1]}")
+            elif step[0] in ("protect", "mask"):
+                # Now, because the new tree is built on top of some of it. Later the links lead elsewhere, or nowhere.
+                self._resolved[step[-1]] = os.path.realpath(step[-1])
 
     def do_steps(self) -> None:
         for step in self._steps:
@@ -239,16 +245,34 @@ class _Builder:
         _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
         _move(descriptor, f".{target}")
 
+    def _do_protect(self, top: str, target: str) -> None:
+        """Let nothing at a path below a writable directory be changed, nor the path itself by renaming what leads there."""
+        path = top
+        for part in os.path.relpath(target, top).split("/"):
+            path = f"{path}/{part}"
+            with _taken(path) as (place, mode):
+                if place is None:
+                    return
+                if stat.S_ISLNK(mode):
+                    _move_onto(_clone_tree(f"{BASE}{BLANK}"), place)  # a link cannot be made read-only, but hidden
+                    break
+                if path == target or not stat.S_ISDIR(mode):
+                    descriptor = _clone(place)
+                    _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
+                    _move_onto(descriptor, place)
+                    return
+                if path not in self._pinned:
+                    self._pinned.add(path)
+                    _move_onto(_clone(place), place)  # what is mounted cannot be renamed
+        resolved = self._resolved.get(target, target)
+        if resolved != target and resolved.startswith(f"{top}/"):
+            self._do_protect(top, resolved)
+
     def _do_mask(self, target: str) -> None:
-        path = f".{target}"
-        try:
-            directory = os.path.isdir(path)
-            if not directory and not os.path.lexists(path):
-                return
-        except OSError:
-            return
-        empty = _clone_tree(f"{BASE}{EMPTY if directory else BLANK}")
-        _move(empty, path)
+        for path in dict.fromkeys((target, self._resolved.get(target, target))):
+            with _taken(path) as (place, mode):
+                if place is not None:
+                    _move_onto(_clone_tree(f"{BASE}{EMPTY if stat.S_ISDIR(mode) else BLANK}"), place)
 
     def _do_graft(self, target: str) -> None:
         descriptor = self._sources.pop(("graft", target))
@@ -299,6 +323,8 @@ def confine(plan: dict[str, Any]) -> None:
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     _prctl(_PR_SET_SECCOMP, 2, ctypes.create_string_buffer(header, len(header)))
+    # It may have been forked from a process that hides. Not before: code of the session could write to its memory then.
+    _prctl(_PR_SET_DUMPABLE, 1)
 
 
 def drop_capabilities() -> None:
@@ -344,10 +370,31 @@ def _clone_tree(path: str) -> int:
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
     descriptor = _call("openat2", _OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
     try:
-        flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH | _AT_RECURSIVE
-        return _call("open_tree", _OPEN_TREE, descriptor, b"", flags)
+        return _clone(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _clone(descriptor: int) -> int:
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH | _AT_RECURSIVE
+    return _call("open_tree", _OPEN_TREE, descriptor, b"", flags)
+
+
+@contextmanager
+def _taken(target: str) -> Iterator[tuple[int | None, int]]:
+    """Hold what lies at a path of the new tree, and its mode; None where nothing does, or a link is on the way to it."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
+    try:
+        place = _call("openat2", _OPENAT2, _AT_FDCWD, os.fsencode(f".{target}"), how, len(how))
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        yield None, 0
+        return
+    try:
+        yield place, os.fstat(place).st_mode
+    finally:
+        os.close(place)
 
 
 def _set_attributes(descriptor: int, path: bytes, attributes: int, propagation: int = 0, recursive: bool = True) -> None:
@@ -370,6 +417,13 @@ def _new_filesystem(kind: str, options: dict[str, str], attributes: int) -> int:
 def _move(descriptor: int, target: str) -> None:
     try:
         _call("move_mount", _MOVE_MOUNT, descriptor, b"", _AT_FDCWD, os.fsencode(target), _MOVE_F_EMPTY)
+    finally:
+        os.close(descriptor)
+
+
+def _move_onto(descriptor: int, place: int) -> None:
+    try:
+        _call("move_mount", _MOVE_MOUNT, descriptor, b"", place, b"", _MOVE_F_EMPTY | _MOVE_T_EMPTY)
     finally:
         os.close(descriptor)
 

@@ -193,23 +193,30 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     def add(path: str, step: Step) -> None:
         mounts.setdefault(path, []).append(step)
 
+    writable = _resolve(policy.filesystem.write, workspace, facts)
     for path in _resolve(policy.filesystem.read, workspace, facts):
         if path != "/":
             add(path, ["bind", path, path, "ro"])
-    for path in _resolve(policy.filesystem.write, workspace, facts):
-        add(path, ["bind", path, path, "rw"])
-        for name in policy.filesystem.deny_write:
-            if not name.startswith(("/", "~")):
-                add(os.path.join(path, name), ["read_only", os.path.join(path, name)])
-    for path in interpreter:
-        # It wins over the workspace: a project's own virtual environment is not the session's to change.
-        if any(_inside(path, writable) for writable in _resolve(policy.filesystem.write, workspace, facts)):
-            add(path, ["bind", path, path, "ro"])
-    for path in _resolve(policy.filesystem.deny_write, workspace, facts, absolute_only=True):
-        add(path, ["read_only", path])
+    for pattern, path in zip(policy.filesystem.write, writable, strict=True):
+        check_workspace(path)
+        # What a home directory has in it differs between machines, and one policy is for many.
+        add(path, ["bind?" if pattern.startswith("~/") else "bind", path, path, "rw"])
     for path in _resolve(policy.filesystem.deny_read, workspace, facts):
         add(path, ["mask", path])
-    return [step for path in sorted(mounts, key=lambda item: (item.count("/"), item)) for step in mounts[path]]
+    # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
+    denied = [*interpreter, *_resolve(policy.filesystem.deny_write, workspace, facts, absolute_only=True)]
+    for top in writable:
+        denied += [os.path.normpath(os.path.join(top, name)) for name in policy.filesystem.deny_write if name[0] not in "/~"]
+    protect = {(top, path) for top in writable for path in denied if path != top and _inside(path, top)}
+    return [
+        *(step for path in _by_depth(mounts) for step in mounts[path]),
+        *(["read_only", path] for path in _by_depth(set(denied) & set(writable))),
+        *(["protect", top, path] for top, path in sorted(protect, key=lambda item: (item[1].count("/"), item))),
+    ]
+
+
+def _by_depth(paths: Iterable[str]) -> list[str]:
+    return sorted(paths, key=lambda path: (path.count("/"), path))
 
 
 def _proc(resources: Resources) -> list[Step]:
@@ -248,7 +255,7 @@ def _resolve(patterns: Iterable[str], workspace: str, facts: Facts, *, absolute_
             continue
         else:
             path = os.path.join(workspace, pattern)
-        paths.append(os.path.normpath(path))
+        paths.append("/" + os.path.normpath(path).lstrip("/"))  # POSIX keeps two slashes at the beginning
     return paths
 
 

@@ -22,8 +22,8 @@ MIB = 1024 * 1024
 # Read-only, or kept from being made, at the top of every writable directory: each of these can make a program on the host
 # run what it says, long after the session.
 PROTECTED = (
-    ".git/config",
-    ".git/hooks",
+    # All of it: not only config and hooks run programs, but what commondir, modules and worktrees in it lead to.
+    ".git",
     ".gitconfig",
     ".gitmodules",
     ".vscode",
@@ -292,12 +292,14 @@ def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
 
 
 def _covered(item: str, allowed: Iterable[str], *, paths: bool) -> bool:
+    if paths and ".." in item.split("/"):
+        return item in allowed  # where it leads is not known here
     for pattern in allowed:
         if item == pattern:
             return True
-        if paths and (pattern in ("/", ".") and not item.startswith(("..", "~")) and (pattern == "/" or item[0] != "/")):
+        if paths and (pattern in ("/", ".") and not item.startswith("~") and (pattern == "/" or item[0] != "/")):
             return True
-        if paths and item.startswith(f"{pattern.rstrip('/')}/") and ".." not in item.split("/"):
+        if paths and item.startswith(f"{pattern.rstrip('/')}/"):
             return True
         if not paths and pattern.startswith("*.") and item.endswith(pattern[1:]) and "*" not in item:
             return True

@@ -193,7 +193,15 @@ def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
         Conditional(
             "socket", "TCP, UDP and local: others are where kernels break", (*unix, *_internet(2), *_internet(10)), unsupported
         ),
-        Conditional("socketpair", "local only", (((_same(0, _AF_UNIX),), ALLOW),), unsupported),
+        Conditional(
+            "socketpair",
+            "local only; one for datagrams can be sent to any socket in the file system",
+            (
+                *(((_same(0, _AF_UNIX), Test(1, 0xF, kind)), ALLOW) for kind in ((1, 2, 5) if unix_sockets else (1, 5))),
+                ((_same(0, _AF_UNIX),), _PERM),
+            ),
+            unsupported,
+        ),
         Conditional(
             "setsockopt",
             "no protocol layered on TCP, no repair mode, no filters",
