@@ -77,6 +77,15 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def insert(page: Path, text: str) -> None:
+    """Put the tables into a page, in the place of those that are there."""
+    before, start, rest = page.read_text().partition("<!-- table -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    if not end:
+        raise ValueError(f"{page.name} has no place for the tables: <!-- table --> and <!-- end -->")
+    page.write_text(f"{before}{start}{text}\n{end}{after}")
+
+
 def write_json(path: Path, facts: dict[str, Any], rows: Sequence[Row], floor: Sequence[Row]) -> None:
     """Write everything down."""
     path.parent.mkdir(parents=True, exist_ok=True)

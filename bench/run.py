@@ -137,10 +137,14 @@ def main() -> None:
     todo = tasks(options.only, systems, options.quick)
     results, failures, disturbed = run(todo, pythons, options.quick, options.patience)
     found, floor = rows(FIGURES, results, NAMES), rows(FLOOR, results, ("floor",))
-    print("\n" + report.table(found) + "\n")
-    if floor:
-        print(report.floor_table(floor) + "\n")
-    print(f"{disturbed} of {len(todo)} measurements began while the machine was busy with something else\n")
+    tables = "\n\n".join(
+        [
+            report.table(found),
+            report.floor_table(floor),
+            f"{disturbed} of {len(todo)} measurements began while the machine was busy with something else.",
+        ]
+    )
+    print(f"\n{tables}\n")
     for failure in failures:
         print(f"failed: {failure}")
     whole = not (options.quick or options.only or options.system)
@@ -154,6 +158,8 @@ def main() -> None:
             floor,
         )
         report.draw(chart, facts, found)
+        if not options.out:
+            report.insert(ROOT / "docs" / "performance.md", tables)
         print(f"written: {os.path.relpath(folder / 'latest.json')}, {os.path.relpath(chart)}")
 
 

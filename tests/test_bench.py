@@ -68,6 +68,16 @@ def test_json_and_chart_are_written(tmp_path: Path) -> None:
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_tables_take_the_place_of_older_ones(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table -->\nold\n<!-- end -->\nafter\n")
+    report.insert(page, "new")
+    assert page.read_text() == "before\n<!-- table -->\nnew\n<!-- end -->\nafter\n"
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match="no place"):
+        report.insert(page, "new")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["create", "round trip", "idle, 20 alive", "rate, 4 at once", "import"])
 def test_a_measurement_gives_numbers(name: str) -> None:
