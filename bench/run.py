@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":  # and not where tests import it, whose own entry this would overwrite
     sys.path[0] = str(ROOT)
 
-from bench import peers, quiet, report  # noqa: E402
+from bench import memory, peers, quiet, report  # noqa: E402
 from bench.figures import FIGURES, FLOOR, Results, rows  # noqa: E402
 from bench.steps import STEPS, Step  # noqa: E402
 from bench.systems import NAMES, TITLES  # noqa: E402
@@ -78,11 +78,13 @@ def measure(task: Task, python: Path, quick: bool) -> dict[str, list[float]] | s
         except subprocess.TimeoutExpired:
             said = f"took more than {_LIMIT} s"
         finally:
-            # Whatever a system leaves behind must not disturb the next one.
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            # Whatever a system leaves behind must not disturb the next one, and some have left its process group.
+            left = memory.below(process.pid) if process.poll() is None else []
+            for kill, number in ((os.killpg, process.pid), *((os.kill, pid) for pid in left)):
+                try:
+                    kill(number, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
             process.wait()
         if not file.exists():
             return said.strip().splitlines()[-1] if said.strip() else f"status {process.returncode}"
