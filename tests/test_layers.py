@@ -31,7 +31,8 @@ LAYERS: dict[str, set[str]] = {
     "sandbox": {"errors", "model"},
     "zygote": {"errors", "sandbox", "wire", "worker"},
     # The trusted side. It starts zygotes by command line: never zygote, never worker.
-    "host": {"errors", "model", "sandbox", "wire"},
+    # The design does not list config; where packages come from is a setting, and config is where settings are read.
+    "host": {"config", "errors", "model", "sandbox", "wire"},
     "store": {"errors", "model"},
     "tools": {"errors", "model"},
     "daemon": {"config", "errors", "host", "model", "store", "tools"},

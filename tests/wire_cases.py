@@ -50,6 +50,7 @@ metadata = st.dictionaries(short, _nested(_nested(_nested(_scalars))), max_size=
 BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
     "execute": st.builds(m.Execute, short, bits),
     "input_reply": st.builds(m.InputReply, numbers, st.none() | short),
+    "installed": st.builds(m.Installed, numbers, numbers, st.none() | short),
     "complete": st.builds(m.Complete, short, numbers),
     "inspect": st.builds(m.Inspect, short, numbers, st.integers(0, 1)),
     "shutdown": st.builds(m.Shutdown),
@@ -67,6 +68,7 @@ BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
     ),
     "clear": st.builds(m.Clear, bits),
     "input": st.builds(m.InputRequest, numbers, short, bits),
+    "install": st.builds(m.Install, numbers, st.lists(short, max_size=4).map(tuple)),
     "reply": st.builds(m.Reply, numbers) | st.builds(m.Reply, numbers, short, short, st.lists(short, max_size=4).map(tuple)),
     "completed": st.builds(m.Completed, st.lists(short, max_size=4).map(tuple), numbers, numbers),
     "inspected": st.builds(m.Inspected, st.none() | short),

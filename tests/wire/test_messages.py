@@ -152,6 +152,15 @@ def test_the_parts_of_a_bundle_have_a_limit() -> None:
         read({"type": "display", "kind": "display_data", "parts": [*parts, "text/one-more"]})
 
 
+def test_the_arguments_of_an_installation_have_a_limit() -> None:
+    most = m.Install(1, ("x",) * m.MAX_ARGUMENTS)
+    assert round_trip(most) == most
+    with pytest.raises(ProtocolError, match=str(m.MAX_ARGUMENTS)):
+        encode(m.Install(1, ("x",) * (m.MAX_ARGUMENTS + 1)))
+    with pytest.raises(ProtocolError, match=f"sizes must be at most {m.MAX_ARGUMENTS} lengths"):
+        read({"type": "install", "number": 1, "sizes": [0] * (m.MAX_ARGUMENTS + 1)})
+
+
 TEXT_FIELDS: dict[str, tuple[Any, Any]] = {
     "mime": (lambda text: m.Part(text, b""), lambda text: {"type": "part", "mime": text, "sizes": [0]}),
     "mimes": (

@@ -20,6 +20,7 @@ OTHER = {Side.HOST: Side.WORKER, Side.WORKER: Side.HOST}
 EXAMPLES: dict[str, m.Message] = {
     "execute": m.Execute("1"),
     "input_reply": m.InputReply(1, "x"),
+    "installed": m.Installed(1, 0),
     "complete": m.Complete("a", 1),
     "inspect": m.Inspect("a", 1),
     "shutdown": m.Shutdown(),
@@ -29,6 +30,7 @@ EXAMPLES: dict[str, m.Message] = {
     "display": m.Display("display_data", {}),
     "clear": m.Clear(False),
     "input": m.InputRequest(1, "?", False),
+    "install": m.Install(1, ("x",)),
     "reply": m.Reply(1),
     "completed": m.Completed((), 0, 0),
     "inspected": m.Inspected(None),

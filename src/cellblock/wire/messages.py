@@ -239,7 +239,7 @@ _WRITERS: dict[str, Callable[[Any], _Written]] = {
     "display": _write_display,
     "clear": lambda m: ({"wait": m.wait}, []),
     "input": lambda m: ({"number": m.number, "password": m.password}, [_bytes(m.prompt)]),
-    "install": lambda m: ({"number": m.number}, [_bytes(text) for text in m.arguments]),
+    "install": lambda m: ({"number": m.number}, _arguments(m.arguments)),
     "reply": _write_reply,
     "completed": lambda m: ({"start": m.start, "end": m.end}, [_bytes(text) for text in m.matches]),
     "inspected": lambda m: ({}, [] if m.text is None else [_bytes(m.text)]),
@@ -399,6 +399,12 @@ def _short(texts: Iterable[str]) -> list[str]:
             f"MIME types and ids must be strings of at most {MAX_TEXT} characters, at most {MAX_MIMES} of them"
         )
     return checked
+
+
+def _arguments(texts: tuple[str, ...]) -> list[bytes]:
+    if len(texts) > MAX_ARGUMENTS:
+        raise ProtocolError(f"{len(texts)} arguments are over the limit of {MAX_ARGUMENTS}")
+    return [_bytes(text) for text in texts]
 
 
 def _piece(data: bytes) -> bytes:
