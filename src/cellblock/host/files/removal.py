@@ -12,11 +12,11 @@ from cellblock.errors import FilesError
 from cellblock.host.files.beneath import CHANGED, ENTER, LIST, Walk
 
 _BATCH = 1000
-_MOST = 10_000_000
-"""Entries that are removed before it is clear that somebody makes them as fast as they are removed."""
+_MOST = 1_000_000
+"""Entries that one call removes: the session's code may be making them as fast as they are removed."""
 
 
-def remove_tree(directory: int, name: str, walk: Walk, most: int = _MOST) -> Generator[None, None, None]:
+def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, None]:
     """Remove what stands under a name in a directory, with everything in it.
 
     A folder within the folder is moved up to the top before it is emptied: so the work is flat, and a tree of a million
@@ -26,14 +26,13 @@ def remove_tree(directory: int, name: str, walk: Walk, most: int = _MOST) -> Gen
         directory: The directory, opened.
         name: The name in it.
         walk: The walk to take.
-        most: How many entries to remove before giving up.
 
     Yields:
         After each step.
 
     Raises:
         OSError: Something cannot be removed; what was removed before is gone.
-        FilesError: The code in the session keeps filling what is emptied.
+        FilesError: There are more entries than one call removes.
     """
     if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
         os.unlink(name, dir_fd=directory)
@@ -42,9 +41,9 @@ def remove_tree(directory: int, name: str, walk: Walk, most: int = _MOST) -> Gen
     top = walk(directory, (name,), LIST)
     try:
         for count, _step in enumerate(_clear(directory, name, top, walk)):
-            if count >= most:
-                what = f"{most:,} entries are gone and there are more: the session's code may be making them; stop it, then"
-                raise FilesError(f"cannot remove all of {name!r}: {what} try again", path=name, errno=errno.ENOTEMPTY)
+            if count >= _MOST:
+                what = f"{_MOST:,} entries are gone and there are more; unless the session's code is making them, go on"
+                raise FilesError(f"cannot remove all of {name!r}: {what}", path=name, errno=errno.ENOTEMPTY)
             yield
     finally:
         os.close(top)

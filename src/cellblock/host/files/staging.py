@@ -15,9 +15,6 @@ from cellblock.host.files.failures import telling
 from cellblock.host.files.info import FileLimits, Parts
 from cellblock.host.files.removal import remove_tree
 
-_MOST_LEFT = 1_000_000
-"""Entries that are cleaned away at most: this cannot be cancelled, and the session's code may be adding to them."""
-
 log = logging.getLogger("cellblock")
 
 
@@ -51,7 +48,7 @@ class Staging:
 
     def __exit__(self, *_: object) -> None:
         try:
-            for _step in remove_tree(self._beside, self._name, self._tree.walk, _MOST_LEFT):
+            for _step in remove_tree(self._beside, self._name, self._tree.walk):
                 pass
         except FileNotFoundError:
             pass  # it is in its place, or was never made

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Generator, Iterator
 
-from cellblock.host.files.beneath import CHANGED, CREATE, Tree, held
+from cellblock.host.files.beneath import CHANGED, CREATE, Tree, check_regular, held
 from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, kind_of, show
 from cellblock.host.files.staging import Staging, check_replaceable, status
@@ -39,6 +39,8 @@ def copy(
     """
     with telling(verb, source.name(parts)):
         info = source.lstat(parts)
+        if not stat.S_ISDIR(info.st_mode):
+            check_regular(info)
     with telling("write", target.name(place)):
         check_replaceable(status(target, place), stat.S_IFMT(info.st_mode), overwrite)
     if not stat.S_ISDIR(info.st_mode):
