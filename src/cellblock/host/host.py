@@ -13,20 +13,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from cellblock import config
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.collect import Limits
-from cellblock.host.kernel import Kernel
-from cellblock.host.launch import Launcher, Spawner, Zygote
+from cellblock.host.kernel import Installer, Kernel
+from cellblock.host.launch import Direct, Launcher, Spawner, Zygote
+from cellblock.host.packages import PackageIndex, configuration_files
 from cellblock.host.session import Isolate, Session, check_isolation
-from cellblock.sandbox import probe
+from cellblock.host.srt import UnderSrt
+from cellblock.sandbox import probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
 Launch = Literal["zygote", "spawn"]
+LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
+"""Interpreter, preloaded modules and isolation; under srt the policy and the workspace, too, which its sandbox is made for."""
 
 _DESCRIPTORS_PER_KERNEL = 4
 _SPARE_DESCRIPTORS = 256
+_IDLE_SANDBOXES = 2
+"""Sandboxes of srt that are kept warm for a workspace that no session has any more."""
 
 
 class Host:
@@ -54,9 +61,10 @@ class Host:
             launch: ``zygote`` forks kernels from a warm process, ``spawn`` starts an interpreter for each. By default
                 ``zygote`` on Linux and ``spawn`` elsewhere.
             start_timeout: Seconds until a kernel must be ready.
-            isolate: ``native`` puts kernels in sandboxes made of Linux namespaces, mounts and system-call filters; ``none``
-                runs them with all rights of this process.
-            policy: What sandboxed kernels may do; sessions can narrow it.
+            isolate: ``native`` puts kernels in sandboxes made of Linux namespaces, mounts and system-call filters; ``srt``
+                runs them under that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights
+                of this process.
+            policy: What sandboxed kernels may do; sessions can narrow it. For ``srt`` also an `SrtPolicy`: its own settings.
 
         Raises:
             UnsupportedError: On Windows.
@@ -75,9 +83,13 @@ class Host:
         self._launch: Launch = launch or ("zygote" if sys.platform == "linux" else "spawn")
         self._start_timeout = start_timeout
         self._isolate = check_isolation(isolate)
+        self._given_policy = policy
         self._policy = (policy or Policy()).checked()
         self._facts = probe.look()
-        self._launchers: dict[tuple[str, tuple[str, ...], Isolate], Launcher] = {}
+        own = config.environment()
+        self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
+        self._launchers: dict[LaunchKey, Launcher] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
         self._numbers = itertools.count(1)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -99,7 +111,9 @@ class Host:
             LaunchError: It cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
         self.check_usable()
-        launcher = await self._launcher(self._interpreter, self._preload, self._isolate)
+        # The directory is that of sessions that have no other.
+        key = self._key(self._interpreter, self._preload, self._isolate, self._policy, os.getcwd())
+        launcher = await self._launcher(key)
         await launcher.start(self._start_timeout)
 
     @property
@@ -115,7 +129,7 @@ class Host:
         # Where the loop is gone nobody can talk to the kernels any more; they end with their launchers.
         if self._owner is None or not self._owner[1].is_closed():
             await asyncio.gather(*(session.close() for session in [*self._sessions]))
-        await asyncio.gather(*(launcher.close() for launcher in self._launchers.values()))
+        await asyncio.gather(*(launcher.close() for launcher in self._launchers.values()), *self._closing)
         self._launchers.clear()
 
     def session(
@@ -161,7 +175,7 @@ class Host:
             spill_dir=spill_dir,
             limits=limits,
             isolate=self._isolate if isolate is None else check_isolation(isolate),
-            policy=self._policy if policy is None else self._policy.narrow(policy.checked()),
+            policy=self._narrowed(policy),
         )
         self._sessions.add(session)
         return session
@@ -198,6 +212,7 @@ class Host:
         limits: Limits,
         spill_dir: Path | None,
         on_listener: Callable[[socket.socket], None] | None,
+        installer: Installer,
     ) -> Kernel:
         """Start a kernel and wait until it takes cells.
 
@@ -206,13 +221,15 @@ class Host:
         """
         self.check_usable()
         _make_room_for(len(self._sessions) + 1)
-        launcher = await self._launcher(interpreter, preload, isolate)
+        launcher = await self._launcher(self._key(interpreter, preload, isolate, policy, spec["cwd"]))
         await launcher.start(self._start_timeout)
         if isolate == "native":
             spec = spec | self._what_to_enforce(launcher, policy, spec["cwd"])
+        elif isolate == "srt":
+            spec = spec | srt.additions(policy, self._facts, spec["cwd"])
         memory = policy.resources.memory if isolate == "native" else None
         number = next(self._numbers)
-        kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir, on_listener, memory)
+        kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir, on_listener, memory, installer)
         try:
             await kernel.started(self._start_timeout)
         except BaseException:
@@ -225,17 +242,40 @@ class Host:
             return {"policy": policy.to_dict(), "workspace": workspace}
         return {"plan": make_plan(policy, self._facts, workspace, launcher.interpreter)}
 
-    async def _launcher(self, interpreter: str, preload: tuple[str, ...], isolate: Isolate) -> Launcher:
-        key = (interpreter, preload, isolate)
+    def _narrowed(self, policy: Policy | None) -> Policy:
+        if policy is None:
+            return self._policy
+        if isinstance(policy, srt.SrtPolicy) and self._given_policy is None:
+            return policy  # nobody has said what sessions of this host may do at most
+        return self._policy.narrow(policy.checked())
+
+    def _key(self, interpreter: str, preload: tuple[str, ...], isolate: Isolate, policy: Policy, workspace: str) -> LaunchKey:
+        if isolate == "srt":
+            return interpreter, preload, isolate, policy, workspace
+        return interpreter, preload, isolate, None, None
+
+    async def _launcher(self, key: LaunchKey) -> Launcher:
         launcher = self._launchers.get(key)
         if launcher is not None and not launcher.alive:
             del self._launchers[key]  # first, so that whoever comes meanwhile makes a new one
             await launcher.close()
             launcher = self._launchers.get(key)
         if launcher is None:
+            interpreter, preload, isolate, policy, workspace = key
+            starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self._facts, workspace)
             kind = Zygote if self._launch == "zygote" else Spawner
-            launcher = self._launchers[key] = kind(interpreter, preload, isolate)
+            launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter)
+            self._close_idle()
         return launcher
+
+    def _close_idle(self) -> None:
+        """Close the oldest sandboxes of srt that no session runs in, but for a few."""
+        used = {self._key(*session.launched_by) for session in self._sessions}
+        idle = [key for key in self._launchers if key[-1] is not None and key not in used]
+        for key in idle[:-_IDLE_SANDBOXES]:
+            task = asyncio.create_task(self._launchers.pop(key).close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
 
 def _make_room_for(kernels: int) -> None:

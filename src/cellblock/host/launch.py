@@ -77,13 +77,61 @@ class Launcher(Protocol):
         """End every process of this launcher."""
 
 
+class Starter(Protocol):
+    """How the first process of a launcher is started, and ended."""
+
+    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+        """Start an interpreter in a session of its own.
+
+        Args:
+            arguments: The interpreter and its arguments, of which the first is the path of boot.py.
+            control: Its standard input.
+            stderr: Its standard output and error.
+        """
+
+    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+        """Tell it to end."""
+
+    async def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for it, whose control socket is closed, and kill it if it does not take the hint."""
+
+
+class Direct:
+    """Starts interpreters as they are."""
+
+    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+        """See `Starter`."""
+        return subprocess.Popen(
+            arguments,
+            stdin=control.fileno(),
+            stdout=stderr,
+            stderr=stderr,
+            # Nothing of the host's environment may be found in a kernel, not even in /proc/self/environ.
+            env=_NO_ENVIRONMENT,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+        """See `Starter`."""
+        process.send_signal(signal.SIGTERM)
+
+    async def end(self, process: subprocess.Popen[bytes]) -> None:
+        """See `Starter`."""
+        if not await process_ended(process, timeout=5):
+            process.kill()
+            await process_ended(process, timeout=5)
+        process.poll()
+
+
 class Zygote:
     """A fork server for one interpreter, one set of preloaded modules and one kind of isolation."""
 
-    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str) -> None:
+    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter) -> None:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
+        self._starter = starter
         self.interpreter: tuple[str, ...] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -117,7 +165,8 @@ class Zygote:
         reader, writer = os.pipe()
         try:
             with theirs:
-                self._process = _run_boot(self._interpreter, ["zygote", self._isolate, *self._preload], theirs, writer)
+                arguments = ["zygote", self._isolate, *self._preload]
+                self._process = _run_boot(self._starter, self._interpreter, arguments, theirs, writer)
         except BaseException as error:
             ours.close()
             os.close(reader)
@@ -198,17 +247,18 @@ class Zygote:
         """See `Launcher`."""
         self._close_control()
         if self._process is not None:
-            await _end(self._process)
+            await self._starter.end(self._process)
         self._stderr.close()
 
 
 class Spawner:
     """Starts a fresh interpreter for every kernel, where forking a loaded one is not safe."""
 
-    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str) -> None:
+    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter) -> None:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
+        self._starter = starter
         self.interpreter: tuple[str, ...] | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -230,7 +280,7 @@ class Spawner:
         with ours, theirs:
             # Whatever goes wrong before the descriptors are in place is written to the kernel's own stderr.
             arguments = ["spawn", self._isolate, *self._preload]
-            self._processes[number] = _run_boot(self._interpreter, arguments, theirs, descriptors[-1])
+            self._processes[number] = _run_boot(self._starter, self._interpreter, arguments, theirs, descriptors[-1])
             _send_hello(ours)
             socket.send_fds(ours, [encode_control("fork", session=number)], descriptors)
 
@@ -239,7 +289,7 @@ class Spawner:
         process = self._processes.get(number)
         if process is not None and process.poll() is None:
             # SIGTERM first would do on Linux; but what init leaves behind has nobody else to end it here.
-            process.send_signal(signal.SIGTERM)
+            self._starter.terminate(process)
 
     def explain(self, number: int, said: str) -> LaunchError:
         """See `Launcher`."""
@@ -255,7 +305,7 @@ class Spawner:
     async def close(self) -> None:
         """See `Launcher`."""
         for process in self._processes.values():
-            await _end(process)
+            await self._starter.end(process)
         self._processes.clear()
 
 
@@ -284,18 +334,11 @@ def _connect(spec: dict[str, Any], start: Callable[[Sequence[int]], None]) -> En
     return Ends(channel, control, readers[0], readers[1])
 
 
-def _run_boot(interpreter: str, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+def _run_boot(
+    starter: Starter, interpreter: str, arguments: Sequence[str], control: socket.socket, stderr: int
+) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(
-            [interpreter, str(_BOOT), *arguments],
-            stdin=control.fileno(),
-            stdout=stderr,
-            stderr=stderr,
-            # Nothing of the host's environment may be found in a kernel, not even in /proc/self/environ.
-            env=_NO_ENVIRONMENT,
-            cwd="/",
-            start_new_session=True,
-        )
+        return starter.start([interpreter, str(_BOOT), *arguments], control, stderr)
     except OSError as error:
         raise InterpreterError(f"{interpreter} cannot be started: {error.strerror}") from error
 
@@ -310,14 +353,6 @@ def _send_hello(control: socket.socket) -> None:
         socket.send_fds(control, [encode_control("hello")], [own])
     finally:
         os.close(own)
-
-
-async def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process whose control socket is closed, and kill it if it does not take the hint."""
-    if not await process_ended(process, timeout=5):
-        process.kill()
-        await process_ended(process, timeout=5)
-    process.poll()
 
 
 def _failure(interpreter: str, preload: tuple[str, ...], code: int | None, said: str) -> LaunchError:

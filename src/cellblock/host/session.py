@@ -29,7 +29,7 @@ from cellblock.model import (
     Recovery,
     Status,
 )
-from cellblock.sandbox import probe
+from cellblock.sandbox import probe, srt
 from cellblock.sandbox.plan import HOME, check_workspace
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import MAX_CODE, Complete, Completed, Inspect, Inspected
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cellblock.host.files import Files
     from cellblock.host.host import Host
 
-Isolate = Literal["native", "none"]
+Isolate = Literal["native", "srt", "none"]
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a cell may take."""
@@ -94,6 +94,8 @@ class Session:
         proxies = self._network.environment() if self._network is not None else {}
         home = HOME if isolate == "native" else None
         env = environment.kernel_environment(interpreter, proxies | dict(kernel_env or {}), home)
+        if isolate == "srt" and "HOME" not in (kernel_env or {}):
+            del env["HOME"]  # known inside only
         self._images_dir = environment.check_writable("images_dir", images_dir or "images")
         self._spill_dir = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir)
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
@@ -333,6 +335,11 @@ class Session:
                 await stop()
             return await answer
 
+    @property
+    def launched_by(self) -> tuple[str, tuple[str, ...], Isolate, Policy, str]:
+        """What decides which launcher kernels of this session come from."""
+        return self._interpreter, self._preload, self._isolate, self._policy, self._cwd
+
     @functools.cached_property
     def files(self) -> Files:
         """The files of the session's working directory, for the caller to write, read and copy."""
@@ -504,8 +511,10 @@ def check_isolation(isolate: Isolate) -> Isolate:
         InvalidInputError: There is no such isolation.
         SandboxError: This machine does not let us; the message tells the ways out.
     """
-    if isolate not in ("none", "native"):
-        raise InvalidInputError(f"isolate must be 'native' or 'none', not {isolate!r}")
+    if isolate not in ("none", "native", "srt"):
+        raise InvalidInputError(f"isolate must be 'native', 'srt' or 'none', not {isolate!r}")
+    if isolate == "srt" and (missing := srt.missing()):
+        raise SandboxError(f"there can be no sandbox of srt on this machine: {'; '.join(missing)}")
     if isolate == "native" and (missing := probe.missing()):
         raise SandboxError(f"there can be no sandbox on this machine: {'; '.join(missing)}")
     return isolate

@@ -183,6 +183,7 @@ class _Init:
         self._worker = worker
         self._ground = ground
         self._confinement: dict[str, Any] | None = None
+        self._inherited: dict[str, str] = {}
         self._program: int | None = None
         self._poll = select.poll()
         for descriptor in (handover.fileno(), host, wake):
@@ -215,6 +216,12 @@ class _Init:
         self._handover.close()
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
         spec = decode_control(self._control.recv(MAX_CONTROL))
+        # What the sandbox that this zygote runs in has set, such as where its proxies are.
+        self._inherited = {name: os.environ[name] for name in spec.pop("inherit", ()) if name in os.environ}
+        spec["env"] = self._inherited | spec["env"]
+        if (restrictions := spec.pop("restrictions", None)) is not None:
+            spec["confinement"] = self._confinement = restrictions | {"root": linux.identity_of_root()}
+            linux.hide()
         if self._ground is not None:
             try:
                 spec["confinement"] = self._confinement = self._ground.build(spec)
@@ -261,7 +268,7 @@ class _Init:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _become(message["argv"], message["env"], message["cwd"], self._confinement)
+            _become(message["argv"], self._inherited | message["env"], message["cwd"], self._confinement)
         self._program = pid
 
     def _interrupt(self) -> None:

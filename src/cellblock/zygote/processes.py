@@ -37,6 +37,10 @@ def _prctl(option: int, value: int) -> None:
 
 def children(pid: int) -> list[int]:
     """Return the direct children of a process; empty where it is gone."""
+    return _named_here(_children(_name_in_proc(pid)))
+
+
+def _children(pid: int) -> list[int]:
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -55,9 +59,32 @@ def descendants(pid: int) -> list[int]:
     """Return everything below a process, parents before their children."""
     if sys.platform != "linux":
         return _descendants_by_ps(pid)
-    found = children(pid)
+    found = _children(_name_in_proc(pid))
     for process in found:  # grows while it is walked
-        found += children(process)
+        found += _children(process)
+    return _named_here(found)
+
+
+def _name_in_proc(pid: int) -> int:
+    """Return what /proc calls a process.
+
+    That is not its number here where /proc is that of a pid namespace further out, as root finds it in srt's sandbox. We
+    know it of this process only.
+    """
+    return int(os.readlink("/proc/self")) if pid == os.getpid() else pid
+
+
+def _named_here(pids: list[int]) -> list[int]:
+    """Return the numbers in this pid namespace of processes by their names in /proc."""
+    if not pids or _name_in_proc(os.getpid()) == os.getpid():
+        return pids
+    found = []
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/status", "rb") as file:
+                found += [int(line.split()[-1]) for line in file if line.startswith(b"NSpid:")]
+        except OSError:
+            continue  # it has ended
     return found
 
 

@@ -7,12 +7,13 @@ import os
 import select
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox.ground import Ground
-from cellblock.sandbox.linux import fork_into_namespaces
+from cellblock.sandbox.linux import fork_into_namespaces, hide
 from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.hugepages import collapse
@@ -45,6 +46,8 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
     with _ending_with(control):
         warmed = warm(preload)
         collapse()
+    if "SANDBOX_RUNTIME" in os.environ and sys.platform == "linux":
+        hide()  # srt has put us into its sandbox, and kernels are to be in there with us
     control.send(encode_control("ready", interpreter=ground.interpreter if ground is not None else None))
     _Zygote(control, descriptors[0] if descriptors else None, warmed, ground).run()
 

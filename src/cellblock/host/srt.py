@@ -1,0 +1,106 @@
+"""Starts a launcher's first process under srt: one srt, with settings and a directory of its own, for each."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+
+from cellblock.errors import InterpreterError, LaunchError, SandboxError
+from cellblock.host.readers import process_ended
+from cellblock.sandbox import srt
+from cellblock.sandbox.policy import Policy
+from cellblock.sandbox.probe import Facts
+
+_PATIENCE = 5  # seconds
+
+# Where an interpreter and its packages lie, from its own mouth.
+_ASK = """\
+import json, os, sys
+print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)),
+                  *(path for path in sys.path if path and os.path.isdir(path))]))
+"""
+
+
+class UnderSrt:
+    """See `cellblock.host.launch.Starter`."""
+
+    def __init__(self, policy: Policy, facts: Facts, workspace: str) -> None:
+        self._policy = policy
+        self._facts = facts
+        self._workspace = workspace
+        self._directories: dict[int, str] = {}
+        """The directory of each srt, by its process."""
+
+    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+        """See `Starter`."""
+        command = srt.where("srt")
+        if command is None:
+            raise SandboxError("the srt command is gone")
+        place = srt.Place(
+            workspace=self._workspace,
+            private=os.path.join(os.path.realpath(tempfile.gettempdir()), f"cellblock-srt-{secrets.token_hex(8)}"),
+            readable=(*_directories(arguments[0]), os.path.dirname(os.path.dirname(arguments[1])), *srt.own_directories()),
+            secret=srt.closed_to_others(),
+        )
+        # A file without a name: nothing of it can be left, and nobody can put another into its place.
+        with tempfile.TemporaryFile() as file:
+            file.write(json.dumps(srt.settings(self._policy, self._facts, place)).encode())
+            file.flush()
+            inner = srt.command_line(self._policy, place, arguments)
+            try:
+                process = subprocess.Popen(
+                    srt.command(command, f"/dev/fd/{file.fileno()}", inner),
+                    stdin=control.fileno(),
+                    stdout=stderr,
+                    stderr=stderr,
+                    env=srt.environment(self._facts, place),
+                    cwd=self._workspace,
+                    start_new_session=True,
+                    pass_fds=[file.fileno()],
+                )
+            except OSError as error:
+                raise LaunchError(f"srt cannot be started in {self._workspace}: {error.strerror}") from error
+        self._directories[process.pid] = place.private
+        return process
+
+    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+        """See `Starter`."""
+        _signal(process, signal.SIGTERM)
+
+    async def end(self, process: subprocess.Popen[bytes]) -> None:
+        """See `Starter`. When srt can end by itself it removes what it has put into the workspace to protect it."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if await process_ended(process, timeout=_PATIENCE):
+                break
+            _signal(process, number)
+        await process_ended(process, timeout=_PATIENCE)
+        process.poll()
+        shutil.rmtree(self._directories.pop(process.pid), ignore_errors=True)
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    """Signal srt, and all of it that is outside of its sandbox."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return  # it has ended
+
+
+@functools.cache
+def _directories(interpreter: str) -> tuple[str, ...]:
+    """Return the directories that an interpreter and its packages lie in."""
+    try:
+        answer = subprocess.run([interpreter, "-c", _ASK], env={}, cwd="/", capture_output=True, timeout=30, check=True)
+        found = {os.path.realpath(path) for path in json.loads(answer.stdout)}
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise InterpreterError(f"{interpreter} does not say where its packages are: {error}") from error
+    # A virtual environment's directory is named by links as well as by itself.
+    return tuple(sorted(found | {os.path.dirname(interpreter)}))

@@ -1,0 +1,279 @@
+"""srt, the command of Anthropic's sandbox-runtime, as a sandbox: what to ask of it, where it is, and what is missing for it.
+
+What srt is asked for is its settings, JSON. They are made from a `Policy`, or are somebody's own, which go to srt as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from cellblock.errors import InvalidInputError
+from cellblock.sandbox import seccomp
+from cellblock.sandbox.plan import make_plan
+from cellblock.sandbox.policy import Policy
+from cellblock.sandbox.probe import Facts
+
+PACKAGE = "@anthropic-ai/sandbox-runtime@0.0.78"
+
+_SYSTEM_PATH = "/opt/homebrew/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# What srt sets for its command so that programs find its proxies. It holds a token, good for this one srt's proxies only.
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY")
+
+# Makes srt's own directory, and removes it when srt has ended, however that came about: the host may be gone by then. The
+# signal that is to end srt must not end this.
+_KEEPER = """\
+trap : TERM INT
+umask 077
+mkdir "$TMPDIR" "$TMPDIR/tmp" "$TMPDIR/home" || exit
+"$@"
+code=$?
+rm -rf "$TMPDIR"
+exit $code
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SrtPolicy(Policy):
+    """Settings of srt, which mean what srt says they mean, unknown keys and all.
+
+    Attributes:
+        given: The settings, as JSON.
+    """
+
+    given: str = ""
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read settings of srt from a file.
+
+        Args:
+            path: The file: JSON as sandbox-runtime documents it. ``resources`` is ours, as in `Policy.load`.
+
+        Raises:
+            InvalidInputError: It cannot be read, or is no JSON object. Whether its keys are right is for srt to say.
+        """
+        try:
+            data = json.loads(Path(path).expanduser().read_text("utf-8"))
+        except OSError as error:
+            raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise InvalidInputError(f"the sandbox configuration {path} is no JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise InvalidInputError(f"the sandbox configuration {path} must be an object, not {type(data).__name__}")
+        ours = Policy.parse({"resources": data.pop("resources", {})}, str(path))
+        return cls(resources=ours.resources, given=json.dumps(data, sort_keys=True))
+
+    def narrow(self, other: Policy) -> Policy:
+        """See `Policy.narrow`. Nobody but srt knows what its settings allow, so that they cannot be compared.
+
+        Raises:
+            InvalidInputError: The other one is different.
+        """
+        if other != self:
+            raise InvalidInputError(
+                "the host's policy is srt's own settings, which cannot be narrowed: leave the session's policy out"
+            )
+        return self
+
+    def reaches(self) -> bool:
+        """Whether something on the network can be reached."""
+        network = json.loads(self.given).get("network")
+        return isinstance(network, dict) and bool(network.get("allowedDomains"))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one run of srt has around it.
+
+    Attributes:
+        workspace: The directory that it runs in, and that relative paths are relative to.
+        private: Its own directory, which is made when it starts and removed when it has ended.
+        readable: What must be readable for anything to work: directories of the interpreter, and of srt itself.
+        secret: What of the system is not for everybody to read, and would be for root.
+    """
+
+    workspace: str
+    private: str
+    readable: tuple[str, ...]
+    secret: tuple[str, ...]
+
+
+def settings(
+    policy: Policy,
+    facts: Facts,
+    place: Place,
+    *,
+    exists: Callable[[str], bool] = os.path.lexists,
+    platform: str = sys.platform,
+) -> dict[str, Any]:
+    """Return the settings to give to srt.
+
+    Args:
+        policy: What is asked.
+        facts: What this machine has.
+        place: What this run of srt has around it.
+        exists: Whether something is there. srt makes files where something is to be protected that is not.
+        platform: As `sys.platform`.
+    """
+    if isinstance(policy, SrtPolicy):
+        return _with_own_place(json.loads(policy.given), place)
+    files = policy.filesystem
+    hidden: list[str] = []
+    if "/" not in files.read:
+        # On macOS the system itself needs corners of the disk that nobody has listed.
+        hidden = ["/"] if platform == "linux" else ["/Users", "/Volumes"]
+    system = [path for path, _ in facts.system] + ["/etc"] if hidden == ["/"] else []
+    protected = [path for path in files.deny_write if exists(_absolute(path, place.workspace, facts.home))]
+    return {
+        "network": {
+            "allowedDomains": [*policy.network.allow],
+            "deniedDomains": [*policy.network.deny],
+            "allowLocalBinding": True,
+            "allowAllUnixSockets": policy.unix_sockets,
+        },
+        "filesystem": {
+            "denyRead": [*hidden, *files.deny_read, *place.secret],
+            "allowRead": [*system, *place.readable, place.private, *(path for path in files.read if path != "/")],
+            "allowWrite": [*files.write, f"{place.private}/tmp", f"{place.private}/home"],
+            "denyWrite": protected,
+        },
+    }
+
+
+def command(srt: str, settings_path: str, inner: str) -> list[str]:
+    """Return what to run, with `environment`, to have srt run a shell's command line in its sandbox.
+
+    Args:
+        srt: Where it is.
+        settings_path: Where it finds its settings.
+        inner: From `command_line`.
+    """
+    return ["/bin/sh", "-c", _KEEPER, "sh", srt, "--settings", settings_path, "-c", inner]
+
+
+def command_line(policy: Policy, place: Place, arguments: Sequence[str]) -> str:
+    """Return the command line that starts a program inside.
+
+    srt must run in the workspace, its command must not: an interpreter would take modules from there.
+    """
+    home = "" if isinstance(policy, SrtPolicy) else f"HOME={shlex.quote(f'{place.private}/home')} "
+    return f"cd / && {home}exec {shlex.join(arguments)}"
+
+
+def environment(facts: Facts, place: Place) -> dict[str, str]:
+    """Return the environment of srt. Nothing of the host's gets into it but where its commands are."""
+    found = (where(name) for name in _commands(sys.platform))
+    directories = dict.fromkeys(os.path.dirname(path) for path in found if path is not None)
+    return {
+        "PATH": os.pathsep.join([*directories, _SYSTEM_PATH]),
+        "HOME": facts.home,
+        "TMPDIR": place.private,
+        "CLAUDE_CODE_TMPDIR": f"{place.private}/tmp",  # what the command gets as TMPDIR
+    }
+
+
+def additions(policy: Policy, facts: Facts, workspace: str) -> dict[str, Any]:
+    """Return what a kernel under srt is told besides what every kernel is told.
+
+    Returns:
+        ``inherit``, the variables to take over from srt where the kernel's own environment has none of the name, and
+        ``restrictions``, what the worker puts on itself, because srt does not.
+    """
+    reaches = policy.reaches() if isinstance(policy, SrtPolicy) else bool(policy.network.allow)
+    proxies = [*_PROXIES, *(name.lower() for name in _PROXIES)] if reaches else []
+    spec: dict[str, Any] = {"inherit": ["HOME", "TMPDIR", *proxies]}
+    if sys.platform == "linux" and seccomp.supported(facts.machine):
+        # Of a native sandbox, what a process can do to itself. Which local sockets there can be is for srt's filter to say.
+        plan = make_plan(Policy(resources=policy.resources), facts, workspace, ())
+        spec["restrictions"] = {name: plan[name] for name in ("limits", "nice", "seccomp")}
+    return spec
+
+
+def where(name: str) -> str | None:
+    """Return where a command is, or None."""
+    return shutil.which(name) or shutil.which(name, path=_SYSTEM_PATH)
+
+
+def own_directories() -> tuple[str, ...]:
+    """Return the directories of what srt runs inside of its sandbox."""
+    found = []
+    if (srt := where("srt")) is not None:
+        # …/sandbox-runtime/dist/cli.js; what applies its filter lies beside.
+        found.append(os.path.dirname(os.path.dirname(os.path.realpath(srt))))
+    for name in ("socat", "bash"):
+        if (path := where(name)) is not None:
+            found += [os.path.dirname(path), os.path.dirname(os.path.realpath(path))]
+    return tuple(dict.fromkeys(found))
+
+
+def closed_to_others(root: str = "/etc") -> tuple[str, ...]:
+    """Return what in a directory of the system is not readable by everybody; root could read it, in srt's sandbox, too."""
+    closed: list[str] = []
+    pending = [root]
+    for directory in pending:  # grows while it is walked
+        try:
+            entries = [*os.scandir(directory)]
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_symlink():
+                continue
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if not mode & stat.S_IROTH:
+                closed.append(entry.path)
+            elif stat.S_ISDIR(mode):
+                pending.append(entry.path)
+    return tuple(sorted(closed))
+
+
+def missing(find: Callable[[str], str | None] = where, platform: str = sys.platform) -> tuple[str, ...]:
+    """Return what srt needs and this machine does not have, each with how to get it. Nothing: it can be tried.
+
+    Args:
+        find: Where a command is.
+        platform: As `sys.platform`.
+    """
+    lacking: list[str] = []
+    if find("srt") is None or find("node") is None:
+        node = "" if find("npm") else "install Node.js 20 or newer, which brings npm, then "
+        lacking.append(f"the srt command is not installed: {node}'npm install -g {PACKAGE}'")
+    needed = [name for name in _commands(platform) if name in _PACKAGES and find(name) is None]
+    if needed:
+        packages = " ".join(_PACKAGES[name] for name in needed)
+        install = "apt-get install -y" if platform == "linux" else "brew install"
+        lacking.append(f"srt needs {', '.join(needed)}: '{install} {packages}', or the like")
+    if find("bash") is None:
+        lacking.append("srt needs bash: install it")
+    return tuple(lacking)
+
+
+_PACKAGES = {"bwrap": "bubblewrap", "socat": "socat", "rg": "ripgrep"}
+
+
+def _commands(platform: str) -> Iterable[str]:
+    return ("srt", "node", "rg", "bash", *(("bwrap", "socat") if platform == "linux" else ()))
+
+
+def _with_own_place(given: dict[str, Any], place: Place) -> dict[str, Any]:
+    """Add srt's own directory to somebody's settings; kernels need a place for temporary files."""
+    files = given.get("filesystem")
+    if not isinstance(files, dict):
+        return given  # srt will say what is wrong with it
+    for key, path in (("allowWrite", f"{place.private}/tmp"), ("allowRead", place.private)):
+        if isinstance(files.get(key, []), list):
+            files[key] = [*files.get(key, []), path]
+    return given
+
+
+def _absolute(path: str, workspace: str, home: str) -> str:
+    return home + path[1:] if path.startswith("~") else os.path.join(workspace, path)
