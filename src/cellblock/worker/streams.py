@@ -75,7 +75,7 @@ class Outbox:
         if self._pending_chars >= _PIECE_CHARS:
             self.flush()
         # `print(x, end="")` writes an empty string last: the only sign that a print without a newline is complete.
-        elif not text or "\n" in text or "\r" in text:
+        elif (self._ticker is None or not self._ticker.alive) and (not text or "\n" in text or "\r" in text):
             self.flush_soon()
 
     def flush_soon(self) -> None:
@@ -195,7 +195,10 @@ class _Ticker:
                 quiet = 0 if self._outbox.tick() else quiet + 1
         finally:
             self.alive = False
-            self._done.release()
+            try:
+                self._outbox.tick()  # what was written when it still seemed to live
+            finally:
+                self._done.release()
 
     def stop(self) -> None:
         """End the thread and wait until it is gone."""
