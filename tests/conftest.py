@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,14 @@ from processes import below, command_line, descriptors, eventually, parents
 from cellblock import CodeExecutor, Host, Session
 
 Launch = Literal["zygote", "spawn"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this run a temporary directory of its own: another run's files are not what a test left behind."""
+    directory = tempfile.mkdtemp(prefix="cellblock-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+    os.environ["TMPDIR"] = directory
+    tempfile.tempdir = None
 
 
 @pytest.fixture(scope="session")

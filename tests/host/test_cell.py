@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellblock.host.cell import Cell, Death, overwrite, readable
+from cellblock.host.cell import Cell, overwrite, readable
+from cellblock.host.deaths import Death
 from cellblock.host.collect import Collector, Limits
 from cellblock.model import CodeExecutionResult, OutputItem, Recovery, Status
 from cellblock.wire.messages import Display, Reply

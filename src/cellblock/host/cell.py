@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from cellblock.host.collect import Collector, save_images
+from cellblock.host.deaths import Death
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -27,13 +27,6 @@ OnInput: TypeAlias = Callable[[str], str | Awaitable[str]]
 
 
 STATE_LOST = "Variables and imports are lost; the session goes on with a fresh kernel."
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """The end of a kernel's process: what a person needs to know of it."""
-
-    cause: str
 
 
 class Cell:

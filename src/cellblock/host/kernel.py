@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import codecs
 import inspect
-import os
-import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from cellblock.errors import CellblockError, KernelDiedError, LaunchError, ProtocolError, SandboxError
-from cellblock.host.cell import STATE_LOST, Cell, Death
+from cellblock.host.cell import STATE_LOST, Cell
 from cellblock.host.collect import Collector, Limits
+from cellblock.host.control import Control
+from cellblock.host.deaths import Death, describe_status
 from cellblock.host.launch import Ends, Launcher
-from cellblock.host.readers import pending, read_some, receive_control, unread
+from cellblock.host.readers import pending, read_some, unread
 from cellblock.model import StreamName
-from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Clear,
@@ -45,19 +44,9 @@ from cellblock.wire.protocol import Conversation, Side, State
 _buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
 _LAST_WORDS = 1024 * 1024
 _MOMENT = 0.001
-_EXIT_BROKEN = 70  # the worker's, see zygote/init.py
 _EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
 _BUSY_WEIGHING, _IDLE_WEIGHING = 0.25, 5.0  # seconds between looks at a session's memory
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
-
-_SIGNALS = {
-    signal.SIGSEGV: "a segmentation fault in C code",
-    signal.SIGABRT: "C code called abort()",
-    signal.SIGBUS: "a bus error: a mapped file shrank, or the disk is full",
-    signal.SIGFPE: "an arithmetic error in C code",
-    signal.SIGILL: "an instruction that this processor does not have",
-    signal.SIGKILL: "something killed it: kill -9, or a limit on memory",
-}
 
 
 Installer: TypeAlias = Callable[["Kernel", tuple[str, ...]], Awaitable[int]]
@@ -69,7 +58,7 @@ class Kernel:
 
     Attributes:
         ready: Done when it takes cells.
-        gone: Done when no process of it is left.
+        control: Its init, for what is done in the session and not by the kernel.
         mourned: Whether some result has said that it died.
         death: Why it ended, once it has.
     """
@@ -95,24 +84,22 @@ class Kernel:
         self._collector = Collector(limits, spill_dir)
         self._cell: Cell | None = None
         self._query: asyncio.Future[Completed | Inspected] | None = None
-        self._signalled: asyncio.Future[None] | None = None
         self._outgoing = bytearray()
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
-        self._refused: str | None = None
-        self._on_listener = on_listener
         self._memory = memory
         self._installer = installer
-        self._ran: asyncio.Future[int] | None = None
-        self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
         self._scale: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
         self.mourned = False
         self.death: Death | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
-        self.gone: asyncio.Future[None] = self._loop.create_future()
         self._open_pipes: dict[int, StreamName] = {ends.stdout: "stdout", ends.stderr: "stderr"}
-        self._loop.add_reader(ends.control.fileno(), self._on_control)
+        self.control = Control(ends.control)
+        self.control.on_exit = self._on_death
+        self.control.on_memory = self._weigh
+        self.control.on_listener = on_listener
+        self.control.on_surprise = self._condemn
         self._listen(True)
 
     # -- asking --------------------------------------------------------------------------------------------------------
@@ -160,7 +147,7 @@ class Kernel:
 
     async def interrupt(self) -> None:
         """Send SIGINT to the kernel's process group. When this returns the signal is on its way."""
-        await self._command("interrupt")
+        await self.control.command("interrupt")
 
     async def begun(self, patience: float) -> None:
         """Wait until the worker has read the cell that it was sent; an interrupt will then hit it."""
@@ -173,25 +160,25 @@ class Kernel:
 
     async def kill_children(self) -> None:
         """Kill every process that code of this kernel has started."""
-        await self._command("kill_children")
+        await self.control.command("kill_children")
 
     async def kill(self) -> None:
         """End every process of the kernel, whatever they are doing."""
-        await self._end_by_init()
-        if not self.gone.done():
+        await self.control.end(_GRACE)
+        if not self.control.gone.done():
             self._launcher.kill(self._number)
-            await asyncio.wait([self.gone], timeout=4 * _GRACE)
+            await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
 
     async def close(self) -> None:
         """End the kernel: in good order if it is idle, by force if it is not or does not go."""
         if self.death is None and self._conversation.state is State.IDLE:
             self._condemned = "it was closed"
             self._send(Shutdown())
-            await asyncio.wait([self.gone], timeout=_GRACE)
-        if not self.gone.done():
+            await asyncio.wait([self.control.gone], timeout=_GRACE)
+        if not self.control.gone.done():
             await self.kill()
         self._on_death(None)
-        self._loop.remove_reader(self._ends.control.fileno())
+        self.control.close()
         self._ends.close()
 
     async def started(self, timeout: float) -> None:
@@ -212,23 +199,6 @@ class Kernel:
     def _check_alive(self) -> None:
         if self.death is not None:
             raise KernelDiedError(f"the kernel died: {self.death.cause}")
-
-    async def _command(self, op: str) -> None:
-        if self.death is not None or self.gone.done():
-            return
-        self._signalled = self._loop.create_future()
-        try:
-            self._ends.control.send(encode_control(op))
-        except OSError:
-            return  # its end is about to be noticed
-        await asyncio.wait([self._signalled, self.gone], timeout=_GRACE, return_when=asyncio.FIRST_COMPLETED)
-
-    async def _end_by_init(self) -> None:
-        try:
-            self._ends.control.shutdown(socket.SHUT_WR)
-        except OSError:
-            return  # there is no init any more
-        await asyncio.wait([self.gone], timeout=_GRACE)
 
     def note(self, line: str) -> None:
         """Tell the reader of the running cell, or of the next one, something that the host knows."""
@@ -375,37 +345,12 @@ class Kernel:
     async def _have_installed(self, cell: Cell, number: int, arguments: tuple[str, ...]) -> None:
         assert self._installer is not None
         try:
-            answer = Installed(number, await self._installer(self, arguments))
+            status = await self._installer(self, arguments)
+            answer = Installed(number, status if status >= 0 else 128 - status)  # as a shell has it for a signal
         except CellblockError as error:
             answer = Installed(number, 1, str(error))
         if self._cell is cell and self._conversation.state is State.ASKING:
             self._send(answer)
-
-    async def run(self, argv: list[str], env: Mapping[str, str], cwd: str) -> int:
-        """Run a program in the session, confined like the worker; what it writes is the session's output.
-
-        Returns:
-            Its exit status; negative for a signal.
-        """
-        self._ran = self._loop.create_future()
-        self._tell("run", argv=argv, env=dict(env), cwd=cwd)
-        return os.waitstatus_to_exitcode(await self._ran)
-
-    async def listen(self) -> tuple[socket.socket, int]:
-        """Have a listener made on the session's own loopback interface.
-
-        Returns:
-            The listener, which is the caller's to close, and its port.
-        """
-        self._listened = self._loop.create_future()
-        self._tell("listen")
-        return await self._listened
-
-    def _tell(self, op: str, **fields: object) -> None:
-        try:
-            self._ends.control.send(encode_control(op, **fields))
-        except OSError as error:
-            raise KernelDiedError(f"the session's init takes no requests: {error.strerror}") from error
 
     def _end_cell(self, ending: Reply | Death) -> None:
         cell, self._cell = self._cell, None
@@ -425,66 +370,21 @@ class Kernel:
             self._condemned = why
             self._launcher.kill(self._number)
 
-    def _on_control(self) -> None:
-        try:
-            data, listener = receive_control(self._ends.control, MAX_CONTROL)
-            message = decode_control(data) if data else {"op": "end"}
-            if listener is not None:
-                self._take_listener(listener, message)
-        except BlockingIOError:
-            return
-        except (OSError, ProtocolError):
-            message = {"op": "end"}
-        if message["op"] == "done":
-            if self._signalled is not None and not self._signalled.done():
-                self._signalled.set_result(None)
-        elif message["op"] == "ran" and self._ran is not None and not self._ran.done():
-            self._ran.set_result(int(message.get("status", 0)))
-        elif message["op"] == "memory":
-            self._weigh(message.get("bytes"))
-        elif message["op"] == "refused":
-            self._refused = str(message.get("error"))
-        elif message["op"] == "exited":
-            self._on_death(message.get("status"))
-        elif message["op"] == "end":
-            self._loop.remove_reader(self._ends.control.fileno())
-            self._on_death(None)
-            if not self.gone.done():
-                self.gone.set_result(None)
-
     def _weigh_in(self, seconds: float) -> None:
         """Have the session's memory measured after some time, instead of whenever that was to happen."""
         if self._scale is not None:
             self._scale.cancel()
-        self._scale = self._loop.call_later(seconds, self._measure)
+        self._scale = self._loop.call_later(seconds, self.control.measure)
 
-    def _measure(self) -> None:
-        try:
-            self._ends.control.send(encode_control("measure"))
-        except OSError:
-            return  # it is full, or its end is about to be noticed
-
-    def _weigh(self, used: object) -> None:
+    def _weigh(self, used: int) -> None:
         """Kill a session that uses more memory than it may; no other one should suffer for it."""
         assert self._memory is not None
-        if isinstance(used, int) and used > self._memory:
+        if used > self._memory:
             self._condemn(f"out of memory: its processes used {used >> 20:,} MiB, and may use {self._memory >> 20:,} MiB")
         else:
             self._weigh_in(_BUSY_WEIGHING if self._cell is not None else _IDLE_WEIGHING)
 
-    def _take_listener(self, listener: socket.socket, message: dict[str, Any]) -> None:
-        """Take a listener that init made: the first before there is any code in the session, others because we asked."""
-        if self._listened is not None and not self._listened.done():
-            self._listened.set_result((listener, int(message.get("port", 0))))
-            return
-        if self._on_listener is None or self.ready.done():
-            listener.close()
-            self._condemn("it passed a socket that nobody asked for")
-            return
-        self._on_listener(listener)
-        self._on_listener = None
-
-    def _on_death(self, status: object) -> None:
+    def _on_death(self, status: int | None) -> None:
         if self.death is not None:
             return
         if self._scale is not None:
@@ -492,17 +392,15 @@ class Kernel:
         self._last_words()
         self._listen(False)
         self._loop.remove_writer(self._ends.channel.fileno())
-        cause = self._condemned or describe_status(status if isinstance(status, int) else None)
+        cause = self._condemned or describe_status(status)
         self.death = Death(cause)
         if not self.ready.done():
-            if self._refused is not None:
-                self.ready.set_exception(SandboxError(f"the sandbox cannot be made: {self._refused}"))
+            if self.control.refused is not None:
+                self.ready.set_exception(SandboxError(f"the sandbox cannot be made: {self.control.refused}"))
             else:
                 self.ready.set_exception(self._launcher.explain(self._number, self._said()))
             self.ready.exception()  # whoever waits for it gets it; nobody may
-        for waiting in (self._ran, self._listened):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(KernelDiedError(f"the kernel died: {self.death.cause}"))
+        self.control.give_up(f"the kernel died: {cause}")
         if self._query is not None and not self._query.done():
             self._query.set_exception(KernelDiedError(f"the kernel died: {self.death.cause}"))
         self._end_cell(self.death)
@@ -521,21 +419,3 @@ class Kernel:
     def _said(self) -> str:
         self._drain_pipes()
         return "".join(item.text or "" for item in self._collector.items())[-4000:]
-
-
-def describe_status(status: int | None) -> str:
-    """Return what a wait status means, for a person."""
-    if status is None or not 0 <= status <= 0xFFFF or not (os.WIFSIGNALED(status) or os.WIFEXITED(status)):
-        return "its processes were killed"  # or init, which shares a user with hostile code, was made to say nonsense
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        try:
-            name = signal.Signals(number).name
-        except ValueError:
-            name = f"signal {number}"
-        hint = _SIGNALS.get(number)  # type: ignore[call-overload]  # Signals are ints
-        return f"{name}, {hint}" if hint else name
-    code = os.waitstatus_to_exitcode(status)
-    if code == _EXIT_BROKEN:
-        return "the code broke the kernel's channel, or what the kernel itself runs on; the traceback is on stderr"
-    return f"its process exited with status {code} (os._exit(), or exit() in C code)"

@@ -196,12 +196,12 @@ class SessionPackages:
         argv = [self._interpreter, "-m", "pip", "install", "--prefix", self.inside, "--no-input", *arguments]
         env = {**self._env, **dict(index.settings), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_WARN_SCRIPT_LOCATION": "1"}
         if not self._confined:
-            return await kernel.run(argv, env, self._cwd)
-        listener, port = await kernel.listen()
+            return await kernel.control.run(argv, env, self._cwd)
+        listener, port = await kernel.control.listen()
         network = SessionNetwork(await index.network(), kernel.note)
         network.adopt(listener)
         try:
-            return await kernel.run(argv, env | network.environment(port), self._cwd)
+            return await kernel.control.run(argv, env | network.environment(port), self._cwd)
         finally:
             await network.close()
 

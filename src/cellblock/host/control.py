@@ -1,0 +1,159 @@
+"""The host's end of a session's init: what the host wants done in the session, and what init has to tell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cellblock.errors import KernelDiedError, ProtocolError
+from cellblock.host.readers import receive_control
+from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
+
+_PATIENCE = 0.5  # seconds for init to do what it is told
+
+
+class Control:
+    """One session's control socket.
+
+    Attributes:
+        gone: Done when init has ended, and with it everything below.
+        refused: Why the sandbox was not made, where it was not.
+        on_exit: Told the worker's wait status, or None where nobody knows it, when the worker or init has ended.
+        on_memory: Told how many bytes the session uses, after `measure`.
+        on_listener: Given the listener that init makes before there is any code in the session. Kept open by nobody else.
+        on_surprise: Told what init, or somebody in its name, did that it must not.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._done: asyncio.Future[None] | None = None
+        self._ran: asyncio.Future[int] | None = None
+        self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self.refused: str | None = None
+        self.on_exit: Callable[[int | None], None] = lambda _status: None
+        self.on_memory: Callable[[int], None] = lambda _used: None
+        self.on_listener: Callable[[socket.socket], None] | None = None
+        self.on_surprise: Callable[[str], None] = lambda _what: None
+        self._loop.add_reader(sock.fileno(), self._on_readable)
+
+    async def command(self, op: str) -> None:
+        """Have something done at once, ``interrupt`` or ``kill_children``. When this returns, it is, or init is gone."""
+        if self.gone.done():
+            return
+        self._done = self._loop.create_future()
+        try:
+            self._sock.send(encode_control(op))
+        except OSError:
+            return  # its end is about to be noticed
+        await asyncio.wait([self._done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+
+    async def run(self, argv: list[str], env: Mapping[str, str], cwd: str) -> int:
+        """Run a program in the session, confined like the worker; what it writes is the session's output.
+
+        Returns:
+            Its exit status; negative for a signal.
+
+        Raises:
+            KernelDiedError: The session's processes have ended.
+        """
+        self._ran = self._loop.create_future()
+        self._tell("run", argv=argv, env=dict(env), cwd=cwd)
+        return os.waitstatus_to_exitcode(await self._ran)
+
+    async def listen(self) -> tuple[socket.socket, int]:
+        """Have a listener made on the session's own loopback interface.
+
+        Returns:
+            The listener, which is the caller's to close, and its port.
+
+        Raises:
+            KernelDiedError: The session's processes have ended.
+        """
+        self._listened = self._loop.create_future()
+        self._tell("listen")
+        return await self._listened
+
+    def measure(self) -> None:
+        """Have the session's memory measured; `on_memory` is told."""
+        try:
+            self._sock.send(encode_control("measure"))
+        except OSError:
+            return  # it is full, or its end is about to be noticed
+
+    async def end(self, patience: float) -> None:
+        """Have init end everything in the session and itself, and wait for it."""
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # there is no init any more
+        await asyncio.wait([self.gone], timeout=patience)
+
+    def give_up(self, why: str) -> None:
+        """Let nobody wait any longer: the session's processes have ended, or are of no use."""
+        for waiting in (self._ran, self._listened):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(KernelDiedError(why))
+
+    def close(self) -> None:
+        """Read no more. The socket belongs to whoever made it."""
+        self._loop.remove_reader(self._sock.fileno())
+
+    def _tell(self, op: str, **fields: object) -> None:
+        try:
+            self._sock.send(encode_control(op, **fields))
+        except OSError as error:
+            raise KernelDiedError(f"the session's init takes no requests: {error.strerror}") from error
+
+    def _on_readable(self) -> None:
+        message: dict[str, Any]
+        try:
+            data, listener = receive_control(self._sock, MAX_CONTROL)
+            message = decode_control(data) if data else {"op": "end"}
+            if listener is not None:
+                self._take_listener(listener, message)
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            message = {"op": "end"}
+        self._take(message)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        number = message.get("status", message.get("bytes"))
+        number = number if isinstance(number, int) else None
+        match message["op"]:
+            case "done":
+                _settle(self._done, None)
+            case "ran":
+                _settle(self._ran, number or 0)
+            case "memory" if number is not None:
+                self.on_memory(number)
+            case "refused":
+                self.refused = str(message.get("error"))
+            case "exited":
+                self.on_exit(number)
+            case "end":
+                self.close()
+                self.on_exit(None)
+                _settle(self.gone, None)
+
+    def _take_listener(self, listener: socket.socket, message: dict[str, Any]) -> None:
+        """Take a listener that init made: the first before there is any code in the session, others because we asked."""
+        port = message.get("port")
+        if self._listened is not None and not self._listened.done() and isinstance(port, int):
+            self._listened.set_result((listener, port))
+        elif self.on_listener is not None:
+            taker, self.on_listener = self.on_listener, None
+            taker(listener)
+        else:
+            listener.close()
+            self.on_surprise("it passed a socket that nobody asked for")
+
+
+def _settle(future: asyncio.Future[Any] | None, value: object) -> None:
+    if future is not None and not future.done():
+        future.set_result(value)
