@@ -320,6 +320,36 @@ async def test_28_heads_that_could_be_framed_in_two_ways(start: Starter, headers
     assert heard == []
 
 
+async def test_28_codings_before_http_1_1(start: Starter) -> None:
+    """HTTP/1.0 knows no Transfer-Encoding: one reader would see a body where another sees a request."""
+    port, heard = await start.http()
+    running = await start.proxy(f"127.0.0.1:{port}")
+    head = f"POST http://127.0.0.1:{port}/ HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert (await running.ask(head.encode() + b"0\r\n\r\n")).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert heard == []
+
+
+async def test_28_a_connection_header_cannot_take_the_framing_away(start: Starter) -> None:
+    port, heard = await start.http()
+    running = await start.proxy(f"127.0.0.1:{port}")
+    head = f"POST http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 5\r\n"
+    answer = await running.ask(f"{head}Connection: close, content-length, Host\r\n\r\nhello".encode())
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    expected = f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
+    assert heard == [expected.encode()]
+
+
+async def test_denials_arrive_although_a_body_is_on_its_way(start: Starter) -> None:
+    running = await start.proxy("allowed.test")
+    reader, writer = await running.connect()
+    writer.write(b"POST http://evil.test/ HTTP/1.1\r\nHost: evil.test\r\nContent-Length: 500000\r\n\r\n")
+    for _ in range(50):
+        writer.write(bytes(10_000))
+        await writer.drain()
+    assert (await reader.read()).startswith(b"HTTP/1.1 403 ")
+    writer.close()
+
+
 @pytest.mark.parametrize(
     "body",
     [b"5x\r\nhello\r\n0\r\n\r\n", b"-5\r\nhello\r\n0\r\n\r\n", b"5\r\nhello!!\r\n0\r\n\r\n", b"5\r\nhello0\r\n\r\nGET /"],

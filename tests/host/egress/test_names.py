@@ -137,6 +137,11 @@ def test_authorities(name: str, port: int) -> None:
         parse_authority(name)
 
 
+def test_user_information_is_called_that() -> None:
+    with pytest.raises(BadNameError, match="user information"):
+        parse_authority("allowed.example@evil.example:443")
+
+
 @pytest.mark.parametrize("text", ["0", "65536", "", "+1", " 1", "1 ", "1_0", "١", "0x50", "000080"])
 def test_bad_ports(text: str) -> None:
     with pytest.raises(BadNameError, match="port"):

@@ -61,6 +61,8 @@ class Exchange:
             if self._begun:
                 raise ConnectionAbortedError("the client broke the protocol") from error
             raise
+        except h11.LocalProtocolError as error:  # what h11 read it would not write
+            raise self._failed(f"the message cannot be passed on: {error}", "network") from error
         finally:
             # What was cut short must not look complete, neither to the server nor to the client.
             if whole:
