@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import cellblock.executor as executors
 from cellblock import (
     CodeExecutionChunk,
     CodeExecutionError,
@@ -142,6 +143,7 @@ async def test_an_executor_that_nobody_stopped_is_cleaned_up_and_reported(host: 
     with pytest.warns(ResourceWarning, match=r"dropped without stop\(\): use 'async with'"):
         holder.clear()
     await eventually(lambda: len(below(os.getpid())) <= before)
+    await eventually(lambda: not executors._dropped)
 
 
 async def test_garbage_may_be_collected_in_any_thread(host: Host) -> None:
@@ -155,6 +157,7 @@ async def test_garbage_may_be_collected_in_any_thread(host: Host) -> None:
 
     await asyncio.to_thread(collect)
     await eventually(lambda: len(below(os.getpid())) <= before)
+    await eventually(lambda: not executors._dropped)
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------

@@ -139,6 +139,7 @@ class Session:
         except BaseException:
             self._state = "closed"
             self._host.forget(self)
+            await self._release()
             raise
 
     async def close(self) -> None:
@@ -154,6 +155,10 @@ class Session:
                 self._kernel = self._starting.result()
         if self._kernel is not None:
             await self._kernel.close()
+        await self._release()
+
+    async def _release(self) -> None:
+        """Give back what a session has beside its kernel, whether or not it ever had one."""
         if self._network is not None:
             await self._network.close()
         await asyncio.to_thread(self._packages.remove)
