@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import configparser
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -147,6 +148,11 @@ def make_place() -> str:
     return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root)
 
 
+def name_place() -> str:
+    """Return where the packages of one session could lie: a name that nobody can guess, of a directory to make later."""
+    return os.path.join(tempfile.gettempdir(), f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
+
+
 def remove_place(place: str) -> None:
     """Remove a session's packages. What the session put there is removed as what it is; no link in it is followed."""
     shutil.rmtree(place, ignore_errors=True)
@@ -161,7 +167,10 @@ class SessionPackages:
     """
 
     def __init__(self, interpreter: str, env: Mapping[str, str], cwd: str, *, confined: bool) -> None:
-        """Make their place.
+        """Choose their place.
+
+        Where nothing is mounted it is made when something is first installed: most sessions install nothing, and what was
+        never made cannot be left behind by a host that is killed.
 
         Args:
             interpreter: The interpreter whose pip installs.
@@ -169,7 +178,8 @@ class SessionPackages:
             cwd: The session's directory.
             confined: Whether the session is in a sandbox, and so needs a way to the index.
         """
-        self.place = make_place()
+        self.place = make_place() if confined else name_place()
+        self._made = confined
         self.inside = PLACE if confined else self.place
         self._interpreter = interpreter
         self._env = env
@@ -195,6 +205,9 @@ class SessionPackages:
         _check(arguments)
         argv = [self._interpreter, "-m", "pip", "install", "--prefix", self.inside, "--no-input", *arguments]
         env = {**self._env, **dict(index.settings), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_WARN_SCRIPT_LOCATION": "1"}
+        if not self._made:
+            os.mkdir(self.place, 0o700)  # fails where it exists: it would be somebody else's
+            self._made = True
         if not self._confined:
             return await kernel.control.run(argv, env, self._cwd)
         listener, port = await kernel.control.listen()
@@ -207,7 +220,8 @@ class SessionPackages:
 
     def remove(self) -> None:
         """Remove all of them."""
-        remove_place(self.place)
+        if self._made:
+            remove_place(self.place)
 
 
 _ELSEWHERE = ("--target", "-t", "--prefix", "--root", "--user", "--index-url", "-i", "--extra-index-url", "--find-links", "-f")
