@@ -23,15 +23,13 @@ END = bytes(2 * BLOCK)
 LIMITS = FileLimits(max_file_bytes=10_000, max_total_bytes=30_000, max_entries=50, max_depth=10)
 
 
-def member(
-    name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, *, form: int = tarfile.GNU_FORMAT, **more: object
-) -> bytes:
+def member(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, **more: object) -> bytes:
     """One member as bytes."""
     header = tarfile.TarInfo(name)
     header.type, header.size = kind, len(data)
     for key, value in more.items():
         setattr(header, key, value)
-    return header.tobuf(form) + data + bytes(-len(data) % BLOCK)
+    return header.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % BLOCK)
 
 
 def claim(name: str, size: int) -> bytes:

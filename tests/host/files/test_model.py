@@ -78,7 +78,8 @@ async def act(files: Files, step: tuple[Any, ...]) -> object:
     verb, path, *more = step
     try:
         if verb == "remove":
-            return await files.remove(path, recursive=more[0])
+            await files.remove(path, recursive=more[0])
+            return None
         result: Any = await getattr(files, verb)(path, *more)
     except FilesError as error:
         return error.errno

@@ -64,6 +64,9 @@ def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, N
             yield
         try:
             os.rmdir(name, dir_fd=directory)
+        except NotADirectoryError:
+            os.unlink(name, dir_fd=directory)  # swapped since it was opened: what took its place goes in its place
+            return
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
