@@ -16,6 +16,11 @@ CLASSES = {name: kind for name, kind in vars(errors).items() if inspect.isclass(
 LINE = re.compile(r"^(?P<branch>[ │├└─]*)(?P<name>\w+)(?: .*\(also an? (?P<also>\w+)\))?")
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
 def documented() -> dict[str, set[str]]:
     """Return the parents of every class, as the docstring draws them."""
     tree = (errors.__doc__ or "").partition("::\n\n")[2]

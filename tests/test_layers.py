@@ -59,6 +59,11 @@ OTHERS: dict[str, set[str]] = {
 """Layer → what it may import that is neither ours nor Python's."""
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
 def layer_of(path: Path, package: Path) -> str:
     """Return the layer that a module belongs to."""
     first = path.relative_to(package).parts[0]

@@ -9,10 +9,14 @@ import struct
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from cellblock.wire import messages as m
 from cellblock.wire.protocol import TRANSITIONS
+
+unhurried = settings(deadline=None)  # on a busy machine time says nothing
+brief = settings(unhurried, max_examples=40)  # the fuzzer goes on where this ends
 
 PREFIX = struct.Struct("!II")
 TYPES = sorted({kind for row in TRANSITIONS.values() for _, kind in row})

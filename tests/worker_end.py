@@ -14,7 +14,8 @@ from cellblock.wire.messages import Message, Ready, Stream
 from cellblock.wire.protocol import Conversation, Side
 
 _SETUP = f"""
-import os, signal, socket, sys, threading, time
+import os, signal, socket, sys, threading, time, warnings
+warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork")  # as in a zygote
 from cellblock.wire.messages import *
 from cellblock.worker.channel import Channel
 from cellblock.worker.gate import GATE
@@ -23,7 +24,11 @@ GATE.install(lambda error: None)
 outbox = Outbox()
 outbox.attach(Channel(socket.socket(fileno=int(sys.argv[1]))))
 outbox.send(Ready({VERSION}))
-tasks = lambda: len(os.listdir("/proc/self/task"))
+def tasks(wanted):
+    # One that has ended is to be seen for a moment longer.
+    deadline = time.monotonic() + 20
+    while (found := len(os.listdir("/proc/self/task"))) != wanted:
+        assert time.monotonic() < deadline, f"{{found}} threads"
 """
 
 

@@ -6,14 +6,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellblock.host.cell import Cell, overwrite, readable
-from cellblock.host.deaths import Death
 from cellblock.host.collect import Collector, Limits
+from cellblock.host.deaths import Death
 from cellblock.model import CodeExecutionResult, OutputItem, Recovery, Status
 from cellblock.wire.messages import Display, Reply
+
+unhurried = settings(deadline=None)  # on a busy machine time says nothing
 
 
 def stream(text: str) -> OutputItem:
@@ -74,6 +76,7 @@ def test_a_carriage_return_goes_back_to_the_start_of_the_line(text: str, shown: 
     assert overwrite(text) == shown
 
 
+@unhurried
 @given(st.text("ab\r\n", max_size=60))
 def test_overwriting_is_what_a_terminal_does(text: str) -> None:
     lines: list[list[str]] = [[]]

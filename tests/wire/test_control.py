@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from cellblock.errors import ProtocolError
 from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
-from wire_cases import metadata, short
+from wire_cases import metadata, short, unhurried
 
 
+@unhurried
 @given(short, metadata)
 def test_a_message_arrives_as_it_was_sent(op: str, fields: dict[str, object]) -> None:
     fields.pop("op", None)
@@ -25,6 +26,7 @@ def test_paths_that_are_no_unicode_pass() -> None:
     assert decode_control(encode_control("be", cwd=path))["cwd"] == path
 
 
+@unhurried
 @given(st.binary(max_size=200) | st.text(st.characters(), max_size=100).map(json.dumps).map(str.encode))
 def test_any_bytes_give_a_message_or_a_protocol_error(raw: bytes) -> None:
     try:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cellblock.errors import ProtocolError
 from cellblock.wire.frames import MAX_BODY, MAX_DEPTH, MAX_HEADER, Frame, FrameParser, encode_frame
-from wire_cases import PREFIX, cut, data, frame, hostile, metadata, places
+from wire_cases import PREFIX, brief, cut, data, frame, hostile, metadata, places, unhurried
 
 headers = st.builds(lambda fields, kind: {**fields, "type": kind}, metadata, st.text(max_size=10))
 
@@ -34,6 +34,7 @@ def held(parser: FrameParser) -> int:
     return sys.getsizeof(parser._pending)
 
 
+@unhurried
 @given(st.lists(st.tuples(headers, data), max_size=4), places)
 def test_frames_come_out_as_they_went_in_wherever_the_stream_is_cut(frames: list[tuple[Any, bytes]], at: list[int]) -> None:
     raw = b"".join(encode_frame(header, body) for header, body in frames)
@@ -42,6 +43,7 @@ def test_frames_come_out_as_they_went_in_wherever_the_stream_is_cut(frames: list
     assert found == [Frame(header, body) for header, body in frames]
 
 
+@brief
 @given(hostile, places)
 def test_any_bytes_give_frames_or_a_protocol_error(raw: bytes, at: list[int]) -> None:
     parser = FrameParser()

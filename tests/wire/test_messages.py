@@ -12,7 +12,7 @@ from cellblock.errors import ProtocolError
 from cellblock.wire import messages as m
 from cellblock.wire.frames import MAX_BODY, MAX_DEPTH, Frame, FrameParser
 from cellblock.wire.messages import MAX_CODE, MAX_MIMES, MAX_NUMBER, MAX_TEXT, PIECE, decode, encode
-from wire_cases import BY_TYPE, TYPES, frame, hostile_frames, messages
+from wire_cases import BY_TYPE, TYPES, brief, frame, hostile_frames, messages, unhurried
 
 
 def round_trip(message: m.Message) -> m.Message:
@@ -31,11 +31,13 @@ def test_every_message_is_tested_here() -> None:
     assert classes == set(BY_TYPE) == set(TYPES)
 
 
+@unhurried
 @given(messages)
 def test_a_message_arrives_as_it_was_sent(message: m.Message) -> None:
     assert round_trip(message) == message
 
 
+@brief
 @given(hostile_frames)
 def test_any_frame_gives_a_message_or_a_protocol_error(raw: bytes) -> None:
     try:
@@ -54,6 +56,7 @@ odd_values = st.recursive(
 )
 
 
+@unhurried
 @given(
     st.dictionaries(odd_text, st.binary(max_size=3), max_size=3),
     st.dictionaries(odd_text | st.integers(), odd_values, max_size=2),

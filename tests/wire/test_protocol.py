@@ -13,7 +13,7 @@ from cellblock.errors import ProtocolError
 from cellblock.wire import messages as m
 from cellblock.wire.messages import encode
 from cellblock.wire.protocol import TRANSITIONS, Conversation, Side, State
-from wire_cases import BY_TYPE, TYPES, cut, frame, hostile, messages, places
+from wire_cases import BY_TYPE, TYPES, brief, cut, frame, hostile, messages, places, unhurried
 
 OTHER = {Side.HOST: Side.WORKER, Side.WORKER: Side.HOST}
 
@@ -91,6 +91,7 @@ def test_nothing_is_taken_for_said_before_it_has_arrived_whole() -> None:
     assert host.receive(raw[-1:]) == [m.Ready(1)]
 
 
+@brief
 @given(st.sampled_from(Side), st.sampled_from(State), hostile, places)
 def test_any_bytes_give_messages_that_may_be_sent_or_a_protocol_error(
     side: Side, state: State, raw: bytes, at: list[int]
@@ -104,6 +105,7 @@ def test_any_bytes_give_messages_that_may_be_sent_or_a_protocol_error(
         str(error).encode()
 
 
+@unhurried
 @given(st.lists(messages, max_size=5), st.sampled_from(State), places)
 def test_a_valid_frame_is_taken_exactly_where_the_table_has_it(said: list[m.Message], state: State, at: list[int]) -> None:
     host = in_state(Side.HOST, state)
@@ -174,7 +176,7 @@ class Wire(RuleBasedStateMachine):
 
 
 TestWire = Wire.TestCase
-TestWire.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestWire.settings = settings(brief, stateful_step_count=30)
 
 
 def test_two_honest_sides_never_break_the_protocol_whatever_crosses_on_the_way() -> None:

@@ -44,14 +44,14 @@ def forks_share(what: str, fresh: str) -> bool:
     return printed(_SCRIPT, what, fresh) == "True\n"
 
 
-@pytest.mark.parametrize("what", ["random", "tempfile", "authkey", "numpy"])
+@pytest.mark.parametrize("what", ["random", "tempfile", "authkey", pytest.param("numpy", marks=pytest.mark.slow)])
 def test_new_luck_is_not_shared(what: str) -> None:
     if what == "numpy":
         pytest.importorskip("numpy")
     assert not forks_share(what, "fresh")
 
 
-@pytest.mark.parametrize("what", ["authkey", "numpy"])
+@pytest.mark.parametrize("what", ["authkey", pytest.param("numpy", marks=pytest.mark.slow)])
 def test_old_luck_would_be_shared(what: str) -> None:
     """Or the test above could not fail. (Python itself sees to `random` in a fork, and to names of temporary files.)"""
     if what == "numpy":
