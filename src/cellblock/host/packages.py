@@ -224,7 +224,8 @@ class SessionPackages:
             remove_place(self.place)
 
 
-_ELSEWHERE = ("--target", "-t", "--prefix", "--root", "--user", "--index-url", "-i", "--extra-index-url", "--find-links", "-f")
+_ELSEWHERE = ("--target", "--prefix", "--root", "--user", "--index-url", "--pypi-url", "--extra-index-url", "--find-links")
+_ELSEWHERE_SHORT = ("-t", "-i", "-f")
 
 
 def _check(arguments: tuple[str, ...]) -> None:
@@ -232,7 +233,9 @@ def _check(arguments: tuple[str, ...]) -> None:
         raise InvalidInputError("say what to install: install('package>=1')")
     for argument in arguments:
         name = argument.partition("=")[0]
-        if name in _ELSEWHERE:
+        # pip takes the beginning of a long option for the option.
+        long = name.startswith("--") and any(option.startswith(name) for option in _ELSEWHERE)
+        if long or (not name.startswith("--") and argument.startswith(_ELSEWHERE_SHORT)):
             raise InvalidInputError(
-                f"{name} is not for a session to choose: packages come from the host's index, for this session"
+                f"{argument} is not for a session to choose: packages come from the host's index, for this session"
             )

@@ -1,0 +1,78 @@
+"""The terminal front, as a person and as a program use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cellblock", *arguments], capture_output=True, text=True, cwd=cwd, check=False
+    )
+
+
+def test_doctor_says_that_kernels_can_be_sandboxed_here() -> None:
+    done = run("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "native sandbox" in done.stdout
+    assert done.stdout.rstrip().endswith("Kernels run in a sandbox here.")
+
+
+def test_doctor_speaks_to_programs() -> None:
+    found = json.loads(run("doctor", "--json").stdout)
+    assert found["ok"] is True
+    assert found["sandbox"] is True
+    assert {"operating system", "Python", "IPython", "native sandbox"} <= {check["name"] for check in found["checks"]}
+
+
+def test_the_default_policy_is_shown_for_a_workspace(tmp_path: Path) -> None:
+    done = run("policy", "show", "--workspace", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    writable = done.stdout.partition("Writable:\n")[2].splitlines()[0].strip()
+    assert writable == str(tmp_path)
+    assert f"{tmp_path}/.env" in done.stdout.partition("Masked:\n")[2]
+    assert done.stdout.partition("Reachable on the network:\n")[2].splitlines()[0].strip() == "nothing"
+
+
+def test_a_configuration_is_shown_for_programs(tmp_path: Path) -> None:
+    config = tmp_path / "sandbox.json"
+    config.write_text(json.dumps({"filesystem": {"allowWrite": ["."]}, "network": {"allowedDomains": ["example.org"]}}))
+    found = json.loads(run("policy", "show", str(config), "--workspace", str(tmp_path), "--json").stdout)
+    assert found["reachable"] == ["example.org"]
+    assert found["writable"] == [str(tmp_path)]
+    assert found["readable"] == ["/ (everything but what is masked)"]
+
+
+def test_a_typo_in_a_configuration_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "sandbox.json"
+    config.write_text(json.dumps({"network": {"allowedDomain": []}}))
+    done = run("policy", "show", str(config), "--workspace", str(tmp_path))
+    assert done.returncode == 2
+    assert "network.allowedDomain is no key that is understood here; did you mean 'allowedDomains'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_directory_of_the_system_is_no_workspace() -> None:
+    done = run("policy", "show", cwd=Path("/usr"))
+    assert done.returncode == 2
+    assert "/usr cannot be a workspace" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("nosuch",), ("policy",), ("doctor", "--nosuch")])
+def test_wrong_usage_shows_the_usage(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: cellblock")
+
+
+def test_help_needs_no_event_loop() -> None:
+    script = (
+        "import sys; from cellblock.cli import main\ntry: main(['--help'])\nexcept SystemExit: print('asyncio' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

@@ -1,0 +1,82 @@
+"""The network of a sandboxed session, from code in it to a server on the other side of the proxy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, InvalidInputError, Network, Policy, Session
+
+# The proxy is for the network, and not used for one's own loopback interface unless one insists.
+GET = "import os, urllib.request as u\nos.environ |= {'no_proxy': '', 'NO_PROXY': ''}\nopener = u.build_opener(u.ProxyHandler({'http': 'http://127.0.0.1:3128'}))\n"
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """Serve one line by HTTP on the host's loopback interface; return the port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def policy(*allow: str) -> Policy:
+    return Policy(network=Network(allow=allow))
+
+
+async def fetch(session: Session, url: str) -> str:
+    result = await session.execute(f"{GET}opener.open({url!r}).read().decode()")
+    return result.return_value or result.text or ""
+
+
+async def test_an_address_that_the_policy_names_is_reached(port: int, tmp_path: Path) -> None:
+    async with (
+        Host(isolate="native", policy=policy(f"127.0.0.1:{port}")) as host,
+        host.session(working_dir=tmp_path) as session,
+    ):
+        assert await fetch(session, f"http://127.0.0.1:{port}/") == "'hello'"
+        assert session.denials == []
+
+
+async def test_what_the_policy_does_not_name_is_refused_and_the_session_is_told_which_rule_is_missing(
+    port: int, tmp_path: Path
+) -> None:
+    async with Host(isolate="native", policy=policy("example.org")) as host, host.session(working_dir=tmp_path) as session:
+        result = await session.execute(f"{GET}opener.open('http://127.0.0.1:{port}/')")
+    assert result.error is not None
+    assert result.error.evalue.startswith("HTTP Error 403")
+    assert f'missing rule: "127.0.0.1:{port}"' in result.stderr
+    assert [(denial.host, denial.port) for denial in session.denials] == [("127.0.0.1", port)]
+
+
+async def test_the_network_is_there_again_after_a_reset(port: int, tmp_path: Path) -> None:
+    async with (
+        Host(isolate="native", policy=policy(f"127.0.0.1:{port}")) as host,
+        host.session(working_dir=tmp_path) as session,
+    ):
+        await session.reset()
+        assert await fetch(session, f"http://127.0.0.1:{port}/") == "'hello'"
+
+
+async def test_without_a_rule_there_is_no_proxy_and_names_are_not_resolved(tmp_path: Path) -> None:
+    async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
+        proxies = await session.execute("import os; [name for name in os.environ if 'proxy' in name.lower()]")
+        result = await session.execute("import urllib.request; urllib.request.urlopen('http://example.org')")
+    assert proxies.return_value == "[]"
+    assert result.error is not None
+    assert "name resolution" in result.error.evalue
+
+
+async def test_a_wrong_pattern_is_named_before_anything_starts(tmp_path: Path) -> None:
+    async with Host(isolate="native", policy=policy("exa mple")) as host:
+        with pytest.raises(InvalidInputError, match="exa mple"):
+            host.session(working_dir=tmp_path)

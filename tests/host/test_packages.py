@@ -1,0 +1,158 @@
+"""Packages for one session: where they come from, where they go, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, Session
+from cellblock.host.packages import PackageIndex, configuration_files, make_place, remove_place
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_without_settings_the_public_index_is_used() -> None:
+    index = PackageIndex.configured({}, [])
+    assert len(index.hosts) == 2
+    assert index.settings == ()
+    assert index.directories == ()
+
+
+def test_settings_of_files_and_environment_are_joined_and_the_environment_wins(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.conf", "[global]\nindex-url = https://index.example:8443/simple\ntimeout = 5\n")
+    second = write(tmp_path / "b.conf", "[install]\nextra_index_url = https://more.example/simple\n")
+    index = PackageIndex.configured({"PIP_TIMEOUT": "9", "HOME": "/nowhere"}, [first, second])
+    assert index.hosts == ("index.example:8443", "more.example")
+    assert dict(index.settings) == {
+        "PIP_INDEX_URL": "https://index.example:8443/simple",
+        "PIP_EXTRA_INDEX_URL": "https://more.example/simple",
+        "PIP_TIMEOUT": "9",
+    }
+
+
+def test_directories_of_packages_are_seen_by_the_session(tmp_path: Path) -> None:
+    (tmp_path / "index" / "simple").mkdir(parents=True)
+    (tmp_path / "wheels").mkdir()
+    settings = {"PIP_INDEX_URL": f"file://{tmp_path}/index/simple", "PIP_FIND_LINKS": f"{tmp_path}/wheels"}
+    index = PackageIndex.configured(settings, [])
+    assert index.directories == (str(tmp_path / "index"), str(tmp_path / "wheels"))
+    assert index.hosts == ()
+
+
+def test_an_index_that_is_switched_off_is_not_reached() -> None:
+    assert PackageIndex.configured({"PIP_NO_INDEX": "1"}, []).hosts == ()
+
+
+def test_a_broken_configuration_file_is_left_to_pip(tmp_path: Path) -> None:
+    broken = write(tmp_path / "pip.conf", "no section here\n")
+    assert PackageIndex.configured({}, [broken]).settings == ()
+
+
+def test_a_configuration_file_that_is_named_counts_last(tmp_path: Path) -> None:
+    files = configuration_files({"PIP_CONFIG_FILE": str(tmp_path / "own.conf")}, "/home/somebody")
+    assert files[-1] == tmp_path / "own.conf"
+    assert configuration_files({"PIP_CONFIG_FILE": os.devnull}, "/home/somebody") == []
+
+
+def test_the_places_of_hosts_that_were_killed_are_removed() -> None:
+    place = make_place()
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
+    stale = Path(place).with_name(f"cellblock-packages-{dead.stdout.strip()}-abc")
+    (stale / "lib").mkdir(parents=True)
+    other = make_place()
+    assert not stale.exists()
+    assert Path(place).is_dir()
+    remove_place(place)
+    remove_place(other)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with one wheel, made by hand: building one would need an index."""
+    import zipfile
+
+    directory = tmp_path_factory.mktemp("wheels")
+    info = "tiny_demo-1.0.dist-info"
+    with zipfile.ZipFile(directory / "tiny_demo-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny_demo.py", "ANSWER = 42\n")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-demo\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", f"tiny_demo.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return directory
+
+
+@pytest.fixture(scope="module", params=["none", "native"])
+async def shop(request: pytest.FixtureRequest, wheels: Path) -> AsyncIterator[Host]:
+    """A host whose pip takes packages from one directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(wheels))
+        host = Host(isolate=request.param)
+    async with host:
+        yield host
+
+
+@pytest.fixture
+async def session(shop: Host, tmp_path: Path) -> AsyncIterator[Session]:
+    async with shop.session(working_dir=tmp_path) as session:
+        yield session
+
+
+@pytest.mark.slow
+async def test_what_is_installed_can_be_imported_at_once_and_survives_a_reset(session: Session) -> None:
+    result = await session.install("tiny-demo>=1")
+    assert result.ok, result.text
+    assert "Successfully installed tiny-demo-1.0" in result.output
+    assert (await session.execute("import tiny_demo; tiny_demo.ANSWER")).return_value == "42"
+    await session.reset()
+    assert (await session.execute("import tiny_demo; tiny_demo.ANSWER")).return_value == "42"
+    assert (await session.execute("!python -c 'import tiny_demo; print(tiny_demo.ANSWER)'")).output == "42\n"
+
+
+@pytest.mark.slow
+async def test_a_cell_installs_with_the_magic_people_know(session: Session) -> None:
+    result = await session.execute("%pip install tiny-demo\nimport tiny_demo\ntiny_demo.ANSWER")
+    assert result.return_value == "42", result.text
+
+
+@pytest.mark.slow
+async def test_another_session_does_not_have_it(session: Session, host: Host) -> None:
+    assert (await session.install("tiny-demo")).ok
+    async with host.session() as other:
+        result = await other.execute("import tiny_demo")
+    assert result.error is not None
+    assert result.error.ename == "ModuleNotFoundError"
+
+
+@pytest.mark.slow
+async def test_what_cannot_be_installed_is_an_error_with_what_pip_said(session: Session) -> None:
+    result = await session.install("no-such-package-anywhere")
+    assert result.status == "error"
+    assert result.error is not None
+    assert result.error.evalue == "pip ended with status 1"
+    assert "No matching distribution found for no-such-package-anywhere" in result.stderr
+    assert (await session.execute("1 + 1")).return_value == "2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--index-url=https://evil.example", "--target=/tmp", "--user", "-f/tmp"])
+async def test_a_session_does_not_choose_where_packages_come_from_or_go(session: Session, option: str) -> None:
+    result = await session.execute(f"%pip install {option} tiny-demo")
+    assert result.error is not None
+    assert "not for a session to choose" in result.error.evalue
+
+
+@pytest.mark.slow
+async def test_an_installation_can_be_stopped(session: Session, wheels: Path) -> None:
+    stream = session.stream("%pip install tiny-demo; import time; time.sleep(60)", timeout=0.2)
+    *_, result = [event async for event in stream]
+    assert getattr(result, "status", None) == "timeout"
+    assert (await session.execute("1 + 1")).return_value == "2"
