@@ -11,7 +11,11 @@ import pytest
 from cellblock import Host, InvalidInputError, Network, Policy, Session
 
 # The proxy is for the network, and not used for one's own loopback interface unless one insists.
-GET = "import os, urllib.request as u\nos.environ |= {'no_proxy': '', 'NO_PROXY': ''}\nopener = u.build_opener(u.ProxyHandler({'http': 'http://127.0.0.1:3128'}))\n"
+GET = """
+import os, urllib.request as u
+os.environ |= {'no_proxy': '', 'NO_PROXY': ''}
+opener = u.build_opener(u.ProxyHandler({'http': 'http://127.0.0.1:3128'}))
+"""
 
 
 @pytest.fixture
