@@ -221,8 +221,7 @@ class Host:
         """
         self.check_usable()
         _make_room_for(len(self._sessions) + 1)
-        launcher = await self._launcher(self._key(interpreter, preload, isolate, policy, spec["cwd"]))
-        await launcher.start(self._start_timeout)
+        launcher = await self._started_launcher(self._key(interpreter, preload, isolate, policy, spec["cwd"]))
         if isolate == "native":
             spec = spec | self._what_to_enforce(launcher, policy, spec["cwd"])
         elif isolate == "srt":
@@ -253,6 +252,15 @@ class Host:
         if isolate == "srt":
             return interpreter, preload, isolate, policy, workspace
         return interpreter, preload, isolate, None, None
+
+    async def _started_launcher(self, key: LaunchKey) -> Launcher:
+        launcher = await self._launcher(key)
+        await launcher.start(self._start_timeout)
+        if not launcher.alive:
+            # It had been killed while nobody used it, and we hear of that only now.
+            launcher = await self._launcher(key)
+            await launcher.start(self._start_timeout)
+        return launcher
 
     async def _launcher(self, key: LaunchKey) -> Launcher:
         launcher = self._launchers.get(key)
