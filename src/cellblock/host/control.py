@@ -129,7 +129,9 @@ class Control:
             case "done":
                 _settle(self._done, None)
             case "ran":
-                _settle(self._ran, number or 0)
+                # What is no wait status comes from somebody in init's name, and counts as a failure.
+                sane = number is not None and 0 <= number <= 0xFFFF and (os.WIFEXITED(number) or os.WIFSIGNALED(number))
+                _settle(self._ran, number if sane else 0xFF00)
             case "memory" if number is not None:
                 self.on_memory(number)
             case "refused":
