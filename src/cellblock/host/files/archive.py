@@ -27,7 +27,7 @@ _MAX_NAME = 255
 _FILES = {tarfile.REGTYPE, tarfile.AREGTYPE}
 _META = {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME}
 _REFUSED = {
-    tarfile.LNKTYPE: "a hard link",
+    tarfile.LNKTYPE: "a hard link (tar's option --hard-dereference stores the file again)",
     tarfile.SYMTYPE: "a symbolic link (tar's option --dereference stores what it points to)",
     tarfile.CHRTYPE: "a device",
     tarfile.BLKTYPE: "a device",
