@@ -64,7 +64,7 @@ DEATHS = {
 async def died(session: Session, code: str, cause: str) -> CodeExecutionResult:
     """Run a cell under which the kernel dies, and check that the session goes on."""
     await ok(session, "lost = 1")
-    result = await session.execute(f"print('last words')\n{code}", timeout=30)
+    result = await session.execute(f"import time\nprint('last words')\ntime.sleep(0.05)\n{code}", timeout=30)
     assert result.status == "died", result.text
     assert result.output == "last words\n"
     assert result.error is not None
@@ -88,6 +88,13 @@ async def died(session: Session, code: str, cause: str) -> CodeExecutionResult:
 @pytest.mark.parametrize(("code", "cause"), DEATHS.values(), ids=DEATHS)
 async def test_a_death_names_its_cause_and_the_session_goes_on(session: Session, code: str, cause: str) -> None:
     await died(session, code, cause)
+
+
+@pytest.mark.parametrize("end", ["os._exit(1)", "os.abort()", "os.kill(os.getpid(), 9)", "os.killpg(0, 9)"])
+async def test_nothing_is_lost_of_what_was_printed_just_before_the_process_ended_itself(session: Session, end: str) -> None:
+    result = await session.execute(f"import os\nfor i in range(1000):\n    print(i)\n{end}")
+    assert result.status == "died"
+    assert result.output == "".join(f"{i}\n" for i in range(1000))
 
 
 async def test_a_segmentation_fault_shows_where_python_was(session: Session) -> None:
@@ -197,7 +204,9 @@ async def test_a_reply_that_the_code_forged_costs_only_its_own_kernel(session: S
 
 
 async def test_a_flood_of_garbage_from_a_process_that_holds_the_channel_costs_only_its_own_kernel(session: Session) -> None:
-    code = "import os, time\nfd = os.dup(3)\nif os.fork() == 0:\n    while True: os.write(fd, os.urandom(65536))\ntime.sleep(60)"
+    code = (
+        "import os, time\nfd = os.dup(3)\nif os.fork() == 0:\n    while True: os.write(fd, os.urandom(65536))\ntime.sleep(60)"
+    )
     result = await session.execute(code, timeout=10)
     assert result.status == "died"
     assert await value(session, "1") == 1

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import _thread
+import fcntl
 import select
 import socket
+import termios
 
 from cellblock.wire.messages import Message
 from cellblock.wire.protocol import Conversation, Side
 from cellblock.worker.gate import GATE
 
+_NOTHING = bytes(4)
 _RECEIVE = 64 * 1024  # below malloc's threshold for mmap: a larger buffer costs three system calls each time
 
 
@@ -28,6 +31,13 @@ class Channel:
     def fileno(self) -> int:
         """The descriptor to wait on."""
         return self._sock.fileno()
+
+    def unread(self) -> bool:
+        """Whether the host has not read yet what was sent."""
+        try:
+            return bool(fcntl.ioctl(self._sock, termios.TIOCOUTQ, _NOTHING) != _NOTHING)
+        except OSError:
+            return False  # the code has closed it
 
     def send(self, message: Message) -> None:
         """Send one message, whole, whatever signals come meanwhile.

@@ -7,7 +7,7 @@ handler all the same; and a handler that is due already runs just after they wer
 
 - While the gate is shut, it waits. To shut it, say ``GATE.shut += 1`` just before a ``try:``, and ``GATE.open()`` in its
   ``finally:``. There must be no call between: nowhere but near a call does Python run handlers. Main thread only.
-- Where only the loop and the worker are on the stack, it runs, and what it raises goes to `Gate.stray`.
+- Where only the loop and the worker are on the stack, and no cell, it runs, and what it raises goes to `Gate.stray`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from typing import Any
 _set_handler = signal.signal
 _get_handler = signal.getsignal
 
-_ASYNCIO = os.path.dirname(asyncio.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
-_MACHINERY = frozenset((selectors.__file__, *(_HERE + name for name in ("main.py", "loop.py", "channel.py", "gate.py"))))
+_MACHINERY = (os.path.dirname(asyncio.__file__) + os.sep, selectors.__file__, _HERE)
 
 
 class Gate:
@@ -93,7 +92,7 @@ def _in_machinery(frame: FrameType | None) -> bool:
     """Whether there is none but the loop's and the worker's own code on the stack, up to `Worker.run`."""
     while frame is not None:
         code = frame.f_code
-        if code.co_filename not in _MACHINERY and not code.co_filename.startswith(_ASYNCIO):
+        if not code.co_filename.startswith(_MACHINERY) or code.co_qualname == "Shell.run":
             return False
         if code.co_qualname == "Worker.run":
             return True

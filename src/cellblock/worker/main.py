@@ -65,6 +65,7 @@ class Worker:
         self.stay_in: str | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._begun = False
         self._thrown: BaseException | None = None
         self._broken: Exception | None = None
         self._open = True
@@ -112,7 +113,7 @@ class Worker:
 
     def _take_stray(self, error: BaseException) -> None:
         """Give what a signal handler of the user raised in the middle of the loop to the cell that awaits something."""
-        if self._task is not None and not self._task.done():
+        if self._task is not None and self._begun:
             self._thrown = error
             self._task.cancel()
             return
@@ -156,7 +157,7 @@ class Worker:
         while self._waiting and self._task is None:
             match self._waiting.popleft():
                 case Execute() as request:
-                    self._thrown = None
+                    self._thrown, self._begun = None, False
                     self._task = self.loop.create_task(self._execute(request))
                     self._interrupter.watch(self._task)
                 case Complete() | Inspect() as question:
@@ -168,27 +169,35 @@ class Worker:
                     self._stop()
 
     async def _execute(self, request: Execute) -> None:
+        self._begun = True  # a task that is cancelled before it begins never does, and would not reply
         self._asker.allowed = request.stdin
+        # Shut as soon as the code has ended: from there on a handler has nobody to raise for.
         try:
             error = await self._shell.run(request.code, self._interrupter.check)
+            GATE.shut += 1
         except (KeyboardInterrupt, asyncio.CancelledError):
+            GATE.shut += 1
             # The interrupt hit IPython itself, just before or after the code.
             error = CellError("KeyboardInterrupt", "", ("KeyboardInterrupt: ",))
         except BaseException as failure:
+            GATE.shut += 1
             # Code can break the shell it runs in, and a signal handler of its own can; that ends its own cell only.
             error = CellError.of(failure)
-        if self._thrown is not None:
-            error = CellError.of(self._thrown)
-        elif error is not None and error.ename == "CancelledError" and self._interrupter.hits:
-            error = CellError("KeyboardInterrupt", "", (*error.traceback[:-1], "KeyboardInterrupt: "))
-        self._interrupter.watch(None)
-        if self._outbox.forked:
-            # A child that the code forked has come to the end of the cell, and so to its own.
-            _leave_child(error)
-        self._go_back()
-        self._settle()
-        self._task = None
-        self._reply(error)
+        try:
+            if self._thrown is not None:
+                error = CellError.of(self._thrown)
+            elif error is not None and error.ename == "CancelledError" and self._interrupter.hits:
+                error = CellError("KeyboardInterrupt", "", (*error.traceback[:-1], "KeyboardInterrupt: "))
+            self._interrupter.watch(None)
+            if self._outbox.forked:
+                # A child that the code forked has come to the end of the cell, and so to its own.
+                _leave_child(error)
+            self._go_back()
+            self._settle()
+            self._task = None
+            self._reply(error)
+        finally:
+            GATE.open()
 
     def _reply(self, error: CellError | None) -> None:
         count = max(self._shell.execution_count - 1, 0)

@@ -17,7 +17,7 @@ from IPython.core.profiledir import ProfileDir
 from traitlets.config import Config
 
 from cellblock.worker.display import Hook, Publisher
-from cellblock.worker.streams import Outbox
+from cellblock.worker.streams import Outbox, keep_order
 
 _MAX_ERROR_TEXT = 256 * 1024
 _MAX_TRACEBACK = 1024 * 1024
@@ -77,7 +77,7 @@ class Shell(InteractiveShell):
             else:
                 ordinary(line)
 
-        self.register_magic_function(pip, "line", "pip")
+        self.register_magic_function(pip, "line", "pip")  # type: ignore[arg-type]  # takes functions, whatever it says
 
     def ask_exit(self) -> None:
         """`exit()` ends the cell, not the kernel."""
@@ -101,7 +101,6 @@ class Shell(InteractiveShell):
 
         IPython's way is a pseudo-terminal, which costs 0.1 s a command and makes programs write for a terminal.
         """
-        Hook.outbox.flush()
         command = self.var_expand(cmd, depth=1)
         process = subprocess.Popen(command, shell=True, executable=os.environ.get("SHELL", "/bin/sh"))  # noqa: S602
         try:
@@ -181,6 +180,7 @@ def create(outbox: Outbox) -> Shell:
     config.HistoryManager.enabled = False  # no database, and so no thread that writes to it
     config.Completer.use_jedi = False  # loads 30 MB for completions that follow the live objects anyway
     Publisher.outbox = Hook.outbox = outbox
+    keep_order(outbox)
     shell = Shell.instance(config=config)
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
@@ -188,17 +188,23 @@ def create(outbox: Outbox) -> Shell:
 
 
 def _cut_our_frames(error: BaseException) -> None:
-    """End a traceback where the user's code was when one of our functions raised: `input`, ``!cmd``, an interrupt.
+    """Take our functions out of a traceback: `input`, ``!cmd``, an interrupt, what wraps handlers and `os.write`.
 
-    IPython hides marked frames, but never the last one.
+    IPython hides marked frames, but says so, and never hides the last one.
     """
-    last, trace = None, error.__traceback__
-    while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
-            last = trace
-        trace = trace.tb_next
-    if last is not None:
-        last.tb_next = None
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        chain += (link.__cause__, link.__context__)
+        trace = link.__traceback__
+        while trace is not None:
+            while trace.tb_next is not None and trace.tb_next.tb_frame.f_code.co_filename.startswith(_OURS):
+                trace.tb_next = trace.tb_next.tb_next
+            trace = trace.tb_next
 
 
 def _safe_str(value: object) -> str:

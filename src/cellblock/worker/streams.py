@@ -11,15 +11,17 @@ import _thread
 import array
 import codecs
 import fcntl
+import functools
 import io
 import os
 import signal
+import subprocess
 import sys
 import termios
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Literal, ParamSpec, TypeVar
 
 from cellblock.wire.messages import PIECE, Display, Message, Stream
 from cellblock.worker.channel import Channel
@@ -29,7 +31,11 @@ TICK = 0.01
 """Seconds that text of a burst may wait."""
 
 _QUIET_TICKS = 5
+_CATCH_UP, _CATCH_UP_STEP = 0.02, 0.0001  # a host that is busy, or that makes the cell wait, is not waited for
 _PIECE_CHARS = PIECE // 6  # a character takes at most six bytes: a lone surrogate is written as an escape
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 StreamName = Literal["stdout", "stderr"]
 _DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
@@ -67,11 +73,13 @@ class Outbox:
 
     def write(self, name: StreamName, text: str) -> None:
         """Take text that was written to a stream."""
-        if self.forked:
-            _write_descriptor(_DESCRIPTORS[name], text)
-            return
         self._pending.append((name, text))
         self._pending_chars += len(text)
+        if self.forked:
+            # Whole lines, because other processes write to the same descriptors.
+            if "\n" in text or self._pending_chars >= _PIECE_CHARS:
+                self._flush_descriptors()
+            return
         if self._pending_chars >= _PIECE_CHARS:
             self.flush()
         # `print(x, end="")` writes an empty string last: the only sign that a print without a newline is complete.
@@ -82,10 +90,24 @@ class Outbox:
         """Send what is pending: now, or within `TICK` seconds where something was sent just before."""
         if not self._pending:
             return
-        if time.monotonic() - self._last >= TICK:
+        if self.forked:
+            self._flush_descriptors()
+        elif time.monotonic() - self._last >= TICK:
             self.flush()
         elif self._ticker is None or not self._ticker.alive:
             self._ticker = _Ticker(self)
+
+    def let_host_catch_up(self) -> None:
+        """Before something is written past this outbox, to a descriptor: have the host read what came before it.
+
+        Two sockets have no common order. Waiting here, and `Stream.behind` on the way back, give them one.
+        """
+        if self._channel is None or self.forked:
+            return
+        self.flush()
+        deadline = time.monotonic() + _CATCH_UP
+        while self._channel.unread() and time.monotonic() < deadline:
+            time.sleep(_CATCH_UP_STEP)
 
     def flush(self) -> None:
         """Send what is pending, now."""
@@ -107,6 +129,15 @@ class Outbox:
                 if in_main:
                     GATE.open()
 
+    def _flush_descriptors(self) -> None:
+        """In a process without a channel: write what is pending to descriptors 1 and 2."""
+        while self._pending:
+            name, text = self._pending.popleft()
+            while self._pending and self._pending[0][0] == name:
+                text += self._pending.popleft()[1]
+            self._pending_chars -= len(text)
+            _write_descriptor(_DESCRIPTORS[name], text)
+
     def _drain(self, channel: Channel) -> None:
         pending = self._pending
         while pending:
@@ -125,6 +156,7 @@ class Outbox:
         if self._channel is None or self.forked:
             # A child of user code must never write frames into its parent's channel. Its displays become text.
             if isinstance(message, Display):
+                self._flush_descriptors()
                 _write_descriptor(1, message.data.get("text/plain", b"").decode("utf-8", "replace") + "\n")
             return
         self.flush()
@@ -169,6 +201,7 @@ class Outbox:
         self.forked = True
         GATE.reset()
         self._pending.clear()
+        self._pending_chars = 0
         if self._channel is not None:
             self._channel.close()
 
@@ -295,6 +328,39 @@ class _BinaryOut(io.RawIOBase):
 
     def close(self) -> None:
         pass
+
+
+def keep_order(outbox: Outbox) -> None:
+    """Have what is written to descriptors by `os.write` and by new processes stand behind what was printed before it.
+
+    Likewise for what ends this process at once: all that was printed before it is heard.
+
+    Args:
+        outbox: What is printed goes through this one.
+    """
+
+    def behind(function: Callable[_P, _T], concerns: Callable[_P, bool]) -> Callable[_P, _T]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **options: _P.kwargs) -> _T:
+            if concerns(*args, **options):
+                outbox.let_host_catch_up()
+            return function(*args, **options)
+
+        return call
+
+    def always(*_args: object, **_options: object) -> bool:
+        return True
+
+    os.write = behind(os.write, lambda descriptor, *_: descriptor in (1, 2))
+    os.system = behind(os.system, always)
+    os.posix_spawn = behind(os.posix_spawn, always)
+    os.posix_spawnp = behind(os.posix_spawnp, always)
+    # What ends this process at once ends what is pending, too.
+    os._exit = behind(os._exit, always)
+    os.abort = behind(os.abort, always)
+    os.kill = behind(os.kill, always)
+    os.killpg = behind(os.killpg, always)
+    subprocess.Popen.__init__ = behind(subprocess.Popen.__init__, always)  # type: ignore[assignment, method-assign]
 
 
 def _write_descriptor(descriptor: int, text: str) -> None:

@@ -1,0 +1,239 @@
+"""Everything that a cell shows is heard, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from cellblock import CodeExecutionChunk, CodeExecutionResult, Session
+from cells import ok, value
+
+C_PRINTF = "import ctypes; libc = ctypes.CDLL(None); libc.printf(b'from C\\n')"
+
+HEARD = {
+    "print": ("print('heard')", "heard\n"),
+    "print without a newline": ("print('heard', end='')", "heard"),
+    "write": ("import sys; _ = sys.stdout.write('heard')", "heard"),
+    "bytes": ("import sys; _ = sys.stdout.buffer.write(b'heard\\n')", "heard\n"),
+    "the original stdout": ("import sys; _ = sys.__stdout__.write('heard\\n')", "heard\n"),
+    "a descriptor": ("import os; _ = os.write(1, b'heard\\n')", "heard\n"),
+    "C code": ("import ctypes; _ = ctypes.CDLL(None).printf(b'heard\\n')", "heard\n"),
+    "C code without a newline": ("import ctypes; _ = ctypes.CDLL(None).printf(b'heard')", "heard"),
+    "a subprocess": ("import subprocess; _ = subprocess.run(['echo', 'heard'])", "heard\n"),
+    "a command": ("!echo heard", "heard\n"),
+    "os.system": ("import os; _ = os.system('echo heard')", "heard\n"),
+    "a thread": ("import threading; t = threading.Thread(target=print, args=('heard',)); t.start(); t.join()", "heard\n"),
+    "a fork": ("import os\nif os.fork() == 0:\n    print('heard', flush=True)\n    os._exit(0)\n_ = os.wait()", "heard\n"),
+    "a fork that runs to the end of the cell": (
+        "import os\nif os.fork():\n    _ = os.wait()\nelse:\n    print('heard')",
+        "heard\n",
+    ),
+    "a logger": ("import logging, sys\nlogging.basicConfig(stream=sys.stdout)\nlogging.error('heard')", "ERROR:root:heard\n"),
+    "an executor": (
+        "import asyncio\nawait asyncio.get_running_loop().run_in_executor(None, print, 'heard')",
+        "heard\n",
+    ),
+    "an exec'ed program": (
+        "import os\nif os.fork() == 0:\n    os.execvp('echo', ['echo', 'heard'])\n_ = os.wait()",
+        "heard\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "output"), HEARD.values(), ids=HEARD)
+async def test_output_is_heard(session: Session, code: str, output: str) -> None:
+    result = await ok(session, code)
+    assert result.output == output
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "code", ["import os; _ = os.write(2, b'e\\n')", "import sys; print('e', file=sys.stderr)", "!echo e >&2"]
+)
+async def test_what_goes_to_stderr_is_told_apart(session: Session, code: str) -> None:
+    result = await ok(session, code)
+    assert (result.output, result.stderr, result.text) == ("", "e\n", "e")
+
+
+async def test_output_comes_in_the_order_in_which_it_was_written(session: Session) -> None:
+    code = """
+import os, subprocess, sys
+from IPython.display import display
+for i in range(20):
+    print("print", i)
+    os.write(1, b"write %d\\n" % i)
+    subprocess.run(["echo", "echo", str(i)])
+    display(i)
+    sys.stderr.write(f"error {i}\\n")
+"""
+    result = await ok(session, code)
+    expected = "".join(f"print {i}\nwrite {i}\necho {i}\n{i}\nerror {i}\n" for i in range(20))
+    assert result.text == expected.rstrip()
+
+
+async def test_a_frame_of_output_larger_than_a_pipe_is_heard_whole(session: Session) -> None:
+    result = await ok(session, "import os\ndata = b'x' * 1_500_000\nwhile data: data = data[os.write(1, data):]")
+    assert result.output == "x" * 1_500_000
+
+
+async def test_output_of_a_background_task_between_cells_comes_with_the_next_result(session: Session) -> None:
+    code = """
+import asyncio
+async def later():
+    await asyncio.sleep(0.05)
+    print('background')
+task = asyncio.create_task(later())
+"""
+    assert (await ok(session, code)).text is None
+    await asyncio.sleep(0.3)
+    assert (await ok(session, "print('next')")).text == "background\nnext"
+
+
+async def test_output_of_a_thread_and_a_process_between_cells_comes_with_the_next_result(session: Session) -> None:
+    code = """
+import threading, subprocess
+threading.Timer(0.05, print, ('thread',)).start()
+process = subprocess.Popen('sleep 0.1; echo process', shell=True)
+"""
+    await ok(session, code)
+    await asyncio.sleep(0.4)
+    assert (await ok(session, "print('next')")).text == "thread\nprocess\nnext"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+async def test_multiprocessing_children_are_heard(session: Session, tmp_path: Path, method: str) -> None:
+    (tmp_path / "work.py").write_text("def f(n):\n    print('child', n, flush=True)\n    return n * n\n")
+    code = f"""
+import sys; sys.path.insert(0, {str(tmp_path)!r})
+import multiprocessing, work
+context = multiprocessing.get_context({method!r})
+process = context.Process(target=work.f, args=(7,)); process.start(); process.join()
+with context.Pool(2) as pool:
+    squares = pool.map(work.f, range(4))
+print(process.exitcode, squares)
+"""
+    result = await ok(session, code, timeout=60)
+    assert sorted(result.output.splitlines()[:-1]) == sorted(["child 7", *(f"child {n}" for n in range(4))])
+    assert result.output.splitlines()[-1] == "0 [0, 1, 4, 9]"
+    assert result.stderr == ""
+
+
+async def test_a_forked_child_that_fails_shows_its_traceback_and_ends(session: Session) -> None:
+    code = """
+import os
+pid = os.fork()
+if pid == 0:
+    raise ValueError('in the child')
+os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+    result = await ok(session, code)
+    assert result.return_value == "1"
+    assert "ValueError: in the child" in result.stderr
+    assert await value(session, "6 * 7") == 42
+
+
+async def test_a_forked_child_that_displays_does_not_disturb_the_kernel(session: Session) -> None:
+    code = """
+import os
+from IPython.display import display, clear_output
+pid = os.fork()
+if pid == 0:
+    display("in the child"); clear_output(); input
+    os._exit(0)
+_ = os.waitpid(pid, 0)
+display("in the parent")
+"""
+    result = await ok(session, code)
+    assert result.text is not None
+    assert result.text.endswith("'in the parent'")
+    assert await value(session, "6 * 7") == 42
+
+
+async def test_carriage_returns_are_shown_as_a_terminal_shows_them(session: Session) -> None:
+    result = await ok(session, "print('10%', end='\\r'); print('100%', end='\\r'); print('done')")
+    assert result.text == "done"
+    assert result.output == "10%\r100%\rdone\n"
+
+
+async def test_a_progress_bar_is_one_line(session: Session) -> None:
+    pytest.importorskip("tqdm")
+    result = await ok(session, "from tqdm import tqdm\nfor _ in tqdm(range(50), mininterval=0): pass")
+    assert result.text is not None
+    assert "100%" in result.text
+    assert "\n" not in result.text
+    assert result.stderr.count("\r") > 10
+
+
+async def test_a_cell_that_closes_or_replaces_its_streams_is_still_heard(session: Session) -> None:
+    await ok(session, "import sys\nsys.stdout.close(); sys.stderr.close()\nprint('still')")
+    assert (await ok(session, "print('here')")).text == "here"
+    await ok(session, "import io\nkeep = sys.stdout\nsys.stdout = io.StringIO()\nprint('caught')")
+    assert (await ok(session, "got = sys.stdout.getvalue(); sys.stdout = keep; print(got, end='')")).text == "caught"
+    await ok(session, "sys.stdout = None; sys.stderr = 5")
+    assert await value(session, "sys.stdout = sys.__stdout__; 1") == 1
+
+
+async def test_redirected_output_goes_where_it_was_redirected(session: Session) -> None:
+    code = """
+import contextlib, io
+buffer = io.StringIO()
+with contextlib.redirect_stdout(buffer):
+    print('caught')
+buffer.getvalue()
+"""
+    result = await ok(session, code)
+    assert result.output == ""
+    assert result.return_value == "'caught\\n'"
+
+
+async def test_captured_cells_show_nothing(session: Session) -> None:
+    assert (await ok(session, "%%capture got\nprint('caught')\ndisplay(1)\n2")).text is None
+    assert await value(session, "got.stdout") == "caught\n"
+
+
+async def test_text_that_is_no_utf_8_is_shown_as_far_as_it_goes(session: Session) -> None:
+    result = await ok(session, "import os\n_ = os.write(1, b'a\\xffb\\n')\nprint('\\ud800 ü 😀')")
+    assert result.output == "a\ufffdb\n\\ud800 ü 😀\n"
+
+
+async def test_a_character_cut_in_two_writes_is_whole(session: Session) -> None:
+    code = "import os, time\nfor byte in '😀\\n'.encode():\n    os.write(1, bytes([byte]))\n    time.sleep(0.01)"
+    assert (await ok(session, code)).output == "😀\n"
+
+
+async def test_chunks_arrive_while_the_cell_runs(session: Session) -> None:
+    code = "import time\nfor i in range(3):\n    print(i)\n    time.sleep(0.15)"
+    seen: list[str] = []
+    async for event in session.stream(code):
+        if isinstance(event, CodeExecutionChunk):
+            seen.append(event.text)
+            assert event.name == "stdout"
+        else:
+            assert isinstance(event, CodeExecutionResult)
+            assert event.output == "".join(seen) == "0\n1\n2\n"
+    assert seen == ["0\n", "1\n", "2\n"]
+
+
+async def test_a_print_without_a_newline_arrives_while_the_cell_runs(session: Session) -> None:
+    stream = session.stream("import time\nprint('working...', end='')\ntime.sleep(60)")
+    chunk = await asyncio.wait_for(anext(stream), 5)
+    assert isinstance(chunk, CodeExecutionChunk)
+    assert chunk.text == "working..."
+    await stream.aclose()
+
+
+async def test_the_result_of_a_stream_without_chunks_is_all_that_comes(session: Session) -> None:
+    events = [event async for event in session.stream("print(1)\n2", chunks=False)]
+    assert len(events) == 1
+    assert isinstance(events[0], CodeExecutionResult)
+    assert events[0].text == "1\n2"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+async def test_a_kernel_between_cells_has_one_thread(session: Session) -> None:
+    await ok(session, "for i in range(1000): print(i)")
+    assert await value(session, "import os, time; time.sleep(0.2); len(os.listdir('/proc/self/task'))") == 1
