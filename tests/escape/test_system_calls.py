@@ -95,9 +95,7 @@ async def test_a_dangerous_call_is_refused(cell: Session, name: str, arguments: 
 
 
 @pytest.mark.parametrize(("name", "arguments"), ABSENT.items(), ids=ABSENT)
-async def test_a_call_that_walks_past_the_filter_does_not_exist(
-    cell: Session, name: str, arguments: tuple[Any, ...]
-) -> None:
+async def test_a_call_that_walks_past_the_filter_does_not_exist(cell: Session, name: str, arguments: tuple[Any, ...]) -> None:
     assert await value(cell, f"call(NR[{name!r}], *{arguments!r})") == "ENOSYS"
 
 
@@ -160,7 +158,9 @@ async def test_odd_protocols_do_not_exist(cell: Session, kind: int, protocol: in
 
 
 async def test_socketpairs_are_local(cell: Session) -> None:
-    assert await value(cell, "{call(NR['socketpair'], family, 1, 0, bytes(8)) for family in (2, 10, 16, 40)}") == {"EAFNOSUPPORT"}
+    assert await value(cell, "{call(NR['socketpair'], family, 1, 0, bytes(8)) for family in (2, 10, 16, 40)}") == {
+        "EAFNOSUPPORT"
+    }
 
 
 @pytest.mark.parametrize(("level", "option"), [(6, 31), (6, 19), (17, 100), (1, 26), (1, 50), (1, 51), (1, 52)])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellblock.sandbox import linux, seccomp
-from cellblock.sandbox.plan import base_steps, make_plan
+from cellblock.sandbox.plan import HOME, base_steps, make_plan
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts, interpreter_directories, look
 
@@ -64,6 +64,8 @@ class Ground:
             plan = make_plan(Policy.from_dict(spec["policy"]), self.facts, spec["workspace"], self.interpreter)
         linux.build({**plan, "steps": [*plan["steps"], *spec.pop("mounts", [])]})
         linux.hide()
+        if spec["env"].get("HOME") == HOME:
+            spec["env"]["HOME"] = plan["home"]
         return {
             "root": linux.identity_of_root(),
             "limits": plan["limits"],

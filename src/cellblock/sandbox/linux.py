@@ -270,6 +270,8 @@ class _Builder:
 
     def _do_mask(self, target: str) -> None:
         for path in dict.fromkeys((target, self._resolved.get(target, target))):
+            if target.startswith(f"{path.rstrip('/')}/"):
+                continue  # a link to where it lies itself: another session would lose its workspace
             with _taken(path) as (place, mode):
                 if place is not None:
                     _move_onto(_clone_tree(f"{BASE}{EMPTY if stat.S_ISDIR(mode) else BLANK}"), place)

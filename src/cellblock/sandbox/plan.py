@@ -26,6 +26,9 @@ HOSTNAME = "cellblock"
 EGRESS_PORT = 3128
 """Where a session finds its proxy, on its own loopback interface."""
 
+# Where all of the host's directories are there, read-only, no other can be made among them.
+_HOME_IN_TMP = "/tmp/home"
+
 _MASKS = "/.masks"
 BLANK, EMPTY = f"{_MASKS}/blank", f"{_MASKS}/empty"
 
@@ -143,6 +146,7 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         "uid": facts.uid,
         "gid": facts.gid,
         "everything": everything,
+        "home": _HOME_IN_TMP if everything else HOME,
         "steps": [
             *_own(facts, policy, interpreter, everything),
             *_mounts(policy, facts, workspace, interpreter),
@@ -179,7 +183,7 @@ def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything:
     return [
         *steps,
         ["tmpfs", "/tmp", size, 0o1777],  # the session's own
-        ["tmpfs", HOME, size, 0o755],
+        ["tmpfs", _HOME_IN_TMP if everything else HOME, size, 0o755],
         ["tmpfs", "/dev/shm", size, 0o1777],  # likewise
         ["devpts", "/dev/pts"],
         ["proc", "/proc"],

@@ -1,0 +1,238 @@
+"""Attack 43: what could make a program of the host run something later cannot be planted, nor moved out of the way."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, Session
+from cellblock.sandbox.policy import PROTECTED, Filesystem, Policy
+from cells import value
+
+from .conftest import arm
+
+Attack = Callable[[str], Awaitable[object]]
+
+
+def git(*arguments: str, place: Path) -> str:
+    """Run the host's git, without a configuration of the user's."""
+    command = ["git", "-c", "user.name=x", "-c", "user.email=x", "-C", str(place), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def attack(native_host: Host, workspace: Path, tmp_path: Path) -> Attack:
+    """Start a session in the workspace, as it is now, and return what a cell evaluates to."""
+
+    async def run(code: str) -> object:
+        async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+            await arm(session)
+            return await value(session, code)
+
+    return run
+
+
+@pytest.mark.parametrize("name", [name for name in PROTECTED if name != ".git"])
+@pytest.mark.parametrize("kind", ["file", "directory"])
+async def test_what_runs_code_is_read_only(attack: Attack, workspace: Path, name: str, kind: str) -> None:
+    path = workspace / name
+    path.write_text("ours") if kind == "file" else path.mkdir()
+    target = name if kind == "file" else f"{name}/tasks.json"
+    assert await attack(f"[write('{target}'), answer(os.rename, '{name}', 'moved'), answer(os.chmod, '{name}', 0o777)]") == [
+        "EROFS",
+        "EBUSY",
+        "EROFS",
+    ]
+    assert await attack(f"write('evil'); answer(os.replace, 'evil', '{name}')") == ("EBUSY" if kind == "file" else "EISDIR")
+    removal = "unlink" if kind == "file" else "rmdir"
+    assert await attack(f"answer(os.{removal}, '{name}')") == "EBUSY"
+    assert await attack(f"answer(os.link, '{name}', 'linked')") == "EXDEV"
+
+
+async def test_a_repository_is_read_only(attack: Attack, workspace: Path) -> None:
+    git("init", "-q", place=workspace)
+    targets = ["config", "hooks/pre-commit", "HEAD", "info/attributes", "modules/evil/config", "commondir", "config.worktree"]
+    assert await attack(f"[write('.git/' + target) for target in {targets}]") == ["EROFS"] * len(targets)
+    assert await attack("[answer(os.rename, '.git', '.git2'), answer(os.rename, '.git/hooks', '.git/h')]") == [
+        "EBUSY",
+        "EROFS",
+    ]
+
+
+async def test_a_repository_can_be_read(attack: Attack, workspace: Path) -> None:
+    git("init", "-q", place=workspace)
+    git("commit", "-q", "--allow-empty", "-m", "first", place=workspace)
+    code = "import subprocess; subprocess.run(['git', 'log', '--format=%s'], capture_output=True, text=True).stdout"
+    assert await attack(code) == "first\n"
+
+
+async def test_the_git_of_the_host_runs_nothing_after_a_session(attack: Attack, workspace: Path, tmp_path: Path) -> None:
+    """With everything tried that makes another configuration count, or hooks run."""
+    git("init", "-q", place=workspace)
+    mark = tmp_path / "mark"
+    code = f"""
+evil = '[core]\\n\\tfsmonitor = "touch {mark}; false"\\n\\thooksPath = evil\\n[extensions]\\n\\tworktreeConfig = true\\n'
+answer(os.rename, '.git', '.git2')
+answer(os.rename, '.git/hooks', '.git/old')
+write('evil/config', evil), write('evil/HEAD', 'ref: refs/heads/main'), write('evil/pre-commit', '#!/bin/sh\\ntouch {mark}')
+os.makedirs('evil/objects'), os.makedirs('evil/refs'), os.chmod('evil/pre-commit', 0o755)
+write('.git/commondir', '../evil'), write('.git/config.worktree', evil), write('.git/config', evil)
+write('.git/hooks/pre-commit', '#!/bin/sh\\ntouch {mark}'), answer(os.chmod, '.git/hooks/pre-commit', 0o755)
+write('.gitmodules', '[submodule "x"]\\n\\tpath = x\\n\\turl = ../evil\\n')
+"""
+    await attack(code + "None; 1")
+    git("status", place=workspace)
+    git("commit", "-q", "--allow-empty", "-m", "x", place=workspace)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+async def test_a_repository_that_lies_elsewhere_cannot_be_exchanged(attack: Attack, workspace: Path, kind: str) -> None:
+    (workspace / "real").mkdir()
+    git("init", "-q", place=workspace / "real")
+    if kind == "file":  # as in a worktree, or a submodule
+        (workspace / ".git").write_text("gitdir: real/.git\n")
+    else:
+        (workspace / ".git").symlink_to("real/.git")
+    answers = await attack(
+        "[write('.git'), answer(os.unlink, '.git'), answer(os.rename, '.git', 'x'), write('evil'), answer(os.replace, 'evil', '.git')]"
+    )
+    assert answers == ["EROFS", "EBUSY", "EBUSY", None, "EBUSY"]
+    if kind == "link":
+        # What the link leads to, and the way there, are protected instead.
+        assert await attack(
+            "[write('real/.git/config'), answer(os.rename, 'real/.git', 'real/x'), answer(os.rename, 'real', 'x')]"
+        ) == [
+            "EROFS",
+            "EBUSY",
+            "EBUSY",
+        ]
+
+
+@pytest.mark.parametrize("name", [".bashrc", ".mcp.json", ".vscode", ".env"])
+@pytest.mark.parametrize("target", ["/etc/passwd", "/nowhere", "inside", "../outside", "", "."])
+async def test_a_link_that_one_session_leaves_does_not_stop_the_next(
+    attack: Attack, workspace: Path, name: str, target: str
+) -> None:
+    (workspace / "inside").write_text("inside")
+    await attack(f"answer(os.symlink, {target!r}, {name!r}) or 1" if target else f"os.symlink({name!r}, {name!r}) or 1")
+    assert await attack(f"[write('{name}'), answer(os.unlink, '{name}')]") in (["EROFS", "EBUSY"], ["EACCES", "EBUSY"])
+
+
+async def test_what_a_protected_link_leads_to_is_protected(attack: Attack, workspace: Path) -> None:
+    (workspace / "dotfiles").mkdir()
+    (workspace / "dotfiles" / "bashrc").write_text("ours")
+    (workspace / ".bashrc").symlink_to("dotfiles/bashrc")
+    assert await attack("[write('dotfiles/bashrc'), answer(os.rename, 'dotfiles', 'x'), write('dotfiles/other')]") == [
+        "EROFS",
+        "EBUSY",
+        None,
+    ]
+
+
+async def test_secrets_are_masked(attack: Attack, workspace: Path) -> None:
+    (workspace / ".env").write_text("SECRET=1")
+    (workspace / ".ssh").mkdir()
+    (workspace / ".ssh" / "id").write_text("key")
+    code = "[read('.env'), read('.ssh/id'), answer(os.listdir, '.ssh'), answer(os.chmod, '.env', 0o777), answer(os.rename, '.env', 'x'), answer(os.link, '.env', 'x')]"
+    assert await attack(code) == ["EACCES", "EACCES", "EACCES", "EROFS", "EBUSY", "EXDEV"]
+    assert await attack("os.mkdir('d'); [answer(os.rename, 'd', '.ssh'), answer(os.rename, '.ssh', 'd')]") == [
+        "EBUSY",
+        "EBUSY",
+    ]
+
+
+async def test_a_secret_behind_a_link_is_masked_too(attack: Attack, workspace: Path) -> None:
+    (workspace / "secrets").mkdir()
+    (workspace / "secrets" / "env").write_text("SECRET=1")
+    (workspace / ".env").symlink_to("secrets/env")
+    assert await attack("[read('.env'), read('secrets/env')]") == ["EACCES", "EACCES"]
+
+
+async def test_the_way_to_something_protected_cannot_be_renamed(workspace: Path, tmp_path: Path) -> None:
+    (workspace / "tools" / "hooks").mkdir(parents=True)
+    policy = Policy(filesystem=Filesystem(deny_write=("tools/hooks",)))
+    async with (
+        Host(isolate="native", policy=policy) as host,
+        host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
+    ):
+        await arm(session)
+        code = "[answer(os.rename, 'tools', 'x'), write('tools/hooks/x'), write('tools/other')]"
+        assert await value(session, code) == ["EBUSY", "EROFS", None]
+
+
+@pytest.mark.parametrize("wanted", [".vscode", ".vscode/deeper", "."])
+async def test_a_denial_wins_over_what_is_writable(workspace: Path, tmp_path: Path, wanted: str) -> None:
+    (workspace / ".vscode" / "deeper").mkdir(parents=True)
+    policy = replace(Policy(), filesystem=Filesystem(write=(".", wanted)))
+    async with (
+        Host(isolate="native", policy=policy) as host,
+        host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
+    ):
+        await arm(session)
+        assert await value(session, "[write('.vscode/x'), write('.vscode/deeper/x')]") == ["EROFS", "EROFS"]
+
+
+async def test_files_that_python_runs_by_itself_are_not_run_on_the_host(
+    attack: Attack, workspace: Path, tmp_path: Path
+) -> None:
+    """Neither by a zygote that starts later, nor by a kernel before it is confined."""
+    mark = tmp_path / "mark"
+    code = f"""
+for name in ('sitecustomize', 'usercustomize', 'conftest', 'IPython', 'json', 'numpy', 'base64', 'resource', 'torch'):
+    write(name + '.py', 'import os\\nos.mkdir("{mark}")\\n')
+write('evil.pth', 'import os; os.mkdir("{mark}")')
+write('pyvenv.cfg', 'home = /nowhere')
+1
+"""
+    await attack(code)
+    for launch in ("zygote", "spawn"):
+        async with Host(isolate="native", launch=launch) as host:  # type: ignore[arg-type]
+            async with host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+                assert await value(session, "6 * 7") == 42
+    assert not mark.exists()
+
+
+async def test_names_that_do_not_exist_yet_can_be_made(attack: Attack, workspace: Path) -> None:
+    """What is not promised: nothing can be mounted where nothing is. docs/threat-model.md says so."""
+    assert (
+        await attack(
+            "[write(name) for name in ('.mcp.json', '.vscode/tasks.json', '.claude/settings.json', 'sub/.git/config')]"
+        )
+        == [None] * 4
+    )
+    # In the session that comes next, they are protected.
+    assert await attack(
+        "[write(name) for name in ('.mcp.json', '.vscode/tasks.json', '.claude/settings.json', 'sub/.git/config')]"
+    ) == [
+        "EROFS",
+        "EROFS",
+        "EROFS",
+        None,
+    ]
+
+
+async def test_an_interpreter_inside_of_the_workspace_is_read_only(workspace: Path, tmp_path: Path, jail: Session) -> None:
+    import sys
+
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", workspace / "tools" / "venv"], check=True
+    )
+    # It finds the packages of the interpreter that runs this.
+    site = next(path for path in sys.path if path.endswith("site-packages"))
+    place = next((workspace / "tools" / "venv" / "lib").glob("python*/site-packages"))
+    (place / "outer.pth").write_text(f"{site}\n")
+    async with (
+        Host(isolate="native", python=workspace / "tools" / "venv") as host,
+        host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
+    ):
+        await arm(session)
+        code = """
+[write('tools/venv/pyvenv.cfg'), write('tools/venv/bin/evil'), answer(os.rename, 'tools/venv', 'tools/x'), answer(os.rename, 'tools', 'x'),
+ answer(os.unlink, 'tools/venv/bin/python'), write('tools/mine')]
+"""
+        assert await value(session, code) == ["EROFS", "EROFS", "EBUSY", "EBUSY", "EROFS", None]
