@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -83,6 +85,19 @@ async def test_socks_refuses_what_it_does_not_offer(start: Starter) -> None:
     assert await running.ask(b"\x05\x01\x02") == b"\x05\xff"  # only with a password
     assert (await running.ask(b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00")).startswith(b"HTTP/1.1 400 ")  # SOCKS4
     assert running.denials == []
+
+
+async def test_socks_port_zero(start: Starter) -> None:
+    running = await start.proxy("*")
+    assert await running.socks_code(b"\x05\x01\x00\x01\x01\x01\x01\x01\x00\x00") == 2
+    [denial] = running.denials
+    assert (denial.host, denial.reason) == ("1.1.1.1", "the port is not a number from 1 to 65535")
+
+
+def test_the_package_does_not_load_the_parsers() -> None:
+    """Sessions that never use the network do not pay for it."""
+    program = "import sys, cellblock.host.egress; print({'h11', 'idna'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"set()\n"
 
 
 async def test_plain_http_is_written_anew(start: Starter) -> None:
