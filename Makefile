@@ -14,11 +14,13 @@ help:
 	@echo 'make bench   compare with ipybox, KernelBox and jupyter_client; writes bench/results/'
 
 $(VENV)/examples.stamp: pyproject.toml
+	@echo 'Setting up $(VENV) for the examples; this takes half a minute, once.'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[examples]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml
+	@echo 'Setting up $(VENV) for the tests; this takes a minute or two, once.'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@ $(VENV)/examples.stamp

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import IPython
+from IPython.core import ultratb
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
 from traitlets.config import Config
@@ -181,6 +182,9 @@ def create(outbox: Outbox) -> Shell:
     config.Completer.use_jedi = False  # loads 30 MB for completions that follow the live objects anyway
     Publisher.outbox = Hook.outbox = outbox
     keep_order(outbox)
+    # Above this many lines IPython shows a frame without parsing its file first: for pandas' that takes longer than a cell
+    # that is stopped may take to end, and shows the same.
+    ultratb.FAST_THRESHOLD = 1000
     shell = Shell.instance(config=config)
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")

@@ -37,7 +37,7 @@ _CELLS = (
 _CELLS_FOR = {
     # A first plot loads fonts, and a first table the formatters: a tenth of a second that no kernel need spend again.
     "matplotlib": ("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('warm')\nplt.show()", "plt.close('all')"),
-    "pandas": ("import pandas\npandas.DataFrame({'a': [1]})",),
+    "pandas": ("import pandas\npandas.DataFrame({'a': [1]})", "pandas.DataFrame({'a': [1]})['b']"),
 }
 
 
