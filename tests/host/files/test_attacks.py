@@ -20,7 +20,7 @@ import pytest
 
 from cellblock import FilesError
 from cellblock.host.files import FileLimits, Files, Skipped
-from cellblock.host.files.beneath import Tree, Walk
+from cellblock.host.files.beneath import READ, Tree, Walk
 
 SECRET = b"the caller's own secret"
 Operation = Callable[[Files, Path], Awaitable[object]]
@@ -139,6 +139,20 @@ async def test_a_device_is_not_read(device: str, walk: Walk) -> None:
     with pytest.raises(FilesError, match="a device; only regular files") as caught:
         await Files("/dev", walk=walk).read(device)
     assert caught.value.errno == errno.ENXIO
+
+
+async def test_what_is_no_regular_file_is_not_even_opened(workspace: Path, walk: Walk) -> None:
+    opened: list[tuple[str, ...]] = []
+
+    def watched(directory: int, parts: tuple[str, ...], flags: int) -> int:
+        if flags == READ:
+            opened.append(parts)
+        return walk(directory, parts, flags)
+
+    os.mkfifo(workspace / "pipe")
+    with pytest.raises(FilesError, match="a FIFO"):
+        await Files(workspace, walk=watched).read("pipe")
+    assert opened == []
 
 
 async def test_special_files_in_a_folder_are_left_out_and_named(files: Files, workspace: Path, tmp_path: Path) -> None:
