@@ -84,7 +84,7 @@ class Host:
         self._start_timeout = start_timeout
         self._isolate = check_isolation(isolate)
         self._given_policy = policy
-        self._policy = (policy or Policy()).checked()
+        self._policy = _fitting(policy or Policy(), self._isolate)
         self._facts = probe.look()
         own = config.environment()
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
@@ -105,15 +105,15 @@ class Host:
         await self.close()
 
     async def start(self) -> None:
-        """Warm the zygote up, so that the first session starts as quickly as the others.
+        """Warm the zygote up, so that the first session starts as quickly as the others. Under srt nothing is done.
 
         Raises:
             LaunchError: It cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
         self.check_usable()
-        # The directory is that of sessions that have no other.
-        key = self._key(self._interpreter, self._preload, self._isolate, self._policy, os.getcwd())
-        launcher = await self._launcher(key)
+        if self._isolate == "srt":
+            return  # it is made for a workspace, and a session will say which
+        launcher = await self._launcher(self._key(self._interpreter, self._preload, self._isolate, self._policy, ""))
         await launcher.start(self._start_timeout)
 
     @property
@@ -157,7 +157,7 @@ class Host:
             python: As for `Host`, for this session.
             preload: As for `Host`, for this session.
             isolate: As for `Host`, for this session.
-            policy: What this session may do, where that is less than the host's policy allows.
+            policy: What this session may do, where that is not what the host says: less, where the host was given a policy.
 
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
@@ -175,7 +175,7 @@ class Host:
             spill_dir=spill_dir,
             limits=limits,
             isolate=self._isolate if isolate is None else check_isolation(isolate),
-            policy=self._narrowed(policy),
+            policy=self._narrowed(policy, isolate or self._isolate),
         )
         self._sessions.add(session)
         return session
@@ -241,12 +241,14 @@ class Host:
             return {"policy": policy.to_dict(), "workspace": workspace}
         return {"plan": make_plan(policy, self._facts, workspace, launcher.interpreter)}
 
-    def _narrowed(self, policy: Policy | None) -> Policy:
+    def _narrowed(self, policy: Policy | None, isolate: Isolate) -> Policy:
         if policy is None:
-            return self._policy
-        if isinstance(policy, srt.SrtPolicy) and self._given_policy is None:
-            return policy  # nobody has said what sessions of this host may do at most
-        return self._policy.narrow(policy.checked())
+            return _fitting(self._policy, isolate)
+        policy = _fitting(policy, isolate)
+        if isinstance(policy, srt.SrtPolicy):
+            # Where nobody has said what sessions of this host may do at most, they may say it themselves.
+            return policy if self._given_policy is None else policy.narrow(self._policy)
+        return self._policy.narrow(policy)
 
     def _key(self, interpreter: str, preload: tuple[str, ...], isolate: Isolate, policy: Policy, workspace: str) -> LaunchKey:
         if isolate == "srt":
@@ -284,6 +286,12 @@ class Host:
             task = asyncio.create_task(self._launchers.pop(key).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+def _fitting(policy: Policy, isolate: Isolate) -> Policy:
+    if isinstance(policy, srt.SrtPolicy) and isolate != "srt":
+        raise InvalidInputError("an SrtPolicy is for isolate='srt' only: use Policy.load() for the same file")
+    return policy.checked()
 
 
 def _make_room_for(kernels: int) -> None:

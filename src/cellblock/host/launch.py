@@ -80,6 +80,9 @@ class Launcher(Protocol):
 class Starter(Protocol):
     """How the first process of a launcher is started, and ended."""
 
+    command: str | None
+    """What is started instead of the interpreter, and starts it."""
+
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
         """Start an interpreter in a session of its own.
 
@@ -98,6 +101,8 @@ class Starter(Protocol):
 
 class Direct:
     """Starts interpreters as they are."""
+
+    command = None
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
         """See `Starter`."""
@@ -216,7 +221,7 @@ class Zygote:
             code = self._process.wait(timeout=2)
         except subprocess.TimeoutExpired:
             code = None
-        return _failure(self._interpreter, self._preload, code, self._stderr.text())
+        return _failure(self._starter.command, self._interpreter, self._preload, code, self._stderr.text())
 
     def _close_control(self) -> None:
         if self._control is not None:
@@ -295,7 +300,7 @@ class Spawner:
         """See `Launcher`."""
         process = self._processes.get(number)
         code = None if process is None else process.poll()
-        return _failure(self._interpreter, self._preload, code, said)
+        return _failure(self._starter.command, self._interpreter, self._preload, code, said)
 
     def _forget_ended(self) -> None:
         for number, process in [*self._processes.items()]:
@@ -355,7 +360,9 @@ def _send_hello(control: socket.socket) -> None:
         os.close(own)
 
 
-def _failure(interpreter: str, preload: tuple[str, ...], code: int | None, said: str) -> LaunchError:
+def _failure(
+    command: str | None, interpreter: str, preload: tuple[str, ...], code: int | None, said: str
+) -> LaunchError:
     if code == _EXIT_TOO_OLD:
         return InterpreterError(f"{interpreter} is older than Python 3.11, which kernels need{_quote(said)}")
     if code == _EXIT_NO_IPYTHON:
@@ -367,7 +374,7 @@ def _failure(interpreter: str, preload: tuple[str, ...], code: int | None, said:
             f"{interpreter} cannot import a module of preload={preload!r}: install it there, or leave it out{_quote(said)}"
         )
     ending = "does not answer" if code is None else f"ended with status {code}"
-    return LaunchError(f"{interpreter} {ending} before a kernel was ready{_quote(said)}")
+    return LaunchError(f"{command or interpreter} {ending} before a kernel was ready{_quote(said)}")
 
 
 def _quote(said: str) -> str:

@@ -32,6 +32,8 @@ print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(
 class UnderSrt:
     """See `cellblock.host.launch.Starter`."""
 
+    command = "srt"
+
     def __init__(self, policy: Policy, facts: Facts, workspace: str) -> None:
         self._policy = policy
         self._facts = facts
@@ -46,7 +48,7 @@ class UnderSrt:
             raise SandboxError("the srt command is gone")
         place = srt.Place(
             workspace=self._workspace,
-            private=os.path.join(os.path.realpath(tempfile.gettempdir()), f"cellblock-srt-{secrets.token_hex(8)}"),
+            private=_new_name(),
             readable=(*_directories(arguments[0]), os.path.dirname(os.path.dirname(arguments[1])), *srt.own_directories()),
             secret=srt.closed_to_others(),
         )
@@ -84,6 +86,12 @@ class UnderSrt:
         await process_ended(process, timeout=_PATIENCE)
         process.poll()
         shutil.rmtree(self._directories.pop(process.pid), ignore_errors=True)
+
+
+def _new_name() -> str:
+    """Return a path that does not exist, and is short enough for srt's sockets in it: their paths have 104 bytes at most."""
+    directory = os.path.realpath(tempfile.gettempdir())
+    return os.path.join(directory if len(directory) <= 52 else "/tmp", f"srt-{secrets.token_hex(4)}")
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

@@ -81,7 +81,8 @@ class SrtPolicy(Policy):
         """
         if other != self:
             raise InvalidInputError(
-                "the host's policy is srt's own settings, which cannot be narrowed: leave the session's policy out"
+                "settings of srt cannot be compared with another policy, nor narrowed: give them to the host, "
+                "and no policy to its sessions"
             )
         return self
 
