@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import re
@@ -96,7 +97,7 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
             (name + value).encode()
         except UnicodeEncodeError:
             raise InvalidInputError(f"kernel_env: {name!r} or its value holds a lone surrogate") from None
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in base.items())
+    size = len(json.dumps(base))  # as it travels: a control character or an emoji takes more than it has bytes
     if size > _MAX_ENVIRONMENT:
         raise InvalidInputError(f"kernel_env: {size} bytes are over the limit of {_MAX_ENVIRONMENT}; pass a file instead")
     return base

@@ -533,7 +533,9 @@ def check_timeout(timeout: float | None) -> None:
     """
     if timeout is None:
         return
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout <= 0:
+    # Put so that it refuses NaN, and integers that are larger than any float.
+    right_type = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not right_type or not (0 < timeout < 1e300 or timeout == math.inf):
         raise InvalidInputError(f"timeout must be a positive number of seconds, or None for no limit, not {timeout!r}")
 
 

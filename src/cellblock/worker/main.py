@@ -181,8 +181,8 @@ class Worker:
             error = CellError("KeyboardInterrupt", "", ("KeyboardInterrupt: ",))
         except BaseException as failure:
             GATE.shut += 1
-            # Code can break the shell it runs in, and a signal handler of its own can; that ends its own cell only.
-            error = CellError.of(failure)
+            # Code can break the shell it runs in, and so can an exception without a working __str__; that ends its cell only.
+            error = self._shell.error or CellError.of(failure)
         try:
             if self._thrown is not None:
                 error = CellError.of(self._thrown)
