@@ -173,7 +173,10 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
 def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything: bool) -> list[Step]:
     """Return the steps for what every session has, and shares with none."""
     size = policy.resources.tmp
-    steps: list[Step] = []
+    steps: list[Step] = [
+        ["tmpfs", "/tmp", size, 0o1777],  # the session's own; first, because an interpreter can lie below it
+        ["tmpfs", _HOME_IN_TMP if everything else HOME, size, 0o755],
+    ]
     if everything:
         # Sockets of the host's services lie here; a read-only mount does not keep anybody from connecting.
         steps += [["tmpfs", "/run", 64 * 1024, 0o755], ["graft", "/dev"]]
@@ -182,8 +185,6 @@ def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything:
         steps += [["link", path, target] for path, target in facts.system if target is not None]
     return [
         *steps,
-        ["tmpfs", "/tmp", size, 0o1777],  # the session's own
-        ["tmpfs", _HOME_IN_TMP if everything else HOME, size, 0o755],
         ["tmpfs", "/dev/shm", size, 0o1777],  # likewise
         ["devpts", "/dev/pts"],
         ["proc", "/proc"],
