@@ -400,8 +400,9 @@ async def test_an_option_that_cannot_be_used_refuses_to_start(
 _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a port of the tool server": ({"tool_server_port": 8900}, UnsupportedError, "tool_server_port=8900.*leave it out"),
     "a port of the gateway": ({"kernel_gateway_port": 0}, UnsupportedError, "kernel_gateway_port=0.*leave it out"),
-    "a sandbox": ({"sandbox": True}, UnsupportedError, "has no sandbox"),
-    "a sandbox's configuration": ({"sandbox_config": "s.json"}, UnsupportedError, "has no sandbox"),
+    "a configuration of no sandbox": ({"sandbox_config": "s.json"}, InvalidInputError, "is for sandbox=True"),
+    "no configuration": ({"sandbox": True, "sandbox_config": "/no.json"}, InvalidInputError, "/no.json cannot be read"),
+    "an isolation": ({"sandbox": True, "isolate": "none"}, InvalidInputError, "isolate must be 'native' or 'srt', not 'none'"),
     "a level": ({"log_level": "LOUD"}, InvalidInputError, "log_level must be one of DEBUG, INFO.*not 'LOUD'"),
     "a negative wait": ({"approval_timeout": -1}, InvalidInputError, "approval_timeout must be a positive number.*not -1"),
     "no wait at all": ({"connect_timeout": 0}, InvalidInputError, "connect_timeout must be a positive number.*not 0"),

@@ -298,6 +298,50 @@ async def test_text_is_none_without_output_and_stripped_with_it() -> None:
         assert (await executor.execute("print()")).text == ""
 
 
+# -- the sandbox -------------------------------------------------------------------------------------------------------
+
+DEFAULT_CONFIG = """
+{
+  "enableWeakerNestedSandbox": false,
+  "filesystem": {
+    "denyRead": [".env"],
+    "allowWrite": [".", "~/Library/Jupyter", "~/.ipython"],
+    "denyWrite": []
+  },
+  "network": {"allowedDomains": [], "deniedDomains": [], "allowLocalBinding": true}
+}
+"""
+
+
+async def test_the_default_sandbox_runs_code_and_blocks_the_internet(tmp_path: Path) -> None:
+    async with CodeExecutor(sandbox=True, working_dir=tmp_path) as executor:
+        result = await executor.execute("print('hello world')")
+        assert result.text == "hello world"
+
+        code = """
+        import requests
+        try:
+            requests.get('https://example.org')
+        except Exception as e:
+            print(e)
+        """
+        # Default sandbox config blocks internet access
+        result = await executor.execute(code)
+        assert "Failed to resolve 'example.org'" in (result.text or "")
+
+
+async def test_the_documented_default_configuration_means_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("SECRET=1")
+    (tmp_path / "sandbox.json").write_text(DEFAULT_CONFIG)
+    async with CodeExecutor(sandbox=True, sandbox_config=tmp_path / "sandbox.json", working_dir=tmp_path) as executor:
+        result = await executor.execute("open('made', 'w').write('x'); open('/etc/hostname').read()")
+        assert result.ok
+        assert (tmp_path / "made").exists()
+        for code, refused in (("open('.env').read()", "PermissionError"), ("open('/etc/made', 'w')", "Read-only file system")):
+            with pytest.raises(CodeExecutionError, match=refused):
+                await executor.execute(code)
+
+
 # -- what is not there yet ---------------------------------------------------------------------------------------------
 
 
@@ -308,7 +352,7 @@ def test_what_is_documented_and_not_provided_yet_is_listed_here() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [{"tool_server_port": 8900}, {"kernel_gateway_port": 8888}, {"sandbox": True}, {"sandbox_config": Path("sandbox.json")}],
+    [{"tool_server_port": 8900}, {"kernel_gateway_port": 8888}],
 )
 def test_asking_for_what_is_not_there_yet_is_refused(asked: dict[str, object]) -> None:
     with pytest.raises(UnsupportedError, match="this version"):

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from cellblock.errors import (
     CodeExecutionError,
@@ -19,7 +19,7 @@ from cellblock.errors import (
     StateError,
     UnsupportedError,
 )
-from cellblock.host import Host, Limits, Session, shared
+from cellblock.host import Host, Limits, Policy, Session, SrtPolicy, shared
 from cellblock.host.cell import OnInput
 from cellblock.host.session import DEFAULT_TIMEOUT
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
@@ -62,6 +62,7 @@ class CodeExecutor:
         spill_dir: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
         host: Host | None = None,
+        isolate: Literal["native", "srt"] = "native",
     ) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
 
@@ -74,8 +75,8 @@ class CodeExecutor:
             images_dir: Where PNG images are written; ``images`` in the current directory by default.
             approval_timeout: Seconds that an approval request may wait; None for no limit.
             connect_timeout: Seconds in which an MCP server must start.
-            sandbox: Whether to run the kernel in a sandbox. This version has none, and refuses True.
-            sandbox_config: A JSON file with the sandbox's configuration.
+            sandbox: Whether to run the kernel in a sandbox: without, it has all rights of this process.
+            sandbox_config: A JSON file with the sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md).
             log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
             working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
                 this process, and a change of directory stays.
@@ -84,17 +85,18 @@ class CodeExecutor:
             spill_dir: Where output that is too large to keep is written; by default it is dropped.
             limits: How much output is kept.
             host: The host to run in, which stays open; by default one that all executors of the event loop share.
+            isolate: What the sandbox is made of: ``native``, Linux's own means, or ``srt``, Anthropic's sandbox-runtime.
 
         Raises:
             InvalidInputError: An argument is wrong.
             UnsupportedError: An argument asks for what this version does not have.
         """
         _check_ports(tool_server_port=tool_server_port, kernel_gateway_port=kernel_gateway_port)
-        if sandbox or sandbox_config is not None:
-            raise UnsupportedError(
-                "this version has no sandbox, and runs no code without one that is meant to run in one: "
-                "leave sandbox and sandbox_config out only for code that may do whatever you may"
-            )
+        if sandbox_config is not None and not sandbox:
+            raise InvalidInputError("sandbox_config is for sandbox=True: without it the kernel runs with all of your rights")
+        if isolate not in ("native", "srt"):
+            raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
+        policy = None if sandbox_config is None else _load_policy(sandbox_config, isolate)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
         _check_seconds("approval_timeout", approval_timeout)
@@ -115,6 +117,8 @@ class CodeExecutor:
                 limits=limits,
                 python=python,
                 preload=preload,
+                isolate=isolate if sandbox else "none",
+                policy=policy,
             )
 
         self._make_session = make_session
@@ -271,6 +275,10 @@ def _end_dropped(session: Session, shared_host: Host | None) -> None:
     task = asyncio.get_running_loop().create_task(_end(session, shared_host))
     _dropped.add(task)
     task.add_done_callback(_dropped.discard)
+
+
+def _load_policy(path: str | os.PathLike[str], isolate: str) -> Policy:
+    return SrtPolicy.load(path) if isolate == "srt" else Policy.load(path)
 
 
 def _check_ports(**ports: int | None) -> None:

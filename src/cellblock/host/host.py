@@ -245,10 +245,9 @@ class Host:
         if policy is None:
             return _fitting(self._policy, isolate)
         policy = _fitting(policy, isolate)
-        if isinstance(policy, srt.SrtPolicy):
-            # Where nobody has said what sessions of this host may do at most, they may say it themselves.
-            return policy if self._given_policy is None else policy.narrow(self._policy)
-        return self._policy.narrow(policy)
+        if self._given_policy is None:
+            return policy  # nobody has said what sessions of this host may do at most, so they say it themselves
+        return policy.narrow(self._policy) if isinstance(policy, srt.SrtPolicy) else self._policy.narrow(policy)
 
     def _key(self, interpreter: str, preload: tuple[str, ...], isolate: Isolate, policy: Policy, workspace: str) -> LaunchKey:
         if isolate == "srt":

@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 from cellblock.errors import InvalidInputError
 from cellblock.host.network import SessionNetwork
-from cellblock.sandbox.policy import Network
+from cellblock.sandbox.policy import Network, Policy
 
 if TYPE_CHECKING:
     from cellblock.host.kernel import Kernel
 
-PLACE = "/opt/packages"
-"""Where a sandboxed session finds its own packages."""
+PLACE = "/tmp/.packages"  # noqa: S108  # in the session's own /tmp
+"""Where a sandboxed session finds its own packages: every sandbox can have a directory made there."""
 
 # What of pip's settings decides where packages come from.
 _SETTINGS = (
@@ -186,9 +186,15 @@ class SessionPackages:
         self._cwd = cwd
         self._confined = confined
 
-    def mounts(self, index: PackageIndex) -> list[list[str]]:
+    def mounts(self, index: PackageIndex, policy: Policy) -> list[list[str]]:
         """Return the steps that let a sandboxed session see its packages, and the index where that is a directory."""
-        local = [["bind?", path, path, "ro"] for path in index.directories if not path.startswith(("/usr/", "/etc/ssl/"))]
+        # Where everything is readable, all but what lies in /tmp is there already, and nothing can be made elsewhere.
+        everything = "/" in policy.filesystem.read
+        local = [
+            ["bind?", path, path, "ro"]
+            for path in index.directories
+            if (path.startswith("/tmp/") if everything else not path.startswith(("/usr/", "/etc/ssl/")))  # noqa: S108
+        ]
         return [["bind", self.place, self.inside, "rw"], *local]
 
     async def install(self, kernel: Kernel, arguments: tuple[str, ...], index: PackageIndex) -> int:

@@ -105,7 +105,7 @@ class Session:
         self._spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in}
         if isolate != "none":
             check_workspace(cwd)
-            self._spec["mounts"] = self._packages.mounts(host.index)
+            self._spec["mounts"] = self._packages.mounts(host.index, policy)
         self._spec["packages"] = self._packages.inside
         self._limits = limits or Limits()
         self._turn = asyncio.Lock()

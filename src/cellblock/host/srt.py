@@ -59,7 +59,7 @@ class UnderSrt:
             inner = srt.command_line(self._policy, place, arguments)
             try:
                 process = subprocess.Popen(
-                    srt.command(command, f"/dev/fd/{file.fileno()}", inner),
+                    srt.command(place, command, f"/dev/fd/{file.fileno()}", inner),
                     stdin=control.fileno(),
                     stdout=stderr,
                     stderr=stderr,
@@ -91,7 +91,7 @@ class UnderSrt:
 def _new_name() -> str:
     """Return a path that does not exist, and is short enough for srt's sockets in it: their paths have 104 bytes at most."""
     directory = os.path.realpath(tempfile.gettempdir())
-    return os.path.join(directory if len(directory) <= 52 else "/tmp", f"srt-{secrets.token_hex(4)}")
+    return os.path.join(directory if len(directory) <= 48 else "/tmp", f"srt-{secrets.token_hex(4)}")
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
