@@ -35,9 +35,11 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def warm_shared_host() -> AsyncIterator[None]:
+async def warm_shared_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]:
     """The host that plain executors share, open for the whole module: an example must not wait for a cold start."""
     host = await shared.acquire()
+    async with host.session(isolate="native", working_dir=tmp_path_factory.mktemp("work")):
+        pass  # its fork server stays, like the one without a sandbox
     await host.start()
     yield
     shared.release(host)

@@ -23,7 +23,7 @@ from cellblock.sandbox.policy import Network, Policy
 if TYPE_CHECKING:
     from cellblock.host.kernel import Kernel
 
-PLACE = "/tmp/.packages"  # noqa: S108  # in the session's own /tmp
+PLACE = "/tmp/.packages"  # in the session's own /tmp
 """Where a sandboxed session finds its own packages: every sandbox can have a directory made there."""
 
 # What of pip's settings decides where packages come from.
@@ -193,7 +193,7 @@ class SessionPackages:
         local = [
             ["bind?", path, path, "ro"]
             for path in index.directories
-            if (path.startswith("/tmp/") if everything else not path.startswith(("/usr/", "/etc/ssl/")))  # noqa: S108
+            if (path.startswith("/tmp/") if everything else not path.startswith(("/usr/", "/etc/ssl/")))
         ]
         return [["bind", self.place, self.inside, "rw"], *local]
 
