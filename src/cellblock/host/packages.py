@@ -224,10 +224,14 @@ class SessionPackages:
         finally:
             await network.close()
 
-    def remove(self) -> None:
+    async def remove(self) -> None:
         """Remove all of them."""
-        if self._made:
-            remove_place(self.place)
+        if not self._made:
+            return
+        try:
+            os.rmdir(self.place)  # mostly nothing was installed
+        except OSError:
+            await asyncio.to_thread(remove_place, self.place)
 
 
 _ELSEWHERE = ("--target", "--prefix", "--root", "--user", "--index-url", "--pypi-url", "--extra-index-url", "--find-links")

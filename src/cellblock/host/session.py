@@ -161,7 +161,7 @@ class Session:
         """Give back what a session has beside its kernel, whether or not it ever had one."""
         if self._network is not None:
             await self._network.close()
-        await asyncio.to_thread(self._packages.remove)
+        await self._packages.remove()
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
