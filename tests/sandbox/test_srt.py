@@ -28,8 +28,8 @@ FACTS = Facts(
 PLACE = Place(workspace="/home/me/project", private="/tmp/own", readable=("/opt/python",), secret=("/etc/shadow",))
 
 
-def made(policy: Policy, *, there: tuple[str, ...] = (), platform: str = "linux") -> dict[str, Any]:
-    return srt.settings(policy, FACTS, PLACE, exists=there.__contains__, platform=platform)
+def made(policy: Policy, *, there: dict[str, tuple[str, ...]] | None = None, platform: str = "linux") -> dict[str, Any]:
+    return srt.settings(policy, FACTS, PLACE, look=(there or {}).get, platform=platform)
 
 
 def test_the_default_policy_hides_everything_but_the_system_the_interpreter_and_the_workspace() -> None:
@@ -37,7 +37,7 @@ def test_the_default_policy_hides_everything_but_the_system_the_interpreter_and_
     assert files["denyRead"][0] == "/"
     assert ".env" in files["denyRead"]
     assert "/etc/shadow" in files["denyRead"]
-    assert files["allowRead"] == ["/bin", "/usr", "/etc", "/opt/python", "/tmp/own"]
+    assert files["allowRead"] == ["/bin", "/usr", "/etc", "/opt/python", "/tmp/own/run"]
     assert files["allowWrite"] == [".", "/tmp/own/tmp", "/tmp/own/home"]
 
 
@@ -70,15 +70,40 @@ def test_a_policy_that_reads_everything_hides_only_what_it_denies() -> None:
 
 def test_only_what_is_there_is_protected_from_writing() -> None:
     # srt puts an empty file into the workspace for everything else, for the time that it runs.
-    policy = Policy(Filesystem(deny_write=(".git/config", ".zshenv", "~/.ssh", "/srv/data")))
-    there = ("/home/me/project/.git/config", "/home/me/.ssh", "/srv/data")
-    assert made(policy, there=there)["filesystem"]["denyWrite"] == [".git/config", "~/.ssh", "/srv/data"]
+    policy = Policy(Filesystem(deny_write=(".vscode", ".zshenv", "~/.ssh", "/srv/data")))
+    there = {"/home/me/project/.vscode": (), "/home/me/.ssh": ("id",), "/srv/data": ("",)}
+    assert made(policy, there=there)["filesystem"]["denyWrite"] == [".vscode", "~/.ssh", "/srv/data"]
+
+
+@pytest.mark.parametrize(
+    ("names", "denied"),
+    [
+        (("HEAD", "config", "hooks"), [".git"]),
+        # srt would put hooks there to protect them, and could not where all of it is read-only.
+        (("HEAD", "config"), [".git/HEAD", ".git/config"]),
+        ((), []),
+        # That of a worktree is a file.
+        (("",), [".git"]),
+    ],
+)
+def test_a_repository_is_protected_as_a_whole_where_srt_can(names: tuple[str, ...], denied: list[str]) -> None:
+    policy = Policy(Filesystem(deny_write=(".git",)))
+    assert made(policy, there={"/home/me/project/.git": names})["filesystem"]["denyWrite"] == denied
+
+
+def test_what_is_there_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "b").write_text("x")
+    (tmp_path / "a").symlink_to("nowhere")
+    assert srt.entries(str(tmp_path)) == ("a", "b")
+    assert srt.entries(str(tmp_path / "b")) == ("",)
+    assert srt.entries(str(tmp_path / "a")) == ("",)
+    assert srt.entries(str(tmp_path / "c")) is None
 
 
 def test_on_macos_homes_are_hidden_and_the_system_is_left_alone() -> None:
     files = made(Policy(), platform="darwin")["filesystem"]
     assert files["denyRead"][:2] == ["/Users", "/Volumes"]
-    assert files["allowRead"] == ["/opt/python", "/tmp/own"]
+    assert files["allowRead"] == ["/opt/python", "/tmp/own/run"]
 
 
 # -- settings of srt's own ---------------------------------------------------------------------------------------------
@@ -101,7 +126,7 @@ def test_settings_that_are_given_reach_srt_with_keys_that_nobody_here_knows(tmp_
     assert settings["network"] == given["network"]
     assert settings["filesystem"] == {
         "denyRead": [".env"],
-        "allowRead": ["/tmp/own"],
+        "allowRead": ["/tmp/own/run"],
         "allowWrite": [".", "/tmp/own/tmp"],
         "denyWrite": [],
     }
@@ -157,16 +182,16 @@ def run_keeper(private: Path, *fake: str) -> subprocess.CompletedProcess[str]:
     script = private.parent / "srt"
     script.write_text("\n".join(["#!/bin/sh", *fake]))
     script.chmod(0o755)
-    arguments = srt.command(str(script), "/dev/fd/9", "inner 'line'")
-    return subprocess.run(
-        arguments, env={"PATH": "/usr/bin:/bin", "TMPDIR": str(private)}, capture_output=True, text=True, check=False
-    )
+    place = Place(workspace=str(private.parent), private=str(private), readable=(), secret=())
+    arguments = srt.command(place, str(script), "/dev/fd/9", "inner 'line'")
+    environment = {"PATH": "/usr/bin:/bin", "PRIVATE": str(private)}
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False, start_new_session=True)
 
 
 def test_srt_has_a_directory_of_its_own_which_goes_with_it(tmp_path: Path) -> None:
     private = tmp_path / "own"
-    done = run_keeper(private, 'stat -c %a "$TMPDIR"; ls "$TMPDIR"; printf "%s|" "$@"; touch "$TMPDIR/tmp/x"; exit 65')
-    assert done.stdout.split("\n") == ["700", "home", "tmp", "--settings|/dev/fd/9|-c|inner 'line'|"]
+    done = run_keeper(private, 'stat -c %a "$PRIVATE"; ls "$PRIVATE"; printf "%s|" "$@"; touch "$PRIVATE/tmp/x"; exit 65')
+    assert done.stdout.split("\n") == ["700", "home", "run", "tmp", "--settings|/dev/fd/9|-c|inner 'line'|"]
     assert done.returncode == 65
     assert not private.exists()
 

@@ -102,7 +102,7 @@ class Starter(Protocol):
 class Direct:
     """Starts interpreters as they are."""
 
-    command = None
+    command: str | None = None
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
         """See `Starter`."""
@@ -360,9 +360,7 @@ def _send_hello(control: socket.socket) -> None:
         os.close(own)
 
 
-def _failure(
-    command: str | None, interpreter: str, preload: tuple[str, ...], code: int | None, said: str
-) -> LaunchError:
+def _failure(command: str | None, interpreter: str, preload: tuple[str, ...], code: int | None, said: str) -> LaunchError:
     if code == _EXIT_TOO_OLD:
         return InterpreterError(f"{interpreter} is older than Python 3.11, which kernels need{_quote(said)}")
     if code == _EXIT_NO_IPYTHON:

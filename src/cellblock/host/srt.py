@@ -32,7 +32,7 @@ print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(
 class UnderSrt:
     """See `cellblock.host.launch.Starter`."""
 
-    command = "srt"
+    command: str | None = "srt"
 
     def __init__(self, policy: Policy, facts: Facts, workspace: str) -> None:
         self._policy = policy
@@ -46,6 +46,7 @@ class UnderSrt:
         command = srt.where("srt")
         if command is None:
             raise SandboxError("the srt command is gone")
+        _complete_repository(self._workspace)
         place = srt.Place(
             workspace=self._workspace,
             private=_new_name(),
@@ -86,6 +87,20 @@ class UnderSrt:
         await process_ended(process, timeout=_PATIENCE)
         process.poll()
         shutil.rmtree(self._directories.pop(process.pid), ignore_errors=True)
+
+
+def _complete_repository(workspace: str) -> None:
+    """Make a repository's ``hooks``, where there is none: srt can protect all of ``.git``, or make up for what is missing."""
+    try:
+        repository = os.open(os.path.join(workspace, ".git"), os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return  # there is none, or it is a file that names another
+    try:
+        os.mkdir("hooks", dir_fd=repository)
+    except OSError:
+        return  # it is there, or nobody can make it
+    finally:
+        os.close(repository)
 
 
 def _new_name() -> str:

@@ -29,15 +29,19 @@ _SYSTEM_PATH = "/opt/homebrew/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/
 # What srt sets for its command so that programs find its proxies. It holds a token, good for this one srt's proxies only.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY")
 
-# Makes srt's own directory, and removes it when srt has ended, however that came about: the host may be gone by then. The
-# signal that is to end srt must not end this.
+# What srt protects by itself. It puts there what is missing, and fails where it cannot: in a directory that is read-only.
+_OWN_PLACES = {".git": ("config", "hooks"), ".claude": ("agents", "commands")}
+
+# Makes srt's own directory, $0, and removes it when srt has ended, however that came about: the host may be gone by then.
+# The signal that is to end srt must not end this. Where srt was killed, what it has started would go on without it.
 _KEEPER = """\
 trap : TERM INT
 umask 077
-mkdir "$TMPDIR" "$TMPDIR/tmp" "$TMPDIR/home" || exit
+mkdir "$0" "$0/run" "$0/tmp" "$0/home" || exit
 "$@"
 code=$?
-rm -rf "$TMPDIR"
+kill 0
+rm -rf "$0"
 exit $code
 """
 
@@ -98,7 +102,8 @@ class Place:
 
     Attributes:
         workspace: The directory that it runs in, and that relative paths are relative to.
-        private: Its own directory, which is made when it starts and removed when it has ended.
+        private: Its own directory, which is made when it starts and removed when it has ended: ``run`` is for srt's sockets,
+            ``tmp`` and ``home`` are for the code.
         readable: What must be readable for anything to work: directories of the interpreter, and of srt itself.
         secret: What of the system is not for everybody to read, and would be for root.
     """
@@ -109,12 +114,22 @@ class Place:
     secret: tuple[str, ...]
 
 
+def entries(path: str) -> Sequence[str] | None:
+    """Return the names in a directory, ``("",)`` for anything else, and None where there is nothing."""
+    try:
+        return tuple(sorted(os.listdir(path)))
+    except FileNotFoundError:
+        return ("",) if os.path.lexists(path) else None
+    except OSError:
+        return ("",)
+
+
 def settings(
     policy: Policy,
     facts: Facts,
     place: Place,
     *,
-    exists: Callable[[str], bool] = os.path.lexists,
+    look: Callable[[str], Sequence[str] | None] = entries,
     platform: str = sys.platform,
 ) -> dict[str, Any]:
     """Return the settings to give to srt.
@@ -123,7 +138,7 @@ def settings(
         policy: What is asked.
         facts: What this machine has.
         place: What this run of srt has around it.
-        exists: Whether something is there. srt makes files where something is to be protected that is not.
+        look: As `entries`. Only what is there is protected: srt makes an empty file in the place of what is not.
         platform: As `sys.platform`.
     """
     if isinstance(policy, SrtPolicy):
@@ -134,7 +149,9 @@ def settings(
         # On macOS the system itself needs corners of the disk that nobody has listed.
         hidden = ["/"] if platform == "linux" else ["/Users", "/Volumes"]
     system = [path for path, _ in facts.system] + ["/etc"] if hidden == ["/"] else []
-    protected = [path for path in files.deny_write if exists(_absolute(path, place.workspace, facts.home))]
+    protected = [
+        found for path in files.deny_write for found in _protected(path, _absolute(path, place.workspace, facts.home), look)
+    ]
     return {
         "network": {
             "allowedDomains": [*policy.network.allow],
@@ -144,22 +161,23 @@ def settings(
         },
         "filesystem": {
             "denyRead": [*hidden, *files.deny_read, *place.secret],
-            "allowRead": [*system, *place.readable, place.private, *(path for path in files.read if path != "/")],
+            "allowRead": [*system, *place.readable, f"{place.private}/run", *(path for path in files.read if path != "/")],
             "allowWrite": [*files.write, f"{place.private}/tmp", f"{place.private}/home"],
             "denyWrite": protected,
         },
     }
 
 
-def command(srt: str, settings_path: str, inner: str) -> list[str]:
+def command(place: Place, srt: str, settings_path: str, inner: str) -> list[str]:
     """Return what to run, with `environment`, to have srt run a shell's command line in its sandbox.
 
     Args:
+        place: What it has around it.
         srt: Where it is.
         settings_path: Where it finds its settings.
         inner: From `command_line`.
     """
-    return ["/bin/sh", "-c", _KEEPER, "sh", srt, "--settings", settings_path, "-c", inner]
+    return ["/bin/sh", "-c", _KEEPER, place.private, srt, "--settings", settings_path, "-c", inner]
 
 
 def command_line(policy: Policy, place: Place, arguments: Sequence[str]) -> str:
@@ -178,7 +196,7 @@ def environment(facts: Facts, place: Place) -> dict[str, str]:
     return {
         "PATH": os.pathsep.join([*directories, _SYSTEM_PATH]),
         "HOME": facts.home,
-        "TMPDIR": place.private,
+        "TMPDIR": f"{place.private}/run",
         "CLAUDE_CODE_TMPDIR": f"{place.private}/tmp",  # what the command gets as TMPDIR
     }
 
@@ -270,10 +288,21 @@ def _with_own_place(given: dict[str, Any], place: Place) -> dict[str, Any]:
     files = given.get("filesystem")
     if not isinstance(files, dict):
         return given  # srt will say what is wrong with it
-    for key, path in (("allowWrite", f"{place.private}/tmp"), ("allowRead", place.private)):
+    for key, path in (("allowWrite", f"{place.private}/tmp"), ("allowRead", f"{place.private}/run")):
         if isinstance(files.get(key, []), list):
             files[key] = [*files.get(key, []), path]
     return given
+
+
+def _protected(pattern: str, path: str, look: Callable[[str], Sequence[str] | None]) -> list[str]:
+    """Return what to deny to keep a path from being written, of what is there."""
+    names = look(path)
+    if names is None:
+        return []
+    own = _OWN_PLACES.get(os.path.basename(path), ())
+    if names == ("",) or {*own} <= {*names}:
+        return [pattern]
+    return [f"{pattern}/{name}" for name in names]
 
 
 def _absolute(path: str, workspace: str, home: str) -> str:

@@ -1,0 +1,446 @@
+"""The sandbox that ipybox documents, under srt: its examples, what keeps code in, and that nothing of it stays behind.
+
+They run srt itself. Where it is missing they fail, and say what to install.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock import Host, InvalidInputError, LaunchError, SandboxError, Session
+from cellblock.sandbox import srt
+from cellblock.sandbox.policy import Filesystem, Network, Policy
+from cellblock.sandbox.srt import SrtPolicy
+from cells import ok, value
+from processes import alive, below, command_line, eventually
+
+pytestmark = pytest.mark.slow
+
+DOCUMENTED: dict[str, Any] = {
+    "enableWeakerNestedSandbox": False,
+    "filesystem": {"denyRead": [".env"], "allowWrite": [".", "~/Library/Jupyter", "~/.ipython"], "denyWrite": []},
+    "network": {"allowedDomains": [], "deniedDomains": [], "allowLocalBinding": True},
+}
+
+
+def listed() -> list[str]:
+    """Directories of srt that are there now."""
+    return [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("srt-")]
+
+
+def running(pid: int) -> set[int]:
+    return {process for process in below(pid) if "srt" in command_line(process)}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with something to hide and something to protect."""
+    assert not srt.missing(), srt.missing()
+    directory = tmp_path_factory.mktemp("workspace")
+    (directory / ".env").write_text("SECRET=1")
+    (directory / "data.txt").write_text("data")
+    (directory / ".git").mkdir()  # without hooks, which srt would make up for
+    (directory / ".git" / "config").write_text("[core]\n")
+    return directory
+
+
+@pytest.fixture(scope="module")
+async def srt_host(workspace: Path) -> AsyncIterator[Host]:
+    """A host whose sandbox for the workspace is warm."""
+    async with Host() as host:
+        async with host.session(isolate="srt", working_dir=workspace) as session:
+            await ok(session, "1")
+        yield host
+
+
+@pytest.fixture
+async def confined(srt_host: Host, workspace: Path) -> AsyncIterator[Session]:
+    """A session under srt, with the default policy."""
+    async with srt_host.session(isolate="srt", working_dir=workspace) as session:
+        yield session
+
+
+@contextmanager
+def web_server(address: str) -> Iterator[int]:
+    """Serve ``hello`` at an address of this machine; yields the port."""
+
+    class Hello(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "5")
+            self.end_headers()
+            self.wfile.write(b"hello")
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer((address, 0), Hello) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def settings_file(directory: Path, **network: object) -> Path:
+    file = directory / "sandbox-kernel.json"
+    file.write_text(json.dumps(DOCUMENTED | {"network": DOCUMENTED["network"] | network}))
+    return file
+
+
+# -- the documented examples -------------------------------------------------------------------------------------------
+
+BLOCKED = """
+import requests
+try:
+    requests.get('https://example.org')
+except Exception as e:
+    print(e)
+"""
+
+
+async def test_the_default_sandbox_runs_code_and_blocks_the_internet(confined: Session) -> None:
+    assert (await confined.execute("print('hello world')")).text == "hello world"
+    result = await confined.execute(BLOCKED)
+    assert "Failed to resolve 'example.org'" in (result.text or "")
+
+
+async def test_the_documented_default_settings_do_the_same(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("SECRET=1")
+    policy = SrtPolicy.load(settings_file(tmp_path))
+    async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=tmp_path) as session:
+        assert (await session.execute("print('hello world')")).text == "hello world"
+        assert "Failed to resolve 'example.org'" in ((await session.execute(BLOCKED)).text or "")
+        await ok(session, "open('new', 'w').write('x')")
+        result = await session.execute("open('.env').read()")
+        assert result.error is not None
+        assert result.error.ename == "PermissionError"
+        # Everything else can be read, and what is not listed cannot be written.
+        await ok(session, f"open({os.__file__!r}).read(1)")
+        assert (await session.execute("open('/var/tmp/x', 'w')")).status == "error"
+        # Temporary files have a place all the same.
+        await ok(session, "import tempfile; tempfile.TemporaryFile().write(b'x')")
+    assert (tmp_path / "new").read_text() == "x"
+
+
+async def test_a_custom_sandbox_lets_code_reach_what_it_allows_and_nothing_else(tmp_path: Path) -> None:
+    with web_server("127.0.0.2") as port, web_server("127.0.0.2") as other:
+        policy = SrtPolicy.load(settings_file(tmp_path, allowedDomains=[f"127.0.0.2:{port}"]))
+        async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=tmp_path) as session:
+            await ok(session, "import requests, urllib.request")
+            assert (await session.execute(f"print(requests.get('http://127.0.0.2:{port}').text)")).text == "hello"
+            code = f"print(urllib.request.urlopen('http://127.0.0.2:{port}').read())"
+            assert (await session.execute(code)).text == "b'hello'"
+            refused = await session.execute(f"print(requests.get('http://127.0.0.2:{other}').text)")
+            assert refused.text == "Connection blocked by network allowlist"
+            assert (await session.execute("requests.get('https://example.org')")).status == "error"
+
+
+async def test_a_policy_of_ours_allows_domains_as_well(tmp_path: Path) -> None:
+    with web_server("127.0.0.2") as port:
+        policy = Policy(network=Network((f"127.0.0.2:{port}",)))
+        async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=tmp_path) as session:
+            await ok(session, "import requests")
+            assert (await session.execute(f"print(requests.get('http://127.0.0.2:{port}').text)")).text == "hello"
+
+
+async def test_local_servers_inside_can_be_reached_inside(confined: Session) -> None:
+    code = """
+    import http.server, threading, urllib.request
+    server = http.server.HTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/data.txt').read())
+    server.shutdown()
+    """
+    assert "b'data'" in ((await confined.execute(textwrap.dedent(code))).text or "")
+
+
+# -- what keeps code in ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("open('.env').read()", "PermissionError"),
+        ("open('/etc/shadow').read()", "PermissionError"),
+        ("open('/usr/new', 'w')", "OSError"),
+        ("open('/etc/new', 'w')", "OSError"),
+        ("open('.git/config', 'a')", "OSError"),
+        ("open('.git/hooks/pre-commit', 'w')", "OSError"),
+        ("open('.git/commondir', 'w')", "OSError"),
+        ("open('.bashrc', 'w')", "OSError"),
+        ("import sys; open(sys.executable, 'r+b')", "OSError"),
+        ("import socket; socket.create_connection(('8.8.8.8', 53), 5)", "OSError"),
+        ("import socket; socket.socket(socket.AF_UNIX)", "PermissionError"),
+        ("import os; os.chroot('.')", "PermissionError"),
+        ("import os; os.setuid(1)", "OSError"),
+    ],
+)
+async def test_what_must_not_be_is_refused(confined: Session, code: str, error: str) -> None:
+    result = await confined.execute(code)
+    assert result.error is not None, result.text
+    assert result.error.ename in (error, "PermissionError"), result.text
+
+
+async def test_the_workspace_can_be_written(confined: Session, workspace: Path) -> None:
+    await ok(confined, "open('made', 'w').write('inside')")
+    assert (workspace / "made").read_text() == "inside"
+
+
+async def test_other_places_are_not_there(confined: Session, workspace: Path) -> None:
+    beside = workspace.parent / "beside"
+    beside.mkdir(exist_ok=True)
+    assert await value(confined, f"import os; os.path.exists({str(beside)!r})") is False
+    home = os.path.expanduser("~")
+    kept = {Path(sys.prefix), Path(sys.base_prefix), workspace}
+    names = await value(confined, f"os.listdir({home!r}) if os.path.isdir({home!r}) else []")
+    assert all(any(Path(home, name) in (path, *path.parents) for path in kept) for name in names)
+
+
+async def test_home_and_temporary_directory_are_private_and_writable(confined: Session) -> None:
+    code = "import os, tempfile; (os.path.expanduser('~'), tempfile.gettempdir())"
+    home, temporary = await value(confined, code)
+    assert home.startswith(tempfile.gettempdir())
+    assert temporary.startswith(tempfile.gettempdir())
+    await ok(confined, "open(os.path.expanduser('~/x'), 'w').close(); tempfile.TemporaryFile().close()")
+
+
+async def test_kernels_have_no_capability_and_a_second_filter(confined: Session) -> None:
+    status = await value(confined, "open('/proc/self/status').read()")
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert {int(fields[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
+    assert fields["NoNewPrivs"] == "1"
+    assert int(fields["Seccomp_filters"]) >= 2
+    # Not to be had by executing something either.
+    assert await value(confined, "import subprocess; subprocess.run(['unshare', '-U', 'true']).returncode") != 0
+
+
+async def test_kernels_learn_nothing_of_this_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CANARY", "cannot-be-found")
+    async with Host(isolate="srt") as host, host.session(working_dir=tmp_path) as session:
+        environment = await value(session, "import os; sorted(os.environ)")
+        assert not {name for name in environment if "PROXY" in name.upper()}
+        assert await value(session, "b'CANARY' in open('/proc/self/environ', 'rb').read()") is False
+
+
+async def test_variables_of_the_caller_win(srt_host: Host, workspace: Path) -> None:
+    env = {"HOME": str(workspace), "TMPDIR": str(workspace)}
+    async with srt_host.session(isolate="srt", working_dir=workspace, kernel_env=env) as session:
+        assert await value(session, "import os; os.environ['HOME'], os.environ['TMPDIR']") == (str(workspace),) * 2
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+async def test_sessions_of_one_policy_and_workspace_share_a_sandbox(srt_host: Host, workspace: Path) -> None:
+    before = running(os.getpid())
+    sessions = [srt_host.session(isolate="srt", working_dir=workspace) for _ in range(4)]
+    await asyncio.gather(*(session.start() for session in sessions))
+    results = await asyncio.gather(*(session.execute(f"x = {n}; x") for n, session in enumerate(sessions)))
+    assert [result.text for result in results] == ["0", "1", "2", "3"]
+    assert {pid for pid in running(os.getpid()) - before if "--settings" in command_line(pid)} == set()
+    await sessions[0].close()
+    assert [(await session.execute("x")).text for session in sessions[1:]] == ["1", "2", "3"]
+    await asyncio.gather(*(session.close() for session in sessions))
+
+
+async def test_another_workspace_is_another_sandbox(workspace: Path, tmp_path: Path) -> None:
+    async with (
+        Host(isolate="srt") as host,
+        host.session(working_dir=workspace) as first,
+        host.session(working_dir=tmp_path) as second,
+    ):
+        await ok(first, "open('of-the-first', 'w').close()")
+        assert await value(second, f"import os; os.path.exists({str(workspace)!r})") is False
+        assert (await second.execute(f"open({str(workspace / 'x')!r}, 'w')")).status == "error"
+
+
+async def test_sandboxes_that_nobody_uses_are_closed_but_for_two(tmp_path: Path) -> None:
+    async with Host(launch="zygote") as host:
+        for number in range(4):
+            (tmp_path / str(number)).mkdir()
+            async with host.session(isolate="srt", working_dir=tmp_path / str(number)) as session:
+                await ok(session, "1")
+        used = {Path(key[-1]).name for key in host._launchers if key[-1] is not None}
+        assert used == {"1", "2", "3"}  # the last was in use when it was counted
+
+
+async def test_a_timeout_stops_the_code_and_its_children(confined: Session) -> None:
+    code = "import subprocess, time\np = subprocess.Popen(['sleep', '1000'])\nwhile True: pass"
+    result = await confined.execute(code, timeout=1)
+    assert (result.status, result.recovery) == ("timeout", "interrupted")
+    await ok(confined, "p.poll()")
+
+
+async def test_code_that_takes_no_signal_is_killed_with_its_children(confined: Session) -> None:
+    code = """
+    import os, signal, subprocess
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    subprocess.Popen(['sleep', '4321'], start_new_session=True)
+    while True: pass
+    """
+    result = await confined.execute(textwrap.dedent(code), timeout=0.5)
+    assert (result.status, result.recovery) == ("timeout", "restarted")
+    await eventually(lambda: not [pid for pid in below(os.getpid()) if "sleep 4321" in command_line(pid)])
+    assert (await confined.execute("1 + 1")).text == "2"
+
+
+async def test_a_subprocess_that_is_waited_for_is_killed_where_it_ignores_the_interrupt(confined: Session) -> None:
+    code = "import subprocess; subprocess.run(['bash', '-c', 'trap \"\" INT TERM; while :; do sleep 1; done'])"
+    result = await confined.execute(code, timeout=0.5)
+    assert result.status == "timeout"
+    await eventually(lambda: not [pid for pid in below(os.getpid()) if "while :; do" in command_line(pid)])
+
+
+async def test_a_session_can_be_reset(confined: Session) -> None:
+    await ok(confined, "x = 1")
+    await confined.reset()
+    assert await value(confined, "'x' in globals()") is False
+
+
+async def test_a_daemon_of_the_code_is_gone_when_the_session_is(srt_host: Host, workspace: Path) -> None:
+    async with srt_host.session(isolate="srt", working_dir=workspace) as session:
+        await ok(session, "import subprocess; subprocess.Popen(['setsid', 'sleep', '9876'])")
+        await eventually(lambda: [pid for pid in below(os.getpid()) if "sleep 9876" in command_line(pid)])
+    await eventually(lambda: not [pid for pid in below(os.getpid()) if "sleep 9876" in command_line(pid)])
+
+
+async def test_a_spawned_kernel_has_an_srt_of_its_own(tmp_path: Path) -> None:
+    async with Host(launch="spawn", isolate="srt") as host, host.session(working_dir=tmp_path) as session:
+        assert (await session.execute("print('hello world')")).text == "hello world"
+        assert (await session.execute("open('/usr/new', 'w')")).status == "error"
+        await session.reset()
+        assert (await session.execute("1 + 1")).text == "2"
+    assert [*tmp_path.iterdir()] == []
+
+
+# -- nothing stays behind ----------------------------------------------------------------------------------------------
+
+
+async def test_closing_leaves_no_process_no_file_and_the_workspace_as_it_was(tmp_path: Path) -> None:
+    before, there = listed(), below(os.getpid())
+    async with Host(isolate="srt") as host, host.session(working_dir=tmp_path) as session:
+        await ok(session, "1")
+        assert len(listed()) > len(before)
+    assert listed() == before
+    assert [*tmp_path.iterdir()] == []
+    await eventually(lambda: below(os.getpid()) <= there)
+
+
+async def test_the_settings_have_no_name(srt_host: Host, workspace: Path) -> None:
+    [*arguments] = [command_line(pid) for pid in below(os.getpid()) if "--settings" in command_line(pid)]
+    assert arguments
+    assert all("--settings /dev/fd/" in line for line in arguments)
+
+
+HOST = """
+import asyncio, sys
+from cellblock import Host
+
+async def main():
+    async with Host() as host, host.session(isolate="srt", working_dir=sys.argv[1]) as session:
+        await session.execute("import subprocess; subprocess.Popen(['sleep', '8765'])")
+        print("ready", flush=True)
+        await session.execute("while True: pass", timeout=None)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("moment", ["running", "starting"])
+async def test_a_host_that_is_killed_leaves_nothing(tmp_path: Path, moment: str) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    before = listed()
+    host = subprocess.Popen([sys.executable, "-c", HOST, str(workspace)], stdout=subprocess.PIPE, text=True)
+    assert host.stdout is not None
+    if moment == "running":
+        assert host.stdout.readline() == "ready\n"
+    else:
+        await eventually(lambda: [pid for pid in below(host.pid) if "bwrap" in command_line(pid)])
+    started = below(host.pid)
+    assert [pid for pid in started if "socat" in command_line(pid)]
+    host.kill()
+    host.wait()
+    host.stdout.close()
+    await eventually(lambda: not any(map(alive, started)))
+    await eventually(lambda: listed() == before)
+    assert [*workspace.iterdir()] == []
+
+
+@pytest.mark.parametrize("victim", ["node", "bwrap"])
+async def test_when_srt_is_killed_the_session_dies_says_so_and_goes_on(tmp_path: Path, victim: str) -> None:
+    async with Host(isolate="srt") as host, host.session(working_dir=tmp_path) as session:
+        await ok(session, "x = 1")
+        mine = [pid for pid in below(os.getpid()) if str(tmp_path) in _directory(pid)]
+        found = [pid for pid in mine if command_line(pid).startswith(victim)]
+        os.kill(found[0], signal.SIGKILL)
+        await eventually(lambda: not any(map(alive, mine)))
+        results = [await session.execute("x = 2") for _ in range(2)]
+        assert results[-1].ok
+        assert "died" in (results[0].text or "")
+    assert [name for name in os.listdir(tmp_path) if (tmp_path / name).is_file()] == []
+
+
+def _directory(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
+
+
+# -- what cannot be ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["srt", "bwrap", "socat"])
+def test_without_srt_or_what_it_needs_nothing_starts(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    there = srt.where
+    monkeypatch.setattr(srt, "where", lambda name: None if name == missing else there(name))
+    monkeypatch.setattr(srt.missing, "__defaults__", (srt.where, "linux"))
+    with pytest.raises(SandboxError, match=f"{missing}.*install"):
+        Host(isolate="srt")
+
+
+async def test_settings_that_srt_refuses_are_an_error_with_its_words(tmp_path: Path) -> None:
+    policy = SrtPolicy.load(settings_file(tmp_path, allowedDomains=["*"]))
+    host = Host(isolate="srt", policy=policy)
+    with pytest.raises(LaunchError, match=r"srt ended with status 1(.|\n)*Invalid domain pattern"):
+        await host.session(working_dir=tmp_path).start()
+    await host.close()
+
+
+async def test_settings_of_srt_are_for_srt(tmp_path: Path) -> None:
+    policy = SrtPolicy.load(settings_file(tmp_path))
+    with pytest.raises(InvalidInputError, match="isolate='srt'"):
+        Host(isolate="none", policy=policy)
+    async with Host(launch="spawn") as host:
+        with pytest.raises(InvalidInputError, match="isolate='srt'"):
+            host.session(isolate="native", policy=policy)
+
+
+async def test_a_session_cannot_widen_what_its_host_allows(tmp_path: Path) -> None:
+    given = SrtPolicy.load(settings_file(tmp_path))
+    other = SrtPolicy.load(settings_file(tmp_path, allowedDomains=["example.org"]))
+    async with Host(launch="spawn", isolate="srt", policy=given) as host:
+        for policy in (other, Policy(), Policy(Filesystem(read=("/",)))):
+            with pytest.raises(InvalidInputError, match="nor narrowed"):
+                host.session(policy=policy)
+    async with Host(launch="spawn", isolate="srt", policy=Policy()) as host:
+        with pytest.raises(InvalidInputError, match="nor narrowed"):
+            host.session(policy=given)
