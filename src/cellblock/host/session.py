@@ -256,6 +256,11 @@ class Session:
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def _install(self, kernel: Kernel, arguments: tuple[str, ...]) -> int:
+        if self._isolate == "srt":
+            raise InvalidInputError(
+                "srt's sandbox has no place for packages of one session: run '!pip install --target packages NAME' with the "
+                "index among the allowed domains, and add the directory to sys.path"
+            )
         return await self._packages.install(kernel, arguments, self._host.index)
 
     async def interrupt(self) -> bool:
