@@ -93,6 +93,8 @@ def settle_in(uid: int, gid: int) -> None:
         uid: The user outside.
         gid: The group outside.
     """
+    if os.getpid() != 1:
+        raise OSError(errno.EINVAL, "this process is not the first of a pid namespace of its own")
     _map_user(USER, uid, USER, gid)
     _set_attributes(_AT_FDCWD, b"/", 0, propagation=_MS_PRIVATE)
     socket.sethostname(HOSTNAME)

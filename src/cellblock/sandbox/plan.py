@@ -200,7 +200,7 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
 
     writable = _resolve(policy.filesystem.write, workspace, facts)
     for path in _resolve(policy.filesystem.read, workspace, facts):
-        if path != "/":
+        if path != "/" and not any(_inside(path, top) for top in writable):
             add(path, ["bind", path, path, "ro"])
     for pattern, path in zip(policy.filesystem.write, writable, strict=True):
         check_workspace(path)
@@ -210,7 +210,7 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
         add(path, ["mask", path])
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
     denied = [*interpreter, *_resolve(policy.filesystem.deny_write, workspace, facts, absolute_only=True)]
-    for top in writable:
+    for top in dict.fromkeys((workspace, *writable)):
         denied += [os.path.normpath(os.path.join(top, name)) for name in policy.filesystem.deny_write if name[0] not in "/~"]
     protect = {(top, path) for top in writable for path in denied if path != top and _inside(path, top)}
     return [

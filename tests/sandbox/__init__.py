@@ -1,0 +1,1 @@
+"""Unit tests of the policy, the plan, the probe and the filter."""

@@ -1,0 +1,47 @@
+"""A model of what a plan's steps amount to, and an imaginary machine to plan for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cellblock.sandbox.probe import Facts
+
+FACTS = Facts(
+    machine="x86_64",
+    uid=1234,
+    gid=1235,
+    system=(("/bin", "usr/bin"), ("/usr", None)),
+    etc=(("/etc/fonts", "/etc/fonts"), ("/etc/localtime", "/usr/share/zoneinfo/UTC")),
+    home="/h/u",
+)
+WORKSPACE = "/w"
+INTERPRETER = ("/py",)
+
+NOTHING: frozenset[str] = frozenset()
+READ = frozenset({"read"})
+WRITE = frozenset({"read", "write"})
+
+
+def inside(path: str, directory: str) -> bool:
+    """Whether a path is a directory or lies in it."""
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+
+
+def access(plan: dict[str, Any], path: str) -> frozenset[str]:
+    """Return what a session can do with a path of the host, if it exists; later steps win."""
+    found = READ if plan["everything"] else NOTHING
+    for step in plan["steps"]:
+        match step:
+            case ["bind" | "bind?", _, target, kind] if inside(path, target):
+                found = WRITE if kind == "rw" else READ
+            case ["graft", target] if inside(path, target):
+                found = READ
+            case ["tmpfs", target, *_] if inside(path, target):
+                found = NOTHING  # another of that name, which is not the host's
+            case ["mask", target] if inside(path, target):
+                found = NOTHING
+            case ["read_only", target] | ["protect", _, target] if inside(path, target):
+                found &= READ
+            case _:
+                continue
+    return found

@@ -1,0 +1,150 @@
+"""Plans: a pure function of policy and facts, in an order in which each step can be done."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+
+import pytest
+
+from cellblock import InvalidInputError
+from cellblock.sandbox import seccomp
+from cellblock.sandbox.plan import HOME, base_steps, check_workspace, grafts, make_plan
+from cellblock.sandbox.policy import Filesystem, Network, Policy, Resources
+
+from .model import FACTS, INTERPRETER, NOTHING, READ, WORKSPACE, WRITE, access, inside
+
+
+def plan(
+    filesystem: Filesystem | None = None, workspace: str = WORKSPACE, interpreter: tuple[str, ...] = INTERPRETER
+) -> dict[str, object]:
+    return make_plan(Policy(filesystem or Filesystem()), FACTS, workspace, interpreter)
+
+
+def test_the_steps_of_a_small_policy() -> None:
+    policy = Policy(
+        Filesystem(read=("/data",), write=(".",), deny_read=(".env",), deny_write=(".vscode",)), resources=Resources(tmp=2**20)
+    )
+    steps = make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["steps"]
+    assert [step for step in steps if not step[1].startswith("/proc/")] == [
+        ["tmpfs", "/tmp", 2**20, 0o1777],
+        ["tmpfs", HOME, 2**20, 0o755],
+        ["graft", "/usr"],
+        ["graft", "/py"],
+        ["graft", "/etc"],
+        ["graft", "/sys"],
+        ["graft", "/dev"],
+        ["link", "/bin", "usr/bin"],
+        ["tmpfs", "/dev/shm", 2**20, 0o1777],
+        ["devpts", "/dev/pts"],
+        ["proc", "/proc"],
+        ["bind", "/data", "/data", "ro"],
+        ["bind", "/w", "/w", "rw"],
+        ["mask", "/w/.env"],
+        ["protect", "/w", "/w/.vscode"],
+        ["sysctl", "kernel/pid_max", "512", [6, 14]],
+    ]
+
+
+def test_the_steps_that_all_sessions_share() -> None:
+    steps = base_steps(FACTS, ("/py", "/py/lib", "/usr/lib/python3"))
+    assert [step[:2] for step in steps if step[0] == "bind" and not step[1].startswith("/dev/")] == [
+        ["bind", "/usr"],
+        ["bind", "/py"],
+        ["bind", "/etc/fonts"],
+        ["bind", "/usr/share/zoneinfo/UTC"],
+    ]
+    assert {step[3] for step in steps if step[0].startswith("bind")} == {"ro", "dev"}
+    assert grafts(steps) == ["/usr", "/py", "/etc", "/sys", "/dev"]
+
+
+def test_a_plan_is_plain_data_and_the_same_each_time() -> None:
+    policy = Policy(network=Network(allow=("example.org",)))
+    first = make_plan(policy, FACTS, WORKSPACE, INTERPRETER)
+    make_plan.cache_clear()
+    assert make_plan(policy, FACTS, WORKSPACE, INTERPRETER) == first
+    assert json.loads(json.dumps(first)) == first
+
+
+def test_what_lies_in_a_directory_is_mounted_after_it() -> None:
+    steps = plan(Filesystem(read=("/a/b/c", "/a"), write=("/x/y", ".", "/x", "/x/y/z"), deny_read=("/x/y/s", "/a/b")))["steps"]
+    assert isinstance(steps, list)
+    targets = [
+        step[2] if step[0].startswith("bind") else step[1]
+        for step in steps
+        if step[0] in ("bind", "bind?", "tmpfs", "graft", "mask")
+    ]
+    for at, target in enumerate(targets):
+        assert not [later for later in targets[at + 1 :] if inside(target, later) and later != target], target
+
+
+def test_settings_are_written_before_they_are_sealed() -> None:
+    steps = [step[:2] for step in make_plan(Policy(), FACTS, WORKSPACE, INTERPRETER)["steps"]]
+    assert steps.index(["proc", "/proc"]) < steps.index(["sysctl", "kernel/pid_max"]) < steps.index(["read_only", "/proc/sys"])
+
+
+@pytest.mark.parametrize("lies", ["/w/.venv", "/w/tools/venv"])
+def test_an_interpreter_in_the_workspace_stays_read_only(lies: str) -> None:
+    made = plan(interpreter=(lies,))
+    assert access(made, f"{lies}/bin/python") == READ
+    assert access(made, "/w/file") == WRITE
+    assert ["protect", "/w", lies] in made["steps"]  # type: ignore[operator]
+
+
+def test_a_workspace_inside_of_an_interpreters_directory_can_be_written() -> None:
+    made = plan(workspace="/py/project", interpreter=("/py",))
+    assert access(made, "/py/project/file") == WRITE
+    assert access(made, "/py/lib") == READ
+
+
+def test_a_workspace_that_packages_are_imported_from_is_read_only() -> None:
+    assert access(plan(interpreter=("/w",)), "/w/file") == READ
+
+
+@pytest.mark.parametrize(
+    "workspace",
+    ["/", "/tmp", "/usr", "/usr/local", "/etc", "/etc/ssl", "/proc/1", "/dev/shm/x", "/sys/x", "/home", "/var", "/run", HOME],
+)
+def test_the_system_is_no_workspace(workspace: str) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be a workspace"):
+        check_workspace(workspace)
+    with pytest.raises(InvalidInputError):
+        plan(Filesystem(write=(workspace,)))
+
+
+@pytest.mark.parametrize("pattern", ["//", "/./", "/x/..", "/x/../etc", "//etc", "../usr"])
+def test_no_spelling_of_the_system_is_writable(pattern: str) -> None:
+    with pytest.raises(InvalidInputError):
+        plan(Filesystem(write=(pattern,)))
+
+
+def test_denials_are_kept_inside_of_a_narrower_workspace() -> None:
+    made = plan(Filesystem(write=("sub",), deny_write=("sub/secret", ".vscode")))
+    assert access(made, "/w/sub/secret") == access(made, "/w/sub/.vscode") == READ
+    assert access(made, "/w/sub/file") == WRITE
+    assert access(made, "/w/file") == NOTHING
+
+
+def test_what_a_home_lacks_is_no_error_but_what_is_named_is() -> None:
+    steps = plan(Filesystem(write=(".", "~/.ipython", "/data")))["steps"]
+    assert isinstance(steps, list)
+    kinds = {step[1]: step[0] for step in steps if step[0].startswith("bind")}
+    assert kinds == {"/w": "bind", "/h/u/.ipython": "bind?", "/data": "bind"}
+
+
+def test_limits_are_those_of_the_policy() -> None:
+    policy = Policy(resources=Resources(memory=2**30, processes=50, open_files=100, file_size=2**21))
+    limits = make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["limits"]
+    assert (limits["DATA"], limits["NPROC"], limits["NOFILE"], limits["FSIZE"], limits["CORE"]) == (2**30, 50, 100, 2**21, 0)
+
+
+@pytest.mark.parametrize(
+    ("read", "unix_sockets", "allowed"), [((), False, True), (("/",), False, False), (("/",), True, True)]
+)
+def test_local_sockets_are_forbidden_where_everything_can_be_read(
+    read: tuple[str, ...], unix_sockets: bool, allowed: bool
+) -> None:
+    policy = replace(Policy(Filesystem(read=read)), unix_sockets=unix_sockets)
+    program = base64.b64decode(make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["seccomp"])
+    assert program == seccomp.program("x86_64", unix_sockets=allowed)
