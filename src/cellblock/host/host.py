@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from cellblock import config
-from cellblock.errors import InvalidInputError, StateError, UnsupportedError
+from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Installer, Kernel
@@ -76,7 +76,7 @@ class Host:
             raise UnsupportedError("cellblock does not run on Windows itself: install it in WSL 2 and run it there")
         if launch not in (None, "zygote", "spawn"):
             raise InvalidInputError(f"launch must be 'zygote' or 'spawn', not {launch!r}")
-        if start_timeout <= 0:
+        if not start_timeout > 0:
             raise InvalidInputError(f"start_timeout must be a positive number of seconds, not {start_timeout!r}")
         self._interpreter = environment.find_interpreter(python)
         self._preload = environment.check_modules(preload)
@@ -190,11 +190,12 @@ class Host:
         """
         if self._closed:
             raise StateError("the host is closed; make a new one")
+        # First the process: in a fork there is no running loop to ask for, although there seems to be.
+        if self._owner is not None and self._owner[0] != os.getpid():
+            raise StateError("the host belongs to the process that made it; after a fork, make a new one in the child")
         here = (os.getpid(), asyncio.get_running_loop())
         if self._owner is None:
             self._owner = here
-        elif self._owner[0] != here[0]:
-            raise StateError("the host belongs to the process that made it; after a fork, make a new one in the child")
         elif self._owner[1] is not here[1]:
             raise StateError("the host belongs to another event loop; make one for each asyncio.run()")
 
@@ -221,20 +222,34 @@ class Host:
         """
         self.check_usable()
         _make_room_for(len(self._sessions) + 1)
-        launcher = await self._started_launcher(self._key(interpreter, preload, isolate, policy, spec["cwd"]))
-        if isolate == "native":
-            spec = spec | self._what_to_enforce(launcher, policy, spec["cwd"])
-        elif isolate == "srt":
-            spec = spec | srt.additions(policy, self._facts, spec["cwd"])
         memory = policy.resources.memory if isolate == "native" else None
-        number = next(self._numbers)
-        kernel = Kernel(launcher, number, launcher.launch(number, spec), limits, spill_dir, on_listener, memory, installer)
+
+        async def launch_by(launcher: Launcher) -> Kernel:
+            wanted = spec
+            if isolate == "native":
+                wanted = spec | self._what_to_enforce(launcher, policy, spec["cwd"])
+            elif isolate == "srt":
+                wanted = spec | srt.additions(policy, self._facts, spec["cwd"])
+            number = next(self._numbers)
+            ends = launcher.launch(number, wanted)
+            kernel = Kernel(launcher, number, ends, limits, spill_dir, on_listener, memory, installer)
+            try:
+                await kernel.started(self._start_timeout)
+            except BaseException:
+                await kernel.close()
+                raise
+            return kernel
+
+        key = self._key(interpreter, preload, isolate, policy, spec["cwd"])
+        launcher = await self._started_launcher(key)
         try:
-            await kernel.started(self._start_timeout)
-        except BaseException:
-            await kernel.close()
-            raise
-        return kernel
+            return await launch_by(launcher)
+        except LaunchError:
+            if launcher.alive:
+                raise
+        # It died while it was asked. Not more than once: where it happens again there is a reason, which the caller must hear.
+        self.check_usable()
+        return await launch_by(await self._started_launcher(key))
 
     def _what_to_enforce(self, launcher: Launcher, policy: Policy, workspace: str) -> dict[str, Any]:
         if launcher.interpreter is None:

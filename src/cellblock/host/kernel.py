@@ -398,7 +398,7 @@ class Kernel:
             if self.control.refused is not None:
                 self.ready.set_exception(SandboxError(f"the sandbox cannot be made: {self.control.refused}"))
             else:
-                self.ready.set_exception(self._launcher.explain(self._number, self._said()))
+                self.ready.set_exception(self._launcher.explain(self._number, self._said(), status))
             self.ready.exception()  # whoever waits for it gets it; nobody may
         self.control.give_up(f"the kernel died: {cause}")
         if self._query is not None and not self._query.done():

@@ -70,8 +70,14 @@ class Launcher(Protocol):
     def kill(self, number: int) -> None:
         """Kill a kernel's init, and with it everything below."""
 
-    def explain(self, number: int, said: str) -> LaunchError:
-        """Return the reason why a kernel ended before it was ready, given what it wrote to stderr."""
+    def explain(self, number: int, said: str, status: int | None) -> LaunchError:
+        """Return the reason why a kernel ended before it was ready.
+
+        Args:
+            number: The kernel's.
+            said: What it wrote to stderr.
+            status: Its worker's wait status, where init lived to tell it.
+        """
 
     async def close(self) -> None:
         """End every process of this launcher."""
@@ -216,11 +222,7 @@ class Zygote:
     def _why_it_ended(self) -> LaunchError:
         assert self._process is not None
         self._stderr.drain()
-        try:
-            # Its control socket closes when it exits, an instant before it can be waited for.
-            code = self._process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            code = None
+        code = _exit_code(self._process)
         return _failure(self._starter.command, self._interpreter, self._preload, code, self._stderr.text())
 
     def _close_control(self) -> None:
@@ -238,7 +240,7 @@ class Zygote:
         except OSError:
             self._close_control()
 
-    def explain(self, number: int, said: str) -> LaunchError:
+    def explain(self, number: int, said: str, status: int | None) -> LaunchError:
         """See `Launcher`."""
         while self._control is not None and number not in self._failures:
             before = len(self._failures)
@@ -251,6 +253,9 @@ class Zygote:
     async def close(self) -> None:
         """See `Launcher`."""
         self._close_control()
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(LaunchError("the host was closed while the fork server started"))
+            self._ready.exception()  # whoever waits for it gets it; nobody may
         if self._process is not None:
             await self._starter.end(self._process)
         self._stderr.close()
@@ -287,7 +292,10 @@ class Spawner:
             arguments = ["spawn", self._isolate, *self._preload]
             self._processes[number] = _run_boot(self._starter, self._interpreter, arguments, theirs, descriptors[-1])
             _send_hello(ours)
-            socket.send_fds(ours, [encode_control("fork", session=number)], descriptors)
+            try:
+                socket.send_fds(ours, [encode_control("fork", session=number)], descriptors)
+            except ConnectionError:
+                pass  # it has ended already: the other ends of its connections close, which is noticed
 
     def kill(self, number: int) -> None:
         """See `Launcher`."""
@@ -296,10 +304,14 @@ class Spawner:
             # SIGTERM first would do on Linux; but what init leaves behind has nobody else to end it here.
             self._starter.terminate(process)
 
-    def explain(self, number: int, said: str) -> LaunchError:
+    def explain(self, number: int, said: str, status: int | None) -> LaunchError:
         """See `Launcher`."""
         process = self._processes.get(number)
-        code = None if process is None else process.poll()
+        code = None
+        if status is not None and 0 <= status <= 0xFFFF and os.WIFEXITED(status):
+            code = os.WEXITSTATUS(status)
+        elif process is not None:
+            code = _exit_code(process)
         return _failure(self._starter.command, self._interpreter, self._preload, code, said)
 
     def _forget_ended(self) -> None:
@@ -348,6 +360,14 @@ def _run_boot(
         raise InterpreterError(f"{interpreter} cannot be started: {error.strerror}") from error
 
 
+def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit code of a process whose connections are closed: it ends an instant later, and then can be waited for."""
+    try:
+        return process.wait(timeout=2)
+    except subprocess.TimeoutExpired:
+        return None
+
+
 def _send_hello(control: socket.socket) -> None:
     """Say hello, with a pidfd of this process: its end is noticed even where a fork of it holds the sockets open."""
     if sys.platform != "linux":
@@ -356,6 +376,8 @@ def _send_hello(control: socket.socket) -> None:
     own = os.pidfd_open(os.getpid())
     try:
         socket.send_fds(control, [encode_control("hello")], [own])
+    except ConnectionError:
+        pass  # it has ended already, and its end is about to be noticed
     finally:
         os.close(own)
 

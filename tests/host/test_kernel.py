@@ -1,0 +1,131 @@
+"""What a kernel may cost its host: memory stays where it was, whatever the code shows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cellblock.host.deaths import describe_status
+
+ROOM = 64 * 1024
+"""KiB that the host's memory may grow at most, at its peak."""
+
+MEASURE = """
+import asyncio, json, re, sys, tempfile
+from pathlib import Path
+from cellblock import Host
+
+def status(name):
+    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+async def main():
+    directory = Path(tempfile.mkdtemp(dir={directory!r}))
+    spill = directory / "spill" if {spill} else None
+    async with Host() as host, host.session(images_dir=directory, spill_dir=spill) as session:
+        await session.execute("print(1)\\n1")
+        open("/proc/self/clear_refs", "w").write("5")
+        before = status("VmRSS")
+        if {stream}:
+            async for event in session.stream({code!r}, timeout={timeout}):
+                result = event
+        else:
+            result = await session.execute({code!r}, timeout={timeout})
+        grown = status("VmHWM") - before
+        after = await session.execute("40 + 2")
+        text = result.text or ""
+        print(json.dumps({{
+            "grown": grown, "status": result.status, "truncated": result.truncated, "head": text[:100], "tail": text[-100:],
+            "spilled": [path.stat().st_size for path in result.spilled], "after": after.return_value,
+            "outputs": len(result.outputs), "recovery": result.recovery,
+        }}))
+
+asyncio.run(main())
+"""
+
+FLOODS = {
+    "prints without end": ("i = 0\nwhile True:\n    print('line', i)\n    i += 1", "timeout"),
+    "one line of a gigabyte": ("print('a' + 'x' * 2**30 + 'z')", "success"),
+    "a gigabyte in lines": ("for i in range(2**20): print('x' * 1023)", "success"),
+    "a gigabyte from a subprocess": ("!head -c 1000000000 /dev/zero | tr '\\0' x", "success"),
+    "500 MB of html": ("from IPython.display import HTML, display\ndisplay(HTML('<b>' + 'x' * 500_000_000))", "success"),
+    "500 MB of html as a value": ("class C:\n    def _repr_html_(self): return 'x' * 500_000_000\nC()", "success"),
+    "a hundred thousand displays": ("for i in range(100_000): display({'text/html': 'x' * 500}, raw=True)", "success"),
+    "a million tiny prints to both streams": (
+        "import sys\nfor i in range(500_000):\n    print('o', end='')\n    print('e', end='', file=sys.stderr)",
+        "success",
+    ),
+    "displays that are never completed": (
+        "for i in range(300): display({f'text/x{i}': 'x' * 1_000_000}, raw=True)",
+        "success",
+    ),
+    "updates of one display": (
+        "h = display('x', display_id=True)\nfor i in range(300): h.update({'text/plain': 'x' * 1_000_000}, raw=True)",
+        "success",
+    ),
+    "an error of 500 MB": ("raise ValueError('x' * 500_000_000)", "error"),
+    "a background thread": (
+        "import threading\ndef flood():\n    while True: print('x' * 1000)\n"
+        "threading.Thread(target=flood, daemon=True).start()\nimport time; time.sleep(1.5)",
+        "success",
+    ),
+}
+
+
+def measure(
+    directory: object, code: str, *, stream: bool = False, spill: bool = False, timeout: float = 100
+) -> dict[str, object]:
+    """Run a cell in a host that is a process of its own, and return what it did to that process's memory."""
+    source = MEASURE.format(directory=str(directory), code=code, stream=stream, spill=spill, timeout=timeout)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=115, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    measured: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize(("code", "status"), FLOODS.values(), ids=FLOODS)
+def test_a_flood_costs_the_host_at_most_64_mb(tmp_path: object, code: str, status: str) -> None:
+    measured = measure(tmp_path, code, timeout=2 if status == "timeout" else 100)
+    assert measured["status"] == status
+    assert measured["grown"] < ROOM, measured  # type: ignore[operator]
+    assert measured["after"] == "42"
+    assert measured["spilled"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_gigabyte_that_is_streamed_costs_the_host_at_most_64_mb(tmp_path: object) -> None:
+    measured = measure(tmp_path, "for i in range(2**20): print('x' * 1023)", stream=True)
+    assert measured["grown"] < ROOM, measured  # type: ignore[operator]
+    assert measured["truncated"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_spilling_half_a_gigabyte_costs_the_host_at_most_64_mb(tmp_path: object) -> None:
+    measured = measure(tmp_path, "for i in range(2**19): print('x' * 1023)", spill=True)
+    assert measured["grown"] < ROOM, measured  # type: ignore[operator]
+    assert measured["spilled"] == [2**29]
+
+
+@pytest.mark.parametrize(
+    ("status", "meaning"),
+    [
+        (9, "SIGKILL, something killed it"),
+        (11, "SIGSEGV, a segmentation fault"),
+        (11 | 0x80, "SIGSEGV"),
+        (3 << 8, "exited with status 3"),
+        (0, "exited with status 0"),
+        (None, "its processes were killed"),
+        (-1, "its processes were killed"),
+        (1 << 40, "its processes were killed"),
+        (0x137F, "its processes were killed"),
+        (40, "signal 40"),
+    ],
+)
+def test_a_wait_status_is_told_to_people(status: int | None, meaning: str) -> None:
+    assert meaning in describe_status(status)

@@ -1,0 +1,448 @@
+"""Starting processes, and their end: whatever is killed, nothing is left, and what lives goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import time
+import venv
+from pathlib import Path
+
+import pytest
+
+from cellblock import CodeExecutor, Host, InterpreterError, LaunchError, PreloadError
+from cells import ok, value
+from processes import alive, below, command_line, eventually
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+
+
+def make_venv(directory: Path, *entries: Path | str) -> Path:
+    """A virtual environment in which these directories are importable; nothing is downloaded."""
+    venv.create(directory, with_pip=False, symlinks=True)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    (packages / "entries.pth").write_text("".join(f"{entry}\n" for entry in entries))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def odd_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Modules that import in every way but the right one."""
+    directory = tmp_path_factory.mktemp("modules")
+    sources = {
+        "fails": "raise RuntimeError('this module is broken')",
+        "exits": "import sys; sys.exit(0)",
+        "dies": "import os; os._exit(0)",
+        "crashes": "import ctypes; ctypes.string_at(0)",
+        "hangs": "import time; time.sleep(600)",
+        "prints": "print('hello from prints')",
+        "threads": "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+        "floods": "print('x' * 10_000_000)",
+    }
+    for name, source in sources.items():
+        (directory / f"odd_{name}.py").write_text(source)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def odd_python(tmp_path_factory: pytest.TempPathFactory, odd_modules: Path) -> Path:
+    """An environment with IPython and with those modules."""
+    return make_venv(tmp_path_factory.mktemp("odd") / "venv", sysconfig.get_path("purelib"), odd_modules)
+
+
+def kernels(host: Host) -> set[int]:
+    """Every process of a host."""
+    (launcher,) = host._launchers.values()
+    process = launcher._process  # type: ignore[attr-defined]
+    return {process.pid, *below(process.pid)}
+
+
+# -- interpreters ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+async def test_an_interpreter_without_ipython_says_how_to_install_it(tmp_path: Path, launch: str) -> None:
+    host = Host(python=make_venv(tmp_path / "venv"), launch=launch)  # type: ignore[arg-type]
+    with pytest.raises(InterpreterError, match=r"cannot import IPython: install it there with .* -m pip install ipython"):
+        async with host, host.session():
+            pass
+    await host.close()
+
+
+@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+async def test_an_interpreter_that_is_too_old_is_refused(tmp_path: Path, launch: str) -> None:
+    fake = tmp_path / "python3.10"
+    pretend = (
+        "import sys, runpy; sys.version_info = (3, 10, 0); sys.argv = sys.argv[1:];"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    fake.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$@"\n')
+    fake.chmod(0o755)
+    host = Host(python=fake, launch=launch)  # type: ignore[arg-type]
+    with pytest.raises(InterpreterError, match=r"older than Python 3\.11"):
+        async with host, host.session():
+            pass
+    await host.close()
+
+
+def _old_pythons() -> list[str]:
+    found = [shutil.which(f"python{version}") for version in ("2.7", "3.6", "3.8", "3.10")]
+    found += [str(path) for path in Path.home().glob(".pyenv/versions/*/bin/python")]
+    old = []
+    for python in filter(None, found):
+        asked = subprocess.run(
+            [python, "-c", "import sys; print(sys.version_info < (3, 11))"], capture_output=True, check=False
+        )
+        if asked.stdout.strip() == b"True":
+            old.append(python)
+    return old
+
+
+@pytest.mark.slow
+async def test_interpreters_that_are_really_too_old_are_refused() -> None:
+    old = _old_pythons()
+    if not old:
+        pytest.skip("none here")
+    for python in old:
+        host = Host(python=python)
+        with pytest.raises(InterpreterError, match=r"older than Python 3\.11"):
+            await host.start()
+        await host.close()
+
+
+@pytest.mark.parametrize("script", ["exit 3", "kill -9 $$", "sleep 600", "echo no python here >&2; exit 1"])
+async def test_a_program_that_is_no_interpreter_is_a_clear_error(tmp_path: Path, script: str) -> None:
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    host = Host(python=fake, start_timeout=0.5)
+    with pytest.raises(LaunchError) as caught:
+        await host.start()
+    assert str(fake) in str(caught.value) or "not ready within 0.5 s" in str(caught.value)
+    if "echo" in script:
+        assert "no python here" in str(caught.value)
+    await host.close()
+
+
+async def test_a_file_that_cannot_be_executed_is_a_clear_error(tmp_path: Path) -> None:
+    fake = tmp_path / "python"
+    fake.write_bytes(b"\x7fELF nonsense")
+    fake.chmod(0o755)
+    host = Host(python=fake)
+    with pytest.raises(InterpreterError, match="cannot be started"):
+        await host.start()
+    await host.close()
+
+
+async def test_an_executor_with_a_bad_interpreter_refuses_to_start_and_can_be_stopped() -> None:
+    executor = CodeExecutor(python="/nonexistent/python")
+    with pytest.raises(InterpreterError):
+        await executor.start()
+    await executor.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+async def test_another_environments_packages_are_there_and_ours_are_not(
+    tmp_path: Path, other_environment: Path, launch: str
+) -> None:
+    async with Host(python=other_environment, launch=launch) as host, host.session(images_dir=tmp_path) as session:  # type: ignore[arg-type]
+        prefix, version = await value(session, "import sys, IPython; sys.prefix, IPython.version_info[0]")
+        assert prefix == str(other_environment)
+        assert version == 8
+        for ours in ("cellblock_is_not_here", "pytest", "pandas", "hypothesis"):
+            result = await session.execute(f"import {ours}")
+            assert result.error is not None, ours
+            assert result.error.ename == "ModuleNotFoundError"
+        assert await value(session, "__import__('os').environ['VIRTUAL_ENV']") == str(other_environment)
+        assert (await ok(session, "!python -c 'import sys; print(sys.prefix)'")).output.strip() == str(other_environment)
+        result = await session.execute("def f():\n    1/0  # here\nf()")
+        assert result.error is not None
+        assert "1/0  # here" in "\n".join(result.error.traceback)
+        assert "\x1b" not in (result.text or "")
+        assert "cellblock" not in (result.text or "")
+        assert await value(session, "import asyncio; await asyncio.sleep(0, 5)") == 5
+        assert (await ok(session, "!echo command")).output == "command\n"
+        assert (await session.execute("while True: pass", timeout=0.2)).recovery == "interrupted"
+        assert "int(x" in (await session.inspect("int") or "")
+        assert (await session.complete("impor")).matches == ["import"]
+
+
+@pytest.fixture(scope="session")
+def other_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with an older IPython, and nothing of ours."""
+    directory = tmp_path_factory.mktemp("other") / "venv"
+    venv.create(directory, with_pip=True, symlinks=True)
+    command = [
+        str(directory / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "ipython==8.37.*",
+    ]
+    installed = subprocess.run([*command, "matplotlib-inline"], capture_output=True, text=True, timeout=110, check=False)
+    if installed.returncode != 0:
+        pytest.skip(f"cannot install: {installed.stderr[-300:]}")
+    return directory
+
+
+# -- preloading --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+@pytest.mark.parametrize("name", ["odd_fails", "odd_exits", "no_such_module", "os.no_such_part"])
+async def test_a_module_that_fails_to_import_is_named(odd_python: Path, launch: str, name: str) -> None:
+    host = Host(python=odd_python, preload=(name,), launch=launch)  # type: ignore[arg-type]
+    with pytest.raises(PreloadError) as caught:
+        async with host, host.session():
+            pass
+    assert name in str(caught.value)
+    if name == "odd_fails":
+        assert "this module is broken" in str(caught.value)
+    await host.close()
+
+
+@pytest.mark.parametrize("name", ["odd_dies", "odd_crashes"])
+async def test_a_module_that_ends_the_process_is_an_error(odd_python: Path, name: str) -> None:
+    host = Host(python=odd_python, preload=(name,))
+    with pytest.raises(LaunchError):
+        await host.start()
+    await host.close()
+
+
+@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+async def test_a_module_that_never_finishes_is_an_error_at_the_start_timeout(odd_python: Path, launch: str) -> None:
+    host = Host(python=odd_python, preload=("odd_hangs",), launch=launch, start_timeout=1)  # type: ignore[arg-type]
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match="not ready within 1 s"):
+        async with host, host.session():
+            pass
+    assert time.monotonic() - began < 8
+    await host.close()
+
+
+async def test_modules_that_print_or_flood_do_not_disturb(odd_python: Path, tmp_path: Path) -> None:
+    async with (
+        Host(python=odd_python, preload=("odd_prints", "odd_floods")) as host,
+        host.session(images_dir=tmp_path) as session,
+    ):
+        assert await value(session, "import sys; 'odd_prints' in sys.modules") is True
+        assert (await ok(session, "print(1)")).text == "1"
+
+
+async def test_sessions_with_other_preloads_get_a_zygote_of_their_own(host: Host, tmp_path: Path) -> None:
+    async with Host() as other:
+        async with other.session(images_dir=tmp_path, preload=["colorsys"]) as session:
+            assert await value(session, "import sys; 'colorsys' in sys.modules") is True
+        async with other.session(images_dir=tmp_path) as session:
+            assert await value(session, "import sys; 'colorsys' in sys.modules") is False
+
+
+# -- what is killed ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_zygote_that_is_killed_takes_its_kernels_along_and_is_replaced(tmp_path: Path) -> None:
+    async with Host() as host, host.session(images_dir=tmp_path) as session:
+        await ok(session, "lost = 1")
+        old = kernels(host)
+        running = asyncio.create_task(session.execute("import time; time.sleep(60)"))
+        await asyncio.sleep(0.1)
+        (launcher,) = host._launchers.values()
+        os.kill(launcher._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        result = await asyncio.wait_for(running, 5)
+        assert result.status == "died"
+        assert result.state_lost
+        await eventually(lambda: not any(map(alive, old)))
+        assert (await session.execute("lost")).status == "error"
+        assert await value(session, "40 + 2") == 42
+
+
+async def test_a_zygote_that_is_killed_while_nothing_runs_is_replaced(tmp_path: Path) -> None:
+    async with Host() as host:
+        await host.start()
+        (launcher,) = host._launchers.values()
+        os.kill(launcher._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        async with host.session(images_dir=tmp_path) as session:
+            assert await value(session, "1") == 1
+
+
+async def test_an_init_that_is_killed_ends_its_session_only(host: Host, tmp_path: Path) -> None:
+    async with host.session(images_dir=tmp_path) as one, host.session(images_dir=tmp_path) as two:
+        init = await value(one, "import os; os.getppid()")
+        await ok(two, "kept = 1")
+        os.kill(init, signal.SIGKILL)
+        await eventually(lambda: not alive(init))
+        result = await one.execute("1")
+        assert result.state_lost
+        assert await value(two, "kept") == 1
+
+
+async def test_a_worker_that_is_killed_while_idle_is_replaced_and_the_next_result_says_so(host: Host, tmp_path: Path) -> None:
+    async with host.session(images_dir=tmp_path) as session:
+        worker = await value(session, "import os; os.getpid()")
+        os.kill(worker, signal.SIGKILL)
+        await eventually(lambda: not alive(worker))
+        result = await session.execute("40 + 2")
+        assert result.return_value == "42"
+        assert result.state_lost
+        assert "SIGKILL" in result.stderr
+
+
+# -- the host is killed ------------------------------------------------------------------------------------------------
+
+DAEMONS = """
+import os, subprocess, time
+def daemon():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+daemon()
+subprocess.Popen(["setsid", "--fork", "sleep", "600"])
+subprocess.Popen(["nohup", "sleep", "600"], start_new_session=True)
+"""
+
+HOST = """
+import asyncio, os, sys
+from cellblock import Host
+
+DAEMONS = {daemons!r}
+
+async def main():
+    async with Host(launch={launch!r}) as host:
+        sessions = [host.session() for _ in range(3)]
+        await asyncio.gather(*(session.start() for session in sessions))
+        for session in sessions:
+            result = await session.execute(DAEMONS)
+            assert result.status == "success", result.text
+        busy = asyncio.create_task(sessions[0].execute("while True: print('x' * 1000)"))
+        deaf = asyncio.create_task(sessions[1].execute(
+            "import signal\\nfor n in range(1, 32):\\n    if n not in (9, 19): signal.signal(n, signal.SIG_IGN)\\n"
+            "import time; time.sleep(600)"))
+        await asyncio.sleep(0.3)
+        {before}
+        print("ready", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def start_host(tmp_path: Path, source: str) -> subprocess.Popen[bytes]:
+    """Run a host in a process of its own, until it says that it is ready."""
+    script = tmp_path / "host.py"
+    script.write_text(source)
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, start_new_session=True, cwd=tmp_path)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line == b"ready\n"
+    return process
+
+
+@pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
+async def test_a_host_that_is_killed_leaves_no_process_behind(tmp_path: Path, launch: str) -> None:
+    host = start_host(tmp_path, HOST.format(daemons=DAEMONS, launch=launch, before="pass"))
+    with host:
+        processes = below(host.pid)
+        assert sum("sleep" in command_line(pid) for pid in processes) >= 6
+        host.kill()
+        host.wait()
+        await eventually(lambda: not any(map(alive, processes)), timeout=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+async def test_a_killed_host_leaves_nothing_although_a_fork_of_it_lives_on(tmp_path: Path, launch: str) -> None:
+    before = (
+        "pid = os.fork()\n        if pid == 0:\n            import time\n            time.sleep(600)\n            os._exit(0)"
+    )
+    host = start_host(tmp_path, HOST.format(daemons=DAEMONS, launch=launch, before=before))
+    with host:
+        processes = below(host.pid)
+        fork = next(pid for pid in processes if str(tmp_path / "host.py") in command_line(pid))
+        try:
+            host.kill()
+            host.wait()
+            await eventually(lambda: not any(alive(pid) for pid in processes - {fork}), timeout=10)
+            assert alive(fork)
+        finally:
+            os.kill(fork, signal.SIGKILL)
+        assert host.stdout is not None
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_a_host_that_is_ended_by_a_signal_leaves_no_process_behind(tmp_path: Path, end: signal.Signals) -> None:
+    with start_host(tmp_path, HOST.format(daemons=DAEMONS, launch="zygote", before="pass")) as host:
+        processes = below(host.pid)
+        host.send_signal(end)
+        host.wait(20)
+        await eventually(lambda: not any(map(alive, processes)), timeout=10)
+
+
+WARMING = """
+import asyncio
+from cellblock import Host
+
+async def main():
+    host = Host(python={python!r}, preload=("odd_hangs",), launch={launch!r})
+    session = host.session()
+    starting = asyncio.create_task(session.start())
+    await asyncio.sleep(1)
+    print("ready", flush=True)
+    await starting
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+async def test_a_host_that_is_killed_while_a_preload_never_finishes_leaves_nothing(
+    tmp_path: Path, odd_python: Path, launch: str
+) -> None:
+    with start_host(tmp_path, WARMING.format(python=str(odd_python), launch=launch)) as host:
+        processes = below(host.pid)
+        assert processes
+        host.kill()
+        host.wait()
+        await eventually(lambda: not any(map(alive, processes)), timeout=10)
+
+
+async def test_a_program_that_leaves_its_host_open_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    source = textwrap.dedent("""
+        import asyncio
+        from cellblock import CodeExecutor
+        async def main():
+            executor = CodeExecutor()
+            await executor.start()
+            await executor.execute("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
+            print("ready", flush=True)
+        asyncio.run(main())
+    """)
+    with start_host(tmp_path, source) as program:
+        assert program.wait(20) == 0
+    await eventually(lambda: not [pid for pid in below(1) if "boot.py" in command_line(pid) and not _ours(pid)], timeout=10)
+
+
+def _ours(pid: int) -> bool:
+    """Whether a process has a living ancestor that runs tests or programs: somebody else's, or this run's own."""
+    stat = Path(f"/proc/{pid}/stat")
+    while pid > 1:
+        try:
+            pid = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return True
+        if pid > 1 and "boot.py" not in command_line(pid):
+            return True
+        stat = Path(f"/proc/{pid}/stat")
+    return False
