@@ -35,7 +35,7 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
 
         # First of all: a process that has loaded a library with threads cannot go into a namespace.
         Ground.enter()
-        os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered", *sys.argv[3:]], {})
+        os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered"] + sys.argv[3:], {})
     # A user's argv, not ours.
     mode, native, preload = sys.argv[1], sys.argv[2] == "entered", tuple(sys.argv[3:])
     sys.argv[:] = [""]
