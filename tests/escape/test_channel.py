@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from processes import descriptors
 
 from cellblock import Host, Session
 from cells import ok, value
+from processes import descriptors
 
 from .conftest import arm
 

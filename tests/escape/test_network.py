@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, SandboxError, Session
+from cellblock import Host, Session
 from cellblock.sandbox.policy import Filesystem, Policy
 from cells import ok, value
 
@@ -120,9 +120,6 @@ from multiprocessing.shared_memory import SharedMemory
         await ok(other, "it.close(); it.unlink()")
 
 
-@pytest.mark.xfail(
-    reason="/opt/packages, where packages of a session go, cannot be made in a read-only tree", raises=SandboxError
-)
 async def test_where_everything_can_be_read_sockets_in_it_cannot_be_talked_to(
     native_host: Host, workspace: Path, tmp_path: Path
 ) -> None:
@@ -131,20 +128,22 @@ async def test_where_everything_can_be_read_sockets_in_it_cannot_be_talked_to(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(str(tmp_path / "socket"))
         try:
-            async with Host(isolate="native", policy=policy) as host:
-                async with host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
-                    await arm(session)
-                    code = """
+            async with (
+                Host(isolate="native", policy=policy) as host,
+                host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
+            ):
+                await arm(session)
+                code = """
 import socket
 made = [answer(socket.socket, socket.AF_UNIX, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)]
 made + [answer(socket.socketpair, socket.AF_UNIX, socket.SOCK_DGRAM)]
 """
-                    assert await value(session, code) == ["EPERM"] * 4
-                    assert (
-                        await value(
-                            session, "len([*socket.socketpair(), *socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)])"
-                        )
-                        == 4
+                assert await value(session, code) == ["EPERM"] * 4
+                assert (
+                    await value(
+                        session, "len([*socket.socketpair(), *socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)])"
                     )
+                    == 4
+                )
         finally:
             (tmp_path / "socket").unlink()

@@ -191,9 +191,11 @@ write('pyvenv.cfg', 'home = /nowhere')
 """
     await attack(code)
     for launch in ("zygote", "spawn"):
-        async with Host(isolate="native", launch=launch) as host:  # type: ignore[arg-type]
-            async with host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
-                assert await value(session, "6 * 7") == 42
+        async with (
+            Host(isolate="native", launch=launch) as host,
+            host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
+        ):
+            assert await value(session, "6 * 7") == 42
     assert not mark.exists()
 
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from processes import alive, below, eventually
 
 from cellblock import Host, Session
 from cellblock.sandbox.policy import Policy, Resources
 from cells import ok, value
+from processes import alive, below, eventually
 
 from .conftest import arm
 

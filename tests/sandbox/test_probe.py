@@ -63,7 +63,7 @@ async def test_a_machine_that_cannot_starts_nothing_and_says_why(
 
 
 async def test_an_unknown_architecture_starts_nothing(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(SandboxError, match="no system-call policy for riscv64"):
         Host(isolate="native")
 
@@ -76,7 +76,7 @@ def test_this_machine_can() -> None:
     ("release", "version"), [("6.18.44-generic", (6, 18)), ("5.10.0", (5, 10)), ("6.1-rc3", (6, 1)), ("4.19.0+", (4, 19))]
 )
 def test_versions_of_the_kernel_are_read(monkeypatch: pytest.MonkeyPatch, release: str, version: tuple[int, int]) -> None:
-    monkeypatch.setattr(linux.os, "uname", lambda: os.uname_result(("Linux", "x", release, "x", "x86_64")))
+    monkeypatch.setattr("os.uname", lambda: os.uname_result(("Linux", "x", release, "x", "x86_64")))
     assert linux.kernel_version() == version
 
 

@@ -155,8 +155,32 @@ def _by_tables(rule: Conditional, arguments: tuple[int, ...]) -> int:
 
 
 # Arguments that some rule cares for, and neighbours of them, with the high half set as well.
-INTERESTING = (0, 1, 2, 3, 5, 6, 10, 17, 22, 26, 31, 0x11, 0o100, 0o644, 0o2755, 0o4755, 0o20666, 0o20000000, 0x5412, 0x59616D61,
-               0x10000000, 0xFFFFFFFF, 1 << 32, 1 << 32 | 0x5412)  # fmt: skip
+INTERESTING = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    6,
+    10,
+    17,
+    22,
+    26,
+    31,
+    0x11,
+    0o100,
+    0o644,
+    0o2755,
+    0o4755,
+    0o20666,
+    0o20000000,
+    0x5412,
+    0x59616D61,
+    0x10000000,
+    0xFFFFFFFF,
+    1 << 32,
+    1 << 32 | 0x5412,
+)
 
 
 @pytest.mark.parametrize("unix_sockets", [True, False])
@@ -244,10 +268,32 @@ def test_machines_without_a_table_are_told() -> None:
 )
 def test_numbers_are_this_machines(name: str) -> None:
     """For a few, against what the C library's headers say."""
-    known = {"x86_64": {"read": 0, "clone": 56, "socket": 41, "openat": 257, "execve": 59, "prctl": 157, "seccomp": 317, "ptrace": 101,
-                        "unshare": 272, "mount": 165},
-             "aarch64": {"read": 63, "clone": 220, "socket": 198, "openat": 56, "execve": 221, "prctl": 167, "seccomp": 277,
-                         "ptrace": 117, "unshare": 97, "mount": 40}}  # fmt: skip
+    known = {
+        "x86_64": {
+            "read": 0,
+            "clone": 56,
+            "socket": 41,
+            "openat": 257,
+            "execve": 59,
+            "prctl": 157,
+            "seccomp": 317,
+            "ptrace": 101,
+            "unshare": 272,
+            "mount": 165,
+        },
+        "aarch64": {
+            "read": 63,
+            "clone": 220,
+            "socket": 198,
+            "openat": 56,
+            "execve": 221,
+            "prctl": 167,
+            "seccomp": 277,
+            "ptrace": 117,
+            "unshare": 97,
+            "mount": 40,
+        },
+    }
     assert {machine: table[name] for machine, table in TABLES.items()} == {
         machine: numbers[name] for machine, numbers in known.items()
     }

@@ -46,6 +46,8 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
     with _ending_with(control):
         warmed = warm(preload)
         collapse()
+        if ground is not None:
+            _end_threads()
     if "SANDBOX_RUNTIME" in os.environ and sys.platform == "linux":
         hide()  # srt has put us into its sandbox, and kernels are to be in there with us
     control.send(encode_control("ready", interpreter=ground.interpreter if ground is not None else None))
@@ -63,6 +65,17 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
     fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
     yield
     fcntl.fcntl(control, fcntl.F_SETFL, flags)
+
+
+def _end_threads() -> None:
+    """Have libraries that keep threads (OpenBLAS) end theirs, as they do before a fork of the C library's.
+
+    The clone that makes a session goes past the C library. Its own first fork would wait for these threads for ever then.
+    """
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 class _Zygote:

@@ -1,0 +1,393 @@
+"""Each defence is switched off in turn, and its attack must come to something else then: no attack passes for free.
+
+One is not: the pid namespace. What ends a session there kills every process that it may, which would be the machine's.
+
+Most defences are data, and are taken out of the plan. The others are code: a copy of the package is changed in one place, and
+a program that attacks runs with it. Where the kernel has a second line of defence of its own, the table says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import base64
+import copy
+import os
+import shutil
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import cellblock
+from cellblock import Host
+from cellblock.host import host as hosts
+from cellblock.sandbox import seccomp
+from cellblock.sandbox.plan import make_plan
+from cells import value
+
+from .conftest import arm
+from .test_system_calls import ABSENT, CLONE_NEW, REFUSED
+
+pytestmark = pytest.mark.slow
+
+Plan = dict[str, Any]
+ROOT = os.geteuid() == 0
+
+
+def allowing(*names: str) -> Callable[[Plan], None]:
+    """Let some system calls through."""
+
+    def change(plan: Plan) -> None:
+        plan["seccomp"] = base64.b64encode(seccomp.program(os.uname().machine, True, frozenset(names))).decode()
+
+    return change
+
+
+def no_filter(plan: Plan) -> None:
+    """Let every system call through, of any architecture."""
+    plan["seccomp"] = base64.b64encode(struct.pack("=HBBI", 0x06, 0, 0, seccomp.ALLOW)).decode()
+
+
+def without(*wanted: Any) -> Callable[[Plan], None]:
+    """Leave out the steps that begin like this."""
+
+    def change(plan: Plan) -> None:
+        kept = [step for step in plan["steps"] if not all(part in step for part in wanted)]
+        assert len(kept) < len(plan["steps"])
+        plan["steps"] = kept
+
+    return change
+
+
+def unlimited(name: str) -> Callable[[Plan], None]:
+    """Leave out a limit."""
+
+    def change(plan: Plan) -> None:
+        del plan["limits"][name]
+
+    return change
+
+
+def large_tmp(plan: Plan) -> None:
+    """Make what is in memory as large as one likes."""
+    for step in plan["steps"]:
+        if step[0] == "tmpfs":
+            step[2] = 2**40
+
+
+def with_etc(plan: Plan) -> None:
+    """Show all of /etc."""
+    plan["steps"].append(["bind", "/etc", "/etc", "ro"])
+
+
+def unbounded(plan: Plan) -> None:
+    """Leave out both of the limits on processes: the one that holds users and the one that holds root."""
+    unlimited("NPROC")(plan)
+    without("sysctl", "kernel/pid_max")(plan)
+
+
+class Row(NamedTuple):
+    """A defence, the attack that it stops, and what comes of the attack with and without it."""
+
+    attack: str
+    with_it: Any
+    change: Callable[[Plan], None]
+    without_it: Any
+
+
+BOMB = """
+made = 0
+while made < 700 and isinstance(pid := answer(os.fork), int):
+    if pid == 0:
+        import time
+        time.sleep(60)
+        os._exit(0)
+    made += 1
+made < 700
+"""
+INT80 = """
+import mmap
+page = mmap.mmap(-1, 4096, prot=7)
+page.write(bytes.fromhex('b814000000cd80c3'))
+end(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page))))
+"""
+
+DATA: dict[str, Row] = {
+    "1 the rest of /etc is not there": Row("answer(os.stat, '/etc/shadow') == 'ENOENT'", True, with_etc, False),
+    "1 masks": Row("read('.env')", "EACCES", without("mask", ".env"), "SECRET"),
+    "5 set-id bits": Row("write('f'); [answer(os.chmod, 'f', 0o4755)]", ["EPERM"], no_filter, [None]),
+    "11 kallsyms is masked": Row("read('/proc/kallsyms')[:3]", "EAC", without("mask", "/proc/kallsyms"), "000"),
+    # Other users are refused by the files' modes as well.
+    "11 /proc/sys is read-only": Row(
+        "isinstance(answer(os.open, '/proc/sys/kernel/core_pattern', os.O_WRONLY), int)", False, without("read_only", "/proc/sys"), ROOT
+    ),
+    "11 sysrq-trigger is read-only": Row(
+        "isinstance(answer(os.open, '/proc/sysrq-trigger', os.O_WRONLY), int)", False, without("read_only", "/proc/sysrq-trigger"),
+        ROOT and os.path.exists("/proc/sysrq-trigger"),
+    ),
+    "11 pages of the machine are masked": Row(
+        "isinstance(answer(os.open, '/proc/kpageflags', os.O_RDONLY), int)", False, without("mask", "/proc/kpageflags"), ROOT
+    ),
+    "12 unshare": Row("call(NR['unshare'], 0x10000000)", "EPERM", allowing("unshare"), 0),
+    "12 clone": Row("end(lambda: call(NR['clone'], 0x10000011, 0, 0, 0, 0) == 'EPERM' and os.kill(os.getpid(), 9))", "SIGKILL",
+                    allowing("clone"), "lives"),
+    "12 clone3": Row("call(NR['clone3'], bytes(8), 8)", "ENOSYS", allowing("clone3"), "EINVAL"),
+    "15 io_uring": Row("call(NR['io_uring_setup'], 0, 0)", "ENOSYS", allowing("io_uring_setup"), "EFAULT"),
+    "15 openat2": Row("isinstance(call(NR['openat2'], -100, b'/', bytes(24), 24), int)", False, allowing("openat2"), True),
+    "16 another architecture": Row(INT80, "SIGSYS", no_filter, "lives"),
+    "16 x32": Row("end(lambda: call(0x40000000 + 39))", "SIGSYS", no_filter, "lives"),
+    "17 typing": Row("call(NR['ioctl'], os.openpty()[1], 0x541C, b'x')", "EPERM", allowing("ioctl"), "ENOTTY"),
+    "18 netlink": Row("call(NR['socket'], 16, 3, 0) == 'EAFNOSUPPORT'", True, no_filter, False),
+    "18 SCTP": Row("call(NR['socket'], 2, 1, 262) == 'EAFNOSUPPORT'", True, no_filter, False),
+    "18 programs for sockets": Row("import socket; answer(socket.socket().setsockopt, 6, 31, b'x')", "EPERM", no_filter, "ENOENT"),
+    "20 a bomb": Row(BOMB, True, unbounded, False),
+    "21 /tmp": Row("answer(os.posix_fallocate, os.open('/tmp/f', os.O_CREAT | os.O_RDWR), 0, 2**30) == 'ENOSPC'", True, large_tmp, False),
+    "21 size of files": Row("answer(os.ftruncate, os.open('f', os.O_CREAT | os.O_RDWR), 2**34)", "EFBIG", unlimited("FSIZE"), None),
+    "43 what runs code": Row("[write('.bashrc'), answer(os.rename, '.bashrc', 'x')]", ["EROFS", "EBUSY"], without("protect", ".bashrc"),
+                             [None, None]),
+    "43 a repository": Row("[write('.git/hooks/x'), answer(os.rename, '.git', 'x')]", ["EROFS", "EBUSY"], without("protect", ".git"),
+                           [None, None]),
+}  # fmt: skip
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Plan], None], Path], None]:
+    """Have plans changed on their way to the session. Names of steps in the workspace are given without it."""
+
+    def change_plans(change: Callable[[Plan], None], workspace: Path) -> None:
+        def changed(*arguments: Any) -> Plan:
+            plan = copy.deepcopy(make_plan(*arguments))
+            for step in plan["steps"]:
+                step[:] = [part.removeprefix(f"{workspace}/") if isinstance(part, str) else part for part in step]
+            change(plan)
+            for step in plan["steps"]:
+                if step[0] in ("mask", "protect") and not step[-1].startswith("/"):
+                    step[-1] = f"{workspace}/{step[-1]}"
+            return plan
+
+        monkeypatch.setattr(hosts, "make_plan", changed)
+
+    return change_plans
+
+
+async def attacked(host: Host, workspace: Path, images: Path, code: str) -> Any:
+    """Return what comes of an attack, in a fresh session."""
+    (workspace / ".env").write_text("SECRET")
+    (workspace / ".bashrc").write_text("")
+    (workspace / ".git" / "hooks").mkdir(parents=True, exist_ok=True)
+    async with host.session(working_dir=workspace, images_dir=images) as session:
+        await arm(session)
+        return (await value(session, _last_in_a_list(code)))[0]
+
+
+def _last_in_a_list(code: str) -> str:
+    """Have the last expression in a list, so that None is a value, too."""
+    tree = ast.parse(code)
+    last = tree.body[-1]
+    assert isinstance(last, ast.Expr)
+    tree.body[-1] = ast.Expr(ast.List([last.value], ast.Load()))
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+@pytest.mark.parametrize("row", DATA.values(), ids=DATA)
+async def test_an_attack_succeeds_without_its_defence(
+    native_host: Host, workspace: Path, tmp_path: Path, planned: Callable[[Callable[[Plan], None], Path], None], row: Row
+) -> None:
+    assert await attacked(native_host, workspace, tmp_path / "images", row.attack) == row.with_it
+    shutil.rmtree(workspace)
+    workspace.mkdir()
+    planned(row.change, workspace)
+    assert await attacked(native_host, workspace, tmp_path / "images", row.attack) == row.without_it
+
+
+# The kernel refuses these to whoever has no capabilities, which nobody has in a session: the filter is the first line.
+REFUSED_BY_THE_KERNEL_TOO = frozenset(
+    [
+        "mount",
+        "umount2",
+        "fsopen",
+        "fsmount",
+        "fspick",
+        "open_tree",
+        "open_tree_attr",
+        "move_mount",
+        "mount_setattr",
+        "chroot",
+        "pivot_root",
+        "open_by_handle_at",
+        "reboot",
+        "swapoff",
+        "sethostname",
+        "settimeofday",
+        "init_module",
+        "kexec_load",
+        "fanotify_init",
+        "acct",
+        "bpf",
+        "perf_event_open",
+        "userfaultfd",
+        "process_madvise",
+        "syslog",
+        "kcmp",
+        "process_vm_readv",
+        "process_vm_writev",
+        "quotactl",
+        "setns",
+        "listmount",
+        "statmount",
+        "name_to_handle_at",
+    ]
+)
+
+
+async def test_each_refused_call_is_refused_by_the_filter_itself(
+    native_host: Host, workspace: Path, tmp_path: Path, planned: Callable[[Callable[[Plan], None], Path], None]
+) -> None:
+    calls = {
+        name: arguments for name, arguments in {**REFUSED, **ABSENT}.items() if name not in ("clone3", "ptrace", "seccomp")
+    }
+    code = f"{{name: call(NR[name], *arguments) for name, arguments in {calls!r}.items()}}"
+    before = await attacked(native_host, workspace, tmp_path / "images", code)
+    assert set(before.values()) == {"EPERM", "ENOSYS"}
+    planned(allowing(*calls), workspace)
+    after = await attacked(native_host, workspace, tmp_path / "images", code)
+    unknown = {name for name, answered in after.items() if answered == "ENOSYS"}  # not built into this kernel
+    same = {name for name in calls if before[name] == after[name]} - unknown
+    assert same <= REFUSED_BY_THE_KERNEL_TOO
+
+
+@pytest.mark.parametrize("flag", CLONE_NEW)
+async def test_each_namespace_is_refused_by_the_filter_or_for_want_of_capabilities(
+    native_host: Host, workspace: Path, tmp_path: Path, planned: Callable[[Callable[[Plan], None], Path], None], flag: str
+) -> None:
+    planned(allowing("unshare"), workspace)
+    bits = CLONE_NEW[flag] | CLONE_NEW["NEWUSER"]
+    assert await attacked(native_host, workspace, tmp_path / "images", f"call(NR['unshare'], {bits})") == 0
+
+
+# -- defences that are code ----------------------------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """A place in the code, what to put there, the attack, and what comes of it with and without."""
+
+    file: str
+    old: str
+    new: str
+    attack: str
+    with_it: Any
+    without_it: Any
+
+
+DRAW = "import numpy; numpy.random.random()"  # Python itself sees to its own module after a fork
+
+CODE: dict[str, Change] = {
+    "13 capabilities are dropped": Change(
+        "sandbox/linux.py", "    drop_capabilities()\n    _prctl", "    _prctl",
+        "[line[-16:] for line in read('/proc/self/status').split('\\n') if line[:7] == 'CapEff:'][0] == '0' * 16", True, False,
+    ),
+    "13 no new privileges": Change(  # the kernel takes no filter then
+        "sandbox/linux.py", "_prctl(_PR_SET_NO_NEW_PRIVS, 1)", "pass", "1", 1, "SandboxError or LaunchError",
+    ),
+    "10 the interpreter is started from a read-only mount": Change(
+        "sandbox/linux.py", "    _set_attributes(descriptor, b\"\", _RDONLY | _NOSUID | _NODEV)\n    _move(descriptor, own)",
+        "    _move(descriptor, own)", "bool(os.statvfs('/proc/self/exe').f_flag & os.ST_RDONLY)", True, False,
+    ),
+    "10 the host's devices keep their modes": Change(
+        "sandbox/linux.py", '"dev": _RDONLY | ', '"dev": ', "bool(os.statvfs('/dev/null').f_flag & os.ST_RDONLY)", True, False,
+    ),
+    "9 standard input is the sandbox's": Change(
+        "sandbox/linux.py", "    os.dup2(null, 0, inheritable=True)", "    pass", "os.readlink('/proc/self/fd/0')", "/dev/null", "/null",
+    ),
+    "9 descriptors are closed": Change(
+        "zygote/init.py", "    os.closerange(max(*wanted, 2) + 1,", "    (lambda *_: None)(max(*wanted, 2) + 1,",
+        "len(os.listdir('/proc/self/fd')) < 8", True, False,
+    ),
+    "2 the system is read-only": Change(
+        "sandbox/linux.py", '{"ro": _RDONLY | ', '{"ro": ', "bool(os.statvfs('/usr').f_flag & os.ST_RDONLY)", True, False,
+    ),
+    "2 the root directory is sealed": Change(
+        "sandbox/linux.py", '        _set_attributes(_AT_FDCWD, b"/", _RDONLY, recursive=False)', "        pass",
+        "write('/planted')", "EROFS", None,
+    ),
+    "7 the old root is gone": Change(
+        "sandbox/linux.py", '_libc.umount2(b".", _MNT_DETACH) != 0', "False", "'shadow' in str(answer(os.listdir, '/../etc'))", False, True,
+    ),
+    "8 process 1 hides": Change(  # it has capabilities that nobody else has, for which the kernel refuses as well
+        "sandbox/linux.py", "_prctl(_PR_SET_DUMPABLE, 0)", "pass", "read('/proc/1/environ')", "EACCES", "EACCES",
+    ),
+    "19 a network of its own": Change(  # which it may not even bring up then
+        "sandbox/linux.py", " | 0x40000000 | 0x00020000\n", " | 0x00020000\n", "1", 1, "SandboxError or LaunchError",
+    ),
+    "31 queues and shared memory of its own": Change(
+        "sandbox/linux.py", "_CLONE_NEW_ALL = 0x02000000 | 0x04000000 | 0x08000000", "_CLONE_NEW_ALL = 0x02000000 | 0x04000000",
+        f"os.readlink('/proc/self/ns/ipc') == {os.readlink('/proc/self/ns/ipc')!r}", False, True,
+    ),
+    "43 the way to what is protected": Change(
+        "sandbox/linux.py", "                    _move_onto(_clone(place), place)  # what is mounted cannot be renamed", "                    pass",
+        "answer(os.rename, 'real', 'x')", "EBUSY", None,
+    ),
+    "43 links to what is protected": Change(
+        "sandbox/linux.py", "            self._do_protect(top, resolved)", "            pass",
+        "write('real/.git/hooks/x')", "EROFS", None,
+    ),
+    "47 new luck": Change("zygote/specialise.py", "    new_luck()\n\n", "\n", DRAW, "differ", "same"),
+    "22 the environment is empty": Change(
+        "zygote/boot.py", "*sys.argv[3:]], {})", "*sys.argv[3:]], {'CANARY': 'x'})", "'CANARY' in read('/proc/self/environ')", False, True,
+    ),
+}  # fmt: skip
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from cellblock import Host, LaunchError
+
+async def main(workspace: Path, tools: str, attack: str) -> None:
+    found = []
+    async with Host(isolate="native", preload=("numpy",)) as host:
+        for _ in range(2):
+            async with host.session(working_dir=workspace, images_dir=workspace / "images") as session:
+                await session.execute(Path(tools).read_text())
+                result = await session.execute(attack)
+                found.append(result.return_value or result.text)
+    print(found)
+
+try:
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
+except LaunchError:
+    print(["['SandboxError or LaunchError']"] * 2)
+"""
+
+
+async def changed(package: Path, workspace: Path, attack: str) -> Any:
+    """Run an attack with a copy of the package; return what comes of it, or whether two sessions say the same."""
+    (workspace / "real" / ".git" / "hooks").mkdir(parents=True)
+    (workspace / ".git").symlink_to("real/.git")
+    tools = str(Path(__file__).parent / "inside.py")
+    environment = {**os.environ, "PYTHONPATH": str(package), "TMPDIR": str(package)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, str(workspace), tools, _last_in_a_list(attack),
+        stdout=asyncio.subprocess.PIPE, env=environment, cwd=package,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    first, second = ast.literal_eval(out.decode())
+    if attack == DRAW:
+        return "same" if first == second else "differ"
+    return ast.literal_eval(first)[0]
+
+
+@pytest.mark.parametrize("row", CODE.values(), ids=CODE)
+async def test_an_attack_succeeds_without_the_code_that_stops_it(tmp_path: Path, row: Change) -> None:
+    for name, new, expected in (("with", row.old, row.with_it), ("without", row.new, row.without_it)):
+        package, workspace = tmp_path / name, tmp_path / f"{name}-workspace"
+        workspace.mkdir()
+        shutil.copytree(Path(cellblock.__file__).parent, package / "cellblock", ignore=shutil.ignore_patterns("__pycache__"))
+        path = package / "cellblock" / row.file
+        text = path.read_text()
+        assert text.count(row.old) == 1
+        path.write_text(text.replace(row.old, new))
+        assert await changed(package, workspace, row.attack) == expected, name

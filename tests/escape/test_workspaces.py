@@ -1,0 +1,101 @@
+"""Workspaces that overlap, are reached through links, or are exchanged while a session starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, SandboxError
+from cells import value
+
+from .conftest import arm
+
+
+async def test_a_workspace_given_through_a_link_is_the_directory_behind_it(
+    native_host: Host, workspace: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(workspace)
+    async with native_host.session(working_dir=tmp_path / "link", images_dir=tmp_path / "images") as session:
+        await arm(session)
+        assert await value(session, "[os.getcwd(), write('file')]") == [str(workspace), None]
+        assert await value(session, f"[os.path.lexists('{tmp_path}/link'), answer(os.listdir, '..')]") == [
+            False,
+            ["workspace"],
+        ]
+    assert (workspace / "file").exists()
+
+
+async def test_a_directory_that_becomes_a_link_before_the_session_starts_is_refused(
+    native_host: Host, workspace: Path, tmp_path: Path
+) -> None:
+    """What one session may write, another starts in; the one exchanges it for a link to what neither may see."""
+    outside, inner = tmp_path / "outside", workspace / "inner"
+    outside.mkdir()
+    inner.mkdir()
+    session = native_host.session(working_dir=inner, images_dir=tmp_path / "images")
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as attacker:
+        await arm(attacker)
+        assert await value(attacker, f"[os.rename('inner', 'old'), os.symlink('{outside}', 'inner')]") == [None, None]
+        with pytest.raises(SandboxError, match="symbolic links"):
+            await session.start()
+    await session.close()
+
+
+async def test_a_link_on_the_way_is_refused_too(native_host: Host, workspace: Path, tmp_path: Path) -> None:
+    inner = workspace / "way" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "outside" / "inner").mkdir(parents=True)
+    session = native_host.session(working_dir=inner, images_dir=tmp_path / "images")
+    (workspace / "way").rename(workspace / "old")
+    (workspace / "way").symlink_to(tmp_path / "outside")
+    with pytest.raises(SandboxError, match="symbolic links"):
+        await session.start()
+    await session.close()
+
+
+async def test_a_session_beneath_another_does_not_see_the_rest(native_host: Host, workspace: Path, tmp_path: Path) -> None:
+    inner = workspace / "inner"
+    inner.mkdir()
+    (workspace / "secret").write_text("outer")
+    async with native_host.session(working_dir=inner, images_dir=tmp_path / "images") as session:
+        await arm(session)
+        code = "[read('../secret'), write('../x'), answer(os.listdir, '..'), answer(os.rename, '../inner', '../y')]"
+        assert await value(session, code) == [
+            "ENOENT",
+            "EROFS" if not _in_tmp(workspace) else None,
+            [*_own(workspace)],
+            "EBUSY",
+        ]
+
+
+def _in_tmp(path: Path) -> bool:
+    return str(path).startswith("/tmp/")
+
+
+def _own(path: Path) -> list[str]:
+    """What is seen of the directory above: the way to the workspace, and in the session's own /tmp what it writes there."""
+    return ["x", "inner"] if _in_tmp(path) else ["inner"]
+
+
+async def test_two_sessions_in_one_workspace_share_its_files_and_nothing_else(
+    native_host: Host, workspace: Path, tmp_path: Path
+) -> None:
+    async with (
+        native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as one,
+        native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as other,
+    ):
+        await arm(one)
+        await arm(other)
+        assert (
+            await value(one, "[write('shared'), write('/tmp/mine'), write('/dev/shm/mine'), os.mkfifo('pipe')]") == [None] * 4
+        )
+        assert await value(other, "[read('shared'), read('/tmp/mine'), read('/dev/shm/mine')]") == [
+            "planted",
+            "ENOENT",
+            "ENOENT",
+        ]
+        # A descriptor cannot be fetched from a process of the other: there is none to be seen.
+        assert await value(other, "len([name for name in os.listdir('/proc') if name.isdigit()])") == 2
+    assert os.path.exists(workspace / "shared")
