@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+
+import cellblock
+from cellblock import CodeExecutor, Host, Session
 from processes import below, command_line, descriptors, eventually, parents
 
-from cellblock import CodeExecutor, Host, Session
-
 Launch = Literal["zygote", "spawn"]
+
+BOOT = Path(cellblock.__file__).parent / "zygote" / "boot.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,7 +64,11 @@ async def executor(host: Host, tmp_path: Path) -> AsyncIterator[CodeExecutor]:
 
 def _zygotes() -> list[int]:
     table = parents()
-    return [pid for pid, parent in table.items() if parent == os.getpid() and "boot.py" in command_line(pid)]
+    return [pid for pid in below(os.getpid()) if _is_booted(pid) and not _is_booted(table.get(pid, 0))]
+
+
+def _is_booted(pid: int) -> bool:
+    return command_line(pid).split(" ")[1:2] == [str(BOOT)]
 
 
 def _warm() -> bool:

@@ -12,6 +12,29 @@ from typing import NamedTuple
 import pytest
 
 from cellblock import Host, Session
+from cellblock.sandbox.policy import Filesystem, Policy
+
+NOT_UNDER_SRT = {
+    # The sandbox's own mount lies there.
+    "test_a_working_dir_that_is_removed_is_told",
+    # There is a TMPDIR; tests/test_spec_srt.py says which variables there are.
+    "test_a_kernel_sees_nothing_of_the_hosts_environment",
+    # It talks through a local socket, which srt does not let it make.
+    "test_multiprocessing_children_are_heard[srt-forkserver]",
+}
+"""What srt makes different, and why."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what cannot be so under srt."""
+    items[:] = [item for item in items if not _differs(item)]
+
+
+def _differs(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function) or not {item.originalname, item.name} & NOT_UNDER_SRT:
+        return False
+    way = item.callspec.params["way"]
+    return isinstance(way, Way) and way.isolate == "srt"
 
 
 class Way(NamedTuple):
@@ -21,8 +44,12 @@ class Way(NamedTuple):
     isolate: str = "none"
 
 
-# A spawned kernel takes a second to start, so that these tests run with the slow ones.
-WAYS = [pytest.param(Way("zygote"), id="zygote"), pytest.param(Way("spawn"), id="spawn", marks=pytest.mark.slow)]
+# A spawned kernel takes a second to start, and so does srt, so that these tests run with the slow ones.
+WAYS = [
+    pytest.param(Way("zygote"), id="zygote"),
+    pytest.param(Way("spawn"), id="spawn", marks=pytest.mark.slow),
+    pytest.param(Way("zygote", "srt"), id="srt", marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture(params=WAYS)
@@ -32,11 +59,37 @@ def way(request: pytest.FixtureRequest) -> Way:
     return way
 
 
+@pytest.fixture(scope="session")
+def srt_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that all tests under srt run in, because it makes a sandbox for each."""
+    return tmp_path_factory.mktemp("srt-workspace")
+
+
+@pytest.fixture(scope="session")
+async def srt_host(srt_workspace: Path) -> AsyncIterator[Host]:
+    """A host whose sandbox of srt is warm, and which closes others as soon as nobody uses them."""
+    everything_of_tests = str(srt_workspace.parent)
+    policy = Policy(Filesystem(write=(".", everything_of_tests), deny_read=(), deny_write=()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cellblock.host.host._IDLE_SANDBOXES", 0)
+        async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=srt_workspace):
+            yield host
+
+
 @pytest.fixture
-async def host(way: Way, request: pytest.FixtureRequest) -> Host:
+def host(way: Way, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Host:
     """A warm host that runs kernels in this way."""
-    host: Host = request.getfixturevalue(f"{way.launch}_host")
+    name = f"{way.launch}_host"
+    if way.isolate == "srt":
+        name = "srt_host"
+        monkeypatch.chdir(request.getfixturevalue("srt_workspace"))
+    host: Host = request.getfixturevalue(name)
     return host
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(host: Host, nothing_left_behind: None) -> None:
+    """As everywhere, but for what the host needs to be warm."""
 
 
 @pytest.fixture

@@ -202,6 +202,7 @@ class Host:
     def forget(self, session: Session) -> None:
         """Take note that a session is closed."""
         self._sessions.discard(session)
+        self._close_idle()
 
     async def launch(
         self,
@@ -296,7 +297,7 @@ class Host:
         """Close the oldest sandboxes of srt that no session runs in, but for a few."""
         used = {self._key(*session.launched_by) for session in self._sessions}
         idle = [key for key in self._launchers if key[-1] is not None and key not in used]
-        for key in idle[:-_IDLE_SANDBOXES]:
+        for key in idle[: max(len(idle) - _IDLE_SANDBOXES, 0)]:
             task = asyncio.create_task(self._launchers.pop(key).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
