@@ -152,7 +152,7 @@ def main() -> None:
     whole = not (options.quick or options.only or options.system)
     if whole or options.out:
         folder = options.out or ROOT / "bench" / "results"
-        chart = folder / "performance.png" if options.out else ROOT / "docs" / "images" / "performance.png"
+        chart = folder / "performance.png" if options.out else ROOT / "docs" / "performance.png"
         report.write_json(
             folder / "latest.json",
             {**facts, "measurements": len(todo), "disturbed": disturbed, "failures": failures},
