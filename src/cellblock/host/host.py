@@ -18,10 +18,11 @@ from cellblock.errors import InvalidInputError, LaunchError, StateError, Unsuppo
 from cellblock.host import environment
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Installer, Kernel
-from cellblock.host.launch import Direct, Launcher, Spawner, Zygote
+from cellblock.host.launch import Launcher, Spawner, Zygote
 from cellblock.host.packages import PackageIndex, configuration_files
 from cellblock.host.session import Isolate, Session, check_isolation
 from cellblock.host.srt import UnderSrt
+from cellblock.host.start import Direct
 from cellblock.sandbox import probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,16 +14,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError, ProtocolError
-from cellblock.host.readers import Tail, process_ended
+from cellblock.host.readers import Tail
+from cellblock.host.start import Starter
 from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
 
 _BOOT = Path(__file__).parent.parent / "zygote" / "boot.py"
 
 # What boot.py exits with; the zygote is started by command line, never imported.
 _EXIT_TOO_OLD, _EXIT_NO_IPYTHON, _EXIT_PRELOAD = 64, 65, 66
-
-
-_NO_ENVIRONMENT: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,58 +78,6 @@ class Launcher(Protocol):
 
     async def close(self) -> None:
         """End every process of this launcher."""
-
-
-class Starter(Protocol):
-    """How the first process of a launcher is started, and ended."""
-
-    command: str | None
-    """What is started instead of the interpreter, and starts it."""
-
-    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
-        """Start an interpreter in a session of its own.
-
-        Args:
-            arguments: The interpreter and its arguments, of which the first is the path of boot.py.
-            control: Its standard input.
-            stderr: Its standard output and error.
-        """
-
-    def terminate(self, process: subprocess.Popen[bytes]) -> None:
-        """Tell it to end."""
-
-    async def end(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for it, whose control socket is closed, and kill it if it does not take the hint."""
-
-
-class Direct:
-    """Starts interpreters as they are."""
-
-    command: str | None = None
-
-    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
-        """See `Starter`."""
-        return subprocess.Popen(
-            arguments,
-            stdin=control.fileno(),
-            stdout=stderr,
-            stderr=stderr,
-            # Nothing of the host's environment may be found in a kernel, not even in /proc/self/environ.
-            env=_NO_ENVIRONMENT,
-            cwd="/",
-            start_new_session=True,
-        )
-
-    def terminate(self, process: subprocess.Popen[bytes]) -> None:
-        """See `Starter`."""
-        process.send_signal(signal.SIGTERM)
-
-    async def end(self, process: subprocess.Popen[bytes]) -> None:
-        """See `Starter`."""
-        if not await process_ended(process, timeout=5):
-            process.kill()
-            await process_ended(process, timeout=5)
-        process.poll()
 
 
 class Zygote:

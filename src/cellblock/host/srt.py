@@ -30,7 +30,7 @@ print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(
 
 
 class UnderSrt:
-    """See `cellblock.host.launch.Starter`."""
+    """See `cellblock.host.start.Starter`."""
 
     command: str | None = "srt"
 

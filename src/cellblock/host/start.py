@@ -1,0 +1,65 @@
+"""Starts the first process of a launcher: as it is, or (in `cellblock.host.srt`) in a sandbox that is somebody else's."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from typing import Protocol
+
+from cellblock.host.readers import process_ended
+
+_NO_ENVIRONMENT: dict[str, str] = {}
+
+
+class Starter(Protocol):
+    """How the first process of a launcher is started, and ended."""
+
+    command: str | None
+    """What is started instead of the interpreter, and starts it."""
+
+    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+        """Start an interpreter in a session of its own.
+
+        Args:
+            arguments: The interpreter and its arguments, of which the first is the path of boot.py.
+            control: Its standard input.
+            stderr: Its standard output and error.
+        """
+
+    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+        """Tell it to end."""
+
+    async def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for it, whose control socket is closed, and kill it if it does not take the hint."""
+
+
+class Direct:
+    """Starts interpreters as they are."""
+
+    command: str | None = None
+
+    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+        """See `Starter`."""
+        return subprocess.Popen(
+            arguments,
+            stdin=control.fileno(),
+            stdout=stderr,
+            stderr=stderr,
+            # Nothing of the host's environment may be found in a kernel, not even in /proc/self/environ.
+            env=_NO_ENVIRONMENT,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+        """See `Starter`."""
+        process.send_signal(signal.SIGTERM)
+
+    async def end(self, process: subprocess.Popen[bytes]) -> None:
+        """See `Starter`."""
+        if not await process_ended(process, timeout=5):
+            process.kill()
+            await process_ended(process, timeout=5)
+        process.poll()
