@@ -337,7 +337,7 @@ CODE: dict[str, Change] = {
     ),
     "47 new luck": Change("zygote/specialise.py", "    new_luck()\n\n", "\n", DRAW, "differ", "same"),
     "22 the environment is empty": Change(
-        "zygote/boot.py", "*sys.argv[3:]], {})", "*sys.argv[3:]], {'CANARY': 'x'})", "'CANARY' in read('/proc/self/environ')", False, True,
+        "zygote/boot.py", '"entered"] + sys.argv[3:], {})', '"entered"] + sys.argv[3:], {"CANARY": "x"})', "'CANARY' in read('/proc/self/environ')", False, True,
     ),
 }  # fmt: skip
 
@@ -348,7 +348,7 @@ from cellblock import Host, LaunchError
 
 async def main(workspace: Path, tools: str, attack: str) -> None:
     found = []
-    async with Host(isolate="native", preload=("numpy",)) as host:
+    async with Host(isolate="native", preload=("numpy.random",)) as host:
         for _ in range(2):
             async with host.session(working_dir=workspace, images_dir=workspace / "images") as session:
                 await session.execute(Path(tools).read_text())

@@ -165,6 +165,7 @@ async def test_the_way_to_something_protected_cannot_be_renamed(workspace: Path,
         assert await value(session, code) == ["EBUSY", "EROFS", None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [".vscode", ".vscode/deeper", "."])
 async def test_a_denial_wins_over_what_is_writable(workspace: Path, tmp_path: Path, wanted: str) -> None:
     (workspace / ".vscode" / "deeper").mkdir(parents=True)
@@ -177,6 +178,7 @@ async def test_a_denial_wins_over_what_is_writable(workspace: Path, tmp_path: Pa
         assert await value(session, "[write('.vscode/x'), write('.vscode/deeper/x')]") == ["EROFS", "EROFS"]
 
 
+@pytest.mark.slow
 async def test_files_that_python_runs_by_itself_are_not_run_on_the_host(
     attack: Attack, workspace: Path, tmp_path: Path
 ) -> None:
@@ -200,7 +202,7 @@ write('pyvenv.cfg', 'home = /nowhere')
 
 
 async def test_names_that_do_not_exist_yet_can_be_made(attack: Attack, workspace: Path) -> None:
-    """What is not promised: nothing can be mounted where nothing is. docs/threat-model.md says so."""
+    """What is not promised: nothing can be mounted where nothing is."""
     assert (
         await attack(
             "[write(name) for name in ('.mcp.json', '.vscode/tasks.json', '.claude/settings.json', 'sub/.git/config')]"
@@ -218,6 +220,7 @@ async def test_names_that_do_not_exist_yet_can_be_made(attack: Attack, workspace
     ]
 
 
+@pytest.mark.slow
 async def test_an_interpreter_inside_of_the_workspace_is_read_only(workspace: Path, tmp_path: Path, jail: Session) -> None:
     import sys
 

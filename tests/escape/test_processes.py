@@ -154,6 +154,7 @@ found
     assert await value(cell, code) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["/usr", "/etc"])
 async def test_no_file_of_the_system_can_be_read_that_is_for_its_owner_only(cell: Session, place: str) -> None:
     """The session of a host that runs as root has root's files under the system's directories before it: there are none."""
@@ -243,6 +244,7 @@ async def test_process_1_that_is_told_to_end_ends_its_own_session_only(
     assert await value(jail, "6 * 7") == 42
 
 
+@pytest.mark.slow
 async def test_stopping_everything_does_not_stop_the_host(jail: Session) -> None:
     started = time.monotonic()
     result = await jail.execute(
@@ -286,6 +288,7 @@ made, pid
     assert pid == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["fork", "threads"])
 async def test_a_fork_bomb_stops_at_the_limit(native_host: Host, workspace: Path, tmp_path: Path, way: str) -> None:
     policy = replace(Policy(), resources=Resources(processes=64))
