@@ -248,7 +248,7 @@ class Kernel:
             self._loop.call_later(_EXIT_NEWS, self._condemn, "the code closed the kernel's channel")
             return
         try:
-            for message in self._conversation.receive(data):
+            for message in self._conversation.messages(data):
                 self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
         except ProtocolError as error:
             self._loop.remove_reader(self._ends.channel.fileno())

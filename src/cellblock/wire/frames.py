@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from cellblock.errors import ProtocolError
@@ -64,14 +65,19 @@ class FrameParser:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take bytes as they came and return the frames that are complete now.
+        """Take bytes as they came and return the frames that are complete now, or raise: see `frames`."""
+        return list(self.frames(data))
 
-        Memory is bounded: what is kept between calls is less than one frame.
+    def frames(self, data: bytes) -> Iterator[Frame]:
+        """Take bytes as they came and yield the frames that are complete now.
+
+        Memory is bounded: what is kept between calls is less than one frame. What stands before a mistake is yielded
+        before it is raised: the last words of a worker that then sent garbage count.
 
         Args:
             data: The bytes, cut anywhere.
 
-        Returns:
+        Yields:
             Complete frames, in order.
 
         Raises:
@@ -83,7 +89,6 @@ class FrameParser:
             source = self._pending
         else:
             source = data
-        frames: list[Frame] = []
         start, available = 0, len(source)
         while available - start >= _PREFIX.size:
             head_size, body_size = _PREFIX.unpack_from(source, start)
@@ -95,13 +100,13 @@ class FrameParser:
                 break
             header = _parse_header(bytes(source[start + _PREFIX.size : body_start]))
             with memoryview(source) as view:
-                frames.append(Frame(header, bytes(view[body_start:end])))
+                frame = Frame(header, bytes(view[body_start:end]))
             start = end
+            yield frame
         if source is self._pending:
             del self._pending[:start]
         elif start < available:
             self._pending += memoryview(data)[start:]
-        return frames
 
 
 def _reject_constant(name: str) -> NoReturn:

@@ -6,6 +6,7 @@ state follows. Anything else is a `ProtocolError`, and the host's answer to that
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 
 from cellblock.errors import ProtocolError
@@ -113,17 +114,22 @@ class Conversation:
         return data
 
     def receive(self, data: bytes) -> list[Message]:
-        """Take bytes as they came and return the messages that are complete now.
+        """Take bytes as they came and return the messages that are complete now, or raise: see `messages`."""
+        return list(self.messages(data))
+
+    def messages(self, data: bytes) -> Iterator[Message]:
+        """Take bytes as they came and yield the messages that are complete now.
+
+        Yields:
+            Messages, in order, also those that came before a mistake.
 
         Raises:
             ProtocolError: The other side broke the protocol. The conversation is over.
         """
-        messages: list[Message] = []
-        for frame in self._parser.feed(data):
+        for frame in self._parser.frames(data):
             message = decode(frame)
             self.state = self._step(self._other, message)
-            messages.append(message)
-        return messages
+            yield message
 
     def _step(self, sender: Side, message: Message) -> State:
         following = TRANSITIONS[self.state].get((sender, message.type))
