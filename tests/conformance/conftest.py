@@ -25,16 +25,23 @@ NOT_UNDER_SRT = {
 """What srt makes different, and why."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what the marker of this suite means."""
+    config.addinivalue_line("markers", "stress: looks for races of worker and host, which are the same in every way to launch")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what cannot be so under srt."""
+    """Leave out what cannot be so under srt, and what takes minutes and can find nothing else in any way but the first."""
     items[:] = [item for item in items if not _differs(item)]
 
 
 def _differs(item: pytest.Item) -> bool:
-    if not isinstance(item, pytest.Function) or not {item.originalname, item.name} & NOT_UNDER_SRT:
+    way = item.callspec.params.get("way") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    if not isinstance(way, Way) or not isinstance(item, pytest.Function):
         return False
-    way = item.callspec.params["way"]
-    return isinstance(way, Way) and way.isolate == "srt"
+    if item.get_closest_marker("stress") and way != Way("zygote"):
+        return True
+    return way.isolate == "srt" and bool({item.originalname, item.name} & NOT_UNDER_SRT)
 
 
 class Way(NamedTuple):

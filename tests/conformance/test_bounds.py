@@ -176,6 +176,7 @@ display({"text/plain": "shown"}, raw=True, display_id="i" * 100_000)
     assert await value(session, "1") == 1
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 async def test_of_ten_thousand_cells_that_print_none_loses_a_line(session: Session) -> None:
     for number in range(10_000):

@@ -59,6 +59,7 @@ _ = signal.setitimer(signal.ITIMER_REAL, 0.05)
     assert not result.state_lost
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("action", ["print('x' * 50)", "display(1)", "print('a', end=' '); sys.stderr.write('b\\n')"])
@@ -99,6 +100,7 @@ stop.set()
     assert result.text == "in step\n42"
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 async def test_handlers_that_raise_at_any_moment_never_cost_a_cell_its_reply(session: Session) -> None:
     code = "import signal\ndef tick(number, frame):\n    raise TimeoutError\n_ = signal.signal(signal.SIGALRM, tick)"

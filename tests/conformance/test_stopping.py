@@ -293,6 +293,7 @@ async def test_children_of_an_interrupted_cell_that_were_started_in_it_get_the_i
     assert await value(session, "child.wait(5)") == -2
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
@@ -322,6 +323,7 @@ async def test_a_late_interrupt_never_hits_the_next_cell(session: Session, code:
     assert "timeout" in seen
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 async def test_a_late_interrupt_by_the_caller_never_hits_the_next_cell(session: Session) -> None:
     await ok(session, "runs = 0")
