@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -151,11 +152,11 @@ def test_what_cannot_be_in_an_environment_is_refused(extra: Any, complaint: str)
 
 def test_the_largest_environment_fits_into_one_control_message() -> None:
     limit = MAX_CONTROL * 3 // 4
-    room = limit - sum(len(name) + len(value) for name, value in kernel_environment("/usr/bin/python3", {}).items())
-    environment = kernel_environment("/usr/bin/python3", {"A": "x" * (room - 1)})
+    room = limit - len(json.dumps(kernel_environment("/usr/bin/python3", {"A": ""})))
+    environment = kernel_environment("/usr/bin/python3", {"A": "x" * room})
     assert encode_control("be", env=environment, cwd="/" + "d" * 4096, stay_in="/" + "d" * 4096)
     with pytest.raises(InvalidInputError, match=f"over the limit of {limit}"):
-        kernel_environment("/usr/bin/python3", {"A": "x" * room})
+        kernel_environment("/usr/bin/python3", {"A": "x" * (room + 1)})
 
 
 # -- directories --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,17 @@ import warnings
 from typing import Any
 
 
+def _layout() -> tuple[str, ...]:
+    """Return where below a prefix pip puts packages. Worked out in the zygote: in a kernel it would copy many pages."""
+    scheme = sysconfig.get_preferred_scheme("prefix")
+    variables = dict.fromkeys(("base", "platbase", "installed_base", "installed_platbase"), "/")
+    paths = (sysconfig.get_path(name, scheme, variables) for name in ("purelib", "platlib"))
+    return tuple(dict.fromkeys(path.lstrip("/") for path in paths))
+
+
+_LAYOUT = _layout()
+
+
 def specialise(spec: dict[str, Any]) -> None:
     """Take on a kernel's environment.
 
@@ -40,9 +51,7 @@ def specialise(spec: dict[str, Any]) -> None:
 
 def _find_packages(place: str) -> None:
     """Import what is installed for this session only, ahead of what all sessions have; also in programs that it starts."""
-    scheme = sysconfig.get_preferred_scheme("prefix")
-    variables = {"base": place, "platbase": place, "installed_base": place, "installed_platbase": place}
-    paths = list(dict.fromkeys(sysconfig.get_path(name, scheme, variables) for name in ("purelib", "platlib")))
+    paths = [os.path.join(place, layout) for layout in _LAYOUT]
     sys.path[1:1] = paths
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
