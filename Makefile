@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test fast lint types fuzz bench clean
+.PHONY: help demo test srt fast lint types fuzz bench clean
 
 help:
 	@echo 'make demo    analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
 	@echo 'make test    the whole suite: fast tests first, slow ones after'
 	@echo 'make fast    the fast part of the suite'
+	@echo 'make srt     the tests of srt, where it is installed'
 	@echo 'make lint    ruff            make types   mypy, strict'
 	@echo 'make fuzz    fuzz the wire parser for a minute (SECONDS=60)'
 	@echo 'make bench   compare with ipybox, KernelBox and jupyter_client; writes bench/results/'
@@ -28,15 +29,17 @@ $(VENV)/test.stamp: pyproject.toml
 demo: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
 
-# The tests of srt need a program that no Python package brings. Without it they are left out, and it is said; in CI it is there.
-SRT := $(shell command -v srt)
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m 'not slow $(if $(SRT),,and not srt)'
-	$(BIN)/python -m pytest -m 'slow $(if $(SRT),,and not srt)'
-	@$(if $(SRT),,echo 'LEFT OUT: the tests of srt. For them: npm install -g @anthropic-ai/sandbox-runtime; bubblewrap, socat, ripgrep.')
+	$(BIN)/python -m pytest -m 'not slow and not srt'
+	$(BIN)/python -m pytest -m 'slow and not srt' -n 2
+	@echo 'All of it passed, but for the tests of srt, which need what no Python package brings: make srt'
+
+# npm install -g @anthropic-ai/sandbox-runtime; apt-get install bubblewrap socat ripgrep
+srt: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -m srt -n 2
 
 fast: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m 'not slow $(if $(SRT),,and not srt)'
+	$(BIN)/python -m pytest -m 'not slow and not srt'
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
