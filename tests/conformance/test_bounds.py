@@ -13,6 +13,7 @@ from cells import ok, value
 SMALL = Limits(text=64 * 1024, value=64 * 1024, values=256 * 1024, displays=50, queue=64 * 1024)
 
 
+@pytest.mark.slow
 async def test_the_head_and_the_tail_of_a_long_output_are_kept(session: Session) -> None:
     result = await ok(session, "for i in range(1_000_000): print(i)")
     assert result.truncated
@@ -79,6 +80,7 @@ async def test_a_flood_of_displays_keeps_the_first_ones(host: Host, tmp_path: Pa
         assert not (await ok(session, "display(1)")).truncated
 
 
+@pytest.mark.slow
 async def test_tiny_prints_to_alternating_streams_are_bounded(host: Host, tmp_path: Path) -> None:
     async with host.session(images_dir=tmp_path, limits=SMALL) as session:
         code = "import sys\nfor i in range(100_000):\n    print('o', end='')\n    print('e', end='', file=sys.stderr)"
@@ -96,6 +98,7 @@ async def test_output_of_c_code_and_subprocesses_is_bounded_too(host: Host, tmp_
         assert result.output.endswith("300000\n")
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_of_a_stream_slows_the_cell_down(host: Host, tmp_path: Path) -> None:
     async with host.session(images_dir=tmp_path, limits=SMALL) as session:
         stream = session.stream(
@@ -135,6 +138,7 @@ async def test_a_large_error_is_cut(session: Session) -> None:
     assert len(result.text) < 2_000_000
 
 
+@pytest.mark.slow
 async def test_an_endless_chain_of_errors_is_cut(session: Session) -> None:
     code = """
 error = None
@@ -150,6 +154,7 @@ raise error
     assert await value(session, "1") == 1
 
 
+@pytest.mark.slow
 async def test_deep_recursion_is_an_error(session: Session) -> None:
     result = await session.execute("def f():\n    f()\nf()")
     assert result.error is not None

@@ -116,7 +116,9 @@ async def test_interpreters_that_are_really_too_old_are_refused() -> None:
         await host.close()
 
 
-@pytest.mark.parametrize("script", ["exit 3", "kill -9 $$", "sleep 600", "echo no python here >&2; exit 1"])
+@pytest.mark.parametrize(
+    "script", ["exit 3", "kill -9 $$", pytest.param("sleep 600", marks=pytest.mark.slow), "echo no python here >&2; exit 1"]
+)
 async def test_a_program_that_is_no_interpreter_is_a_clear_error(tmp_path: Path, script: str) -> None:
     fake = tmp_path / "python"
     fake.write_text(f"#!/bin/sh\n{script}\n")
@@ -238,6 +240,7 @@ async def test_modules_that_print_or_flood_do_not_disturb(odd_python: Path, tmp_
         assert (await ok(session, "print(1)")).text == "1"
 
 
+@pytest.mark.slow
 async def test_sessions_with_other_preloads_get_a_zygote_of_their_own(host: Host, tmp_path: Path) -> None:
     async with Host() as other:
         async with other.session(images_dir=tmp_path, preload=["colorsys"]) as session:
@@ -249,6 +252,7 @@ async def test_sessions_with_other_preloads_get_a_zygote_of_their_own(host: Host
 # -- what is killed ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_zygote_that_is_killed_takes_its_kernels_along_and_is_replaced(tmp_path: Path) -> None:
     async with Host() as host, host.session(images_dir=tmp_path) as session:
         await ok(session, "lost = 1")
@@ -265,6 +269,7 @@ async def test_a_zygote_that_is_killed_takes_its_kernels_along_and_is_replaced(t
         assert await value(session, "40 + 2") == 42
 
 
+@pytest.mark.slow
 async def test_a_zygote_that_is_killed_while_nothing_runs_is_replaced(tmp_path: Path) -> None:
     async with Host() as host:
         await host.start()
@@ -381,6 +386,7 @@ async def test_a_killed_host_leaves_nothing_although_a_fork_of_it_lives_on(tmp_p
         assert host.stdout is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_host_that_is_ended_by_a_signal_leaves_no_process_behind(tmp_path: Path, end: signal.Signals) -> None:
     with start_host(tmp_path, HOST.format(daemons=DAEMONS, launch="zygote", before="pass")) as host:
