@@ -87,6 +87,7 @@ class Kernel:
         self._outgoing = bytearray()
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
+        self._closing: asyncio.Future[None] | None = None
         self._memory = memory
         self._installer = installer
         self._scale: asyncio.TimerHandle | None = None
@@ -170,7 +171,12 @@ class Kernel:
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
 
     async def close(self) -> None:
-        """End the kernel: in good order if it is idle, by force if it is not or does not go."""
+        """End the kernel: in good order if it is idle, by force if it is not or does not go. Closing twice is fine."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self.death is None and self._conversation.state is State.IDLE:
             self._condemned = "it was closed"
             self._send(Shutdown())

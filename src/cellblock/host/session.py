@@ -149,10 +149,11 @@ class Session:
         self._state = "closed"
         self._host.forget(self)
         await self._stop("interrupted", at_once=True)
-        if self._starting is not None:
-            await asyncio.wait([self._starting])
-            if not self._starting.cancelled() and self._starting.exception() is None:
-                self._kernel = self._starting.result()
+        starting = self._starting  # whoever waits for it forgets it when it is done
+        if starting is not None:
+            await asyncio.wait([starting])
+            if not starting.cancelled() and starting.exception() is None:
+                self._kernel = starting.result()
         if self._kernel is not None:
             await self._kernel.close()
         await self._release()
@@ -282,10 +283,10 @@ class Session:
         await self._stop("interrupted")
         async with self._turn:
             self._check_running()
-            old, self._kernel = self._kernel, None
-            if old is not None:
-                await old.close()
-            self._kernel = await self._new_kernel()
+            if self._starting is None:  # otherwise the last one has died, and what takes its place is fresh
+                old, self._kernel = self._kernel, None
+                self._starting = asyncio.create_task(self._replace(old))
+            await self._live_kernel()
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
