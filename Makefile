@@ -36,7 +36,7 @@ test: $(VENV)/test.stamp
 
 # npm install -g @anthropic-ai/sandbox-runtime; apt-get install bubblewrap socat ripgrep
 srt: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m srt -n 2
+	$(BIN)/python -m pytest -m srt
 
 fast: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m 'not slow and not srt'
