@@ -184,7 +184,7 @@ def create(outbox: Outbox) -> Shell:
     keep_order(outbox)
     # Above this many lines IPython shows a frame without parsing its file first: for pandas' that takes longer than a cell
     # that is stopped may take to end, and shows the same.
-    ultratb.FAST_THRESHOLD = 1000
+    ultratb.FAST_THRESHOLD = 500
     shell = Shell.instance(config=config)
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
