@@ -14,8 +14,16 @@ import pytest
 from cellblock import Host, Session
 from cellblock.sandbox.policy import Filesystem, Policy
 
-NOT_UNDER_SRT = {
+NOT_UNDER_NATIVE = {
     # The sandbox's own mount lies there.
+    "test_a_working_dir_that_is_removed_is_told",
+    # It is process 1 of its namespace, and takes no such signal from inside.
+    "test_a_death_names_its_cause_and_the_session_goes_on[native-kill of its parent]",
+}
+"""What the native sandbox makes different, and why."""
+
+NOT_UNDER_SRT = {
+    # As above.
     "test_a_working_dir_that_is_removed_is_told",
     # There is a TMPDIR; tests/test_spec_srt.py says which variables there are.
     "test_a_kernel_sees_nothing_of_the_hosts_environment",
@@ -31,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what cannot be so under srt, and what takes minutes and can find nothing else in any way but the first."""
+    """Leave out what cannot be so in a sandbox, and what takes minutes and can find nothing else in any way but the first."""
     items[:] = [item for item in items if not _differs(item)]
 
 
@@ -41,7 +49,8 @@ def _differs(item: pytest.Item) -> bool:
         return False
     if item.get_closest_marker("stress") and way != Way("zygote"):
         return True
-    return way.isolate == "srt" and bool({item.originalname, item.name} & NOT_UNDER_SRT)
+    different = {"native": NOT_UNDER_NATIVE, "srt": NOT_UNDER_SRT}.get(way.isolate, set())
+    return bool({item.originalname, item.name} & different)
 
 
 class Way(NamedTuple):
@@ -56,6 +65,7 @@ WAYS = [
     pytest.param(Way("zygote"), id="zygote"),
     pytest.param(Way("spawn"), id="spawn", marks=pytest.mark.slow),
     pytest.param(Way("zygote", "srt"), id="srt", marks=pytest.mark.slow),
+    pytest.param(Way("zygote", "native"), id="native", marks=pytest.mark.slow),
 ]
 
 
@@ -67,29 +77,37 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 
 @pytest.fixture(scope="session")
-def srt_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def confined_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory that all tests under srt run in, because it makes a sandbox for each."""
-    return tmp_path_factory.mktemp("srt-workspace")
+    return tmp_path_factory.mktemp("confined")
 
 
 @pytest.fixture(scope="session")
-async def srt_host(srt_workspace: Path) -> AsyncIterator[Host]:
+async def srt_host(confined_workspace: Path) -> AsyncIterator[Host]:
     """A host whose sandbox of srt is warm, and which closes others as soon as nobody uses them."""
-    everything_of_tests = str(srt_workspace.parent)
+    everything_of_tests = str(confined_workspace.parent)
     policy = Policy(Filesystem(write=(".", everything_of_tests), deny_read=(), deny_write=()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cellblock.host.host._IDLE_SANDBOXES", 0)
-        async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=srt_workspace):
+        async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=confined_workspace):
             yield host
+
+
+@pytest.fixture(scope="session")
+async def native_host(confined_workspace: Path) -> AsyncIterator[Host]:
+    """A host whose kernels are in native sandboxes."""
+    policy = Policy(Filesystem(write=(".", str(confined_workspace.parent)), deny_read=(), deny_write=()))
+    async with Host(isolate="native", policy=policy) as host:
+        yield host
 
 
 @pytest.fixture
 def host(way: Way, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Host:
     """A warm host that runs kernels in this way."""
     name = f"{way.launch}_host"
-    if way.isolate == "srt":
-        name = "srt_host"
-        monkeypatch.chdir(request.getfixturevalue("srt_workspace"))
+    if way.isolate != "none":
+        name = f"{way.isolate}_host"
+        monkeypatch.chdir(request.getfixturevalue("confined_workspace"))
     host: Host = request.getfixturevalue(name)
     return host
 

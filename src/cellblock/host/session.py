@@ -47,7 +47,7 @@ DEFAULT_TIMEOUT = 120.0
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
 _QUERY_TIMEOUT = 10.0
-_SETTLING = 0.04
+_SETTLING = 0.5  # seconds that a worker on a busy machine may take to read its cell
 
 # How a cell is stopped: what is done, what it is called, and how many seconds it is given to work.
 _LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...] = (
