@@ -50,12 +50,12 @@ def test_the_default_policy_reaches_nothing() -> None:
 def test_what_a_policy_allows_is_allowed() -> None:
     policy = Policy(
         Filesystem(read=("/data",), write=(".", "~/out"), deny_read=("keys",), deny_write=()),
-        Network(("example.org", "*.pypi.org:443"), ("bad.pypi.org",)),
+        Network(("example.org", "*.index.example:443"), ("bad.index.example",)),
         unix_sockets=True,
     )
     settings = made(policy)
-    assert settings["network"]["allowedDomains"] == ["example.org", "*.pypi.org:443"]
-    assert settings["network"]["deniedDomains"] == ["bad.pypi.org"]
+    assert settings["network"]["allowedDomains"] == ["example.org", "*.index.example:443"]
+    assert settings["network"]["deniedDomains"] == ["bad.index.example"]
     assert settings["network"]["allowAllUnixSockets"] is True
     assert "/data" in settings["filesystem"]["allowRead"]
     assert settings["filesystem"]["allowWrite"][:2] == [".", "~/out"]

@@ -38,7 +38,6 @@ _SETTINGS = (
     "default-timeout",
     "pre",
 )
-_DEFAULT_INDEX = ("pypi.org", "files.pythonhosted.org")
 _PREFIX = "cellblock-packages-"
 
 
@@ -81,7 +80,7 @@ class PackageIndex:
         urls = [url for name in ("index-url", "extra-index-url", "find-links") for url in kept.get(name, "").split()]
         hosts = [] if kept.get("no-index", "").lower() in ("1", "true", "yes", "on") else _hosts(urls)
         if hosts is not None and "index-url" not in kept and "no-index" not in kept:
-            hosts += _DEFAULT_INDEX
+            hosts += _default_index()
         settings = tuple((f"PIP_{name.upper().replace('-', '_')}", value) for name, value in kept.items())
         return cls(settings, tuple(dict.fromkeys(hosts)), tuple(_directories(urls, kept.get("cert"))))
 
@@ -100,6 +99,15 @@ class PackageIndex:
                 shown = f"[{address}]" if ":" in address else address
                 allowed.append(f"{shown}:{port}" if port else shown)
         return Network(allow=tuple(dict.fromkeys(allowed)))
+
+
+def _default_index() -> tuple[str, ...]:
+    """Return the hosts of the index that pip uses where nobody says another, as pip itself has them."""
+    try:
+        from pip._internal.models.index import PyPI
+    except ImportError:
+        return ()  # without pip there is nothing to install with, unless a session's own interpreter is set up for more
+    return PyPI.netloc, PyPI.file_storage_domain
 
 
 def _hosts(urls: Iterable[str]) -> list[str]:

@@ -20,7 +20,7 @@ def at(host: str, port: int = 443) -> Target:
 @pytest.mark.parametrize(
     ("pattern", "canonical"),
     [
-        ("PyPI.org.", "pypi.org"),
+        ("Index.Example.", "index.example"),
         ("*.Example.com", "*.example.com"),
         ("*", "*"),
         ("*:8443", "*:8443"),
@@ -42,12 +42,12 @@ def test_patterns(pattern: str, canonical: str) -> None:
     ("pattern", "why"),
     [
         ("", "not a valid host name"),
-        ("https://pypi.org", "more than a host and a port"),
-        ("pypi.org/simple", "more than a host and a port"),
-        ("user@pypi.org", "more than a host and a port"),
-        ("pypi.org:", "the port is not a number"),
-        ("pypi.org:http", "the port is not a number"),
-        ("pypi.org:0", "the port is not a number"),
+        ("https://index.example", "more than a host and a port"),
+        ("index.example/simple", "more than a host and a port"),
+        ("user@index.example", "more than a host and a port"),
+        ("index.example:", "the port is not a number"),
+        ("index.example:http", "the port is not a number"),
+        ("index.example:0", "the port is not a number"),
         ("exa*mple.com", "not a valid host name"),
         ("*example.com", "not a valid host name"),
         ("*.*.example.com", "not a valid host name"),
@@ -57,11 +57,11 @@ def test_patterns(pattern: str, canonical: str) -> None:
         ("10.0.0.256", "not a valid IPv4 address"),
         ("10.0.0.0/8", "more than a host and a port"),
         ("fe80::1%eth0", "zone"),
-        ("pypi.org public", "only the word 'private'"),
-        ("pypi.org private private", "only the word 'private'"),
+        ("index.example public", "only the word 'private'"),
+        ("index.example private private", "only the word 'private'"),
         ("*.corp private", "without a '*'"),
         ("* private", "without a '*'"),
-        ("pypi.org\0", "not a valid host name"),
+        ("index.example\0", "not a valid host name"),
     ],
 )
 def test_bad_patterns_are_named(pattern: str, why: str) -> None:
@@ -73,8 +73,8 @@ def test_bad_patterns_are_named(pattern: str, why: str) -> None:
 
 
 def test_bad_lists() -> None:
-    with pytest.raises(InvalidInputError, match=r"write \['pypi\.org'\]"):
-        Rules.parse("pypi.org")
+    with pytest.raises(InvalidInputError, match=r"write \['index\.example'\]"):
+        Rules.parse("index.example")
     with pytest.raises(InvalidInputError, match="not 5"):
         Rules.parse([5])  # type: ignore[list-item]
     with pytest.raises(InvalidInputError, match=r"'a\.example private' denies"):
@@ -82,7 +82,7 @@ def test_bad_lists() -> None:
 
 
 def test_nothing_is_allowed_by_default() -> None:
-    assert Rules().judge(at("pypi.org")) == Refusal("no rule names this host", "pypi.org")
+    assert Rules().judge(at("index.example")) == Refusal("no rule names this host", "index.example")
     assert Rules.parse([]) == Rules()
 
 

@@ -136,7 +136,7 @@ class Rules:
         """Read an allow-list and a deny-list.
 
         Args:
-            patterns: What is allowed: ``pypi.org``, ``*.example.com`` (its subdomains), ``*`` (every public host),
+            patterns: What is allowed: ``index.example``, ``*.example.com`` (its subdomains), ``*`` (every public host),
                 ``example.com:8443``, ``10.0.0.5:5432``, ``git.corp.example private``.
             denied: What is not, of that.
 
