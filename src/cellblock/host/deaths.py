@@ -26,6 +26,29 @@ _SIGNALS = {
 }
 
 
+class _OutOfMemory:
+    """Tells whether the machine has killed something for want of memory since it was last asked."""
+
+    def __init__(self) -> None:
+        self._counted = self._count()
+
+    @staticmethod
+    def _count() -> int:
+        try:
+            with open("/proc/vmstat") as file:
+                return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+        except OSError:
+            return 0  # not on Linux
+
+    def struck(self) -> bool:
+        """Whether it has."""
+        before, self._counted = self._counted, self._count()
+        return self._counted > before
+
+
+_out_of_memory = _OutOfMemory()
+
+
 def describe_status(status: int | None) -> str:
     """Return what a wait status means, for a person."""
     if status is None or not 0 <= status <= 0xFFFF or not (os.WIFSIGNALED(status) or os.WIFEXITED(status)):
@@ -36,6 +59,8 @@ def describe_status(status: int | None) -> str:
             name = signal.Signals(number).name
         except ValueError:
             name = f"signal {number}"
+        if number == signal.SIGKILL and _out_of_memory.struck():
+            return "out of memory: SIGKILL, and the machine has just killed something because its memory was full"
         hint = _SIGNALS.get(number)  # type: ignore[call-overload]  # Signals are ints
         return f"{name}, {hint}" if hint else name
     code = os.waitstatus_to_exitcode(status)
