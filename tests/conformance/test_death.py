@@ -200,6 +200,8 @@ async def test_a_reply_that_the_code_forged_costs_only_its_own_kernel(session: S
     await session.execute(code)
     for _ in range(3):
         await session.execute("1", timeout=5)
+    # The kernel that forged may be out of step with its own replies; that ends with it.
+    await session.reset()
     assert await value(session, "41 + 1") == 42
 
 

@@ -31,7 +31,7 @@ TICK = 0.01
 """Seconds that text of a burst may wait."""
 
 _QUIET_TICKS = 5
-_CATCH_UP, _CATCH_UP_STEP = 0.02, 0.0001  # a host that is busy, or that makes the cell wait, is not waited for
+_CATCH_UP, _CATCH_UP_STEP = 0.25, 0.0001  # seconds; a host that makes the cell wait is not waited for any longer
 _PIECE_CHARS = PIECE // 6  # a character takes at most six bytes: a lone surrogate is written as an escape
 
 _P = ParamSpec("_P")
