@@ -29,9 +29,11 @@ $(VENV)/test.stamp: pyproject.toml
 demo: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
 
+# How many processes share the slow tests; 0 is one after the other.
+WORKERS ?= 2
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m 'not slow and not srt'
-	$(BIN)/python -m pytest -m 'slow and not srt' -n 2
+	$(BIN)/python -m pytest -m 'slow and not srt' -n $(WORKERS)
 	@echo 'All of it passed, but for the tests of srt, which need what no Python package brings: make srt'
 
 # npm install -g @anthropic-ai/sandbox-runtime; apt-get install bubblewrap socat ripgrep
