@@ -121,13 +121,7 @@ class Policy:
         Raises:
             InvalidInputError: It cannot be read, is no JSON, or says something that is not understood.
         """
-        try:
-            data = json.loads(Path(path).expanduser().read_text("utf-8"))
-        except OSError as error:
-            raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise InvalidInputError(f"the sandbox configuration {path} is no JSON: {error}") from error
-        return cls.parse(data, str(path))
+        return cls.parse(read_settings(path), str(path))
 
     @classmethod
     def parse(cls, data: object, source: str = "the sandbox configuration") -> Self:
@@ -304,3 +298,17 @@ def _covered(item: str, allowed: Iterable[str], *, paths: bool) -> bool:
         if not paths and pattern.startswith("*.") and item.endswith(pattern[1:]) and "*" not in item:
             return True
     return False
+
+
+def read_settings(path: str | os.PathLike[str]) -> Any:
+    """Read a file of settings, JSON.
+
+    Raises:
+        InvalidInputError: It cannot be read, or is no JSON.
+    """
+    try:
+        return json.loads(Path(path).expanduser().read_text("utf-8"))
+    except OSError as error:
+        raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidInputError(f"the sandbox configuration {path} is no JSON: {error}") from error

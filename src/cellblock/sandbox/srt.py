@@ -13,13 +13,12 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
 from cellblock.sandbox.plan import make_plan
-from cellblock.sandbox.policy import Policy
+from cellblock.sandbox.policy import Policy, read_settings
 from cellblock.sandbox.probe import Facts
 
 PACKAGE = "@anthropic-ai/sandbox-runtime@0.0.78"
@@ -66,12 +65,7 @@ class SrtPolicy(Policy):
         Raises:
             InvalidInputError: It cannot be read, or is no JSON object. Whether its keys are right is for srt to say.
         """
-        try:
-            data = json.loads(Path(path).expanduser().read_text("utf-8"))
-        except OSError as error:
-            raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise InvalidInputError(f"the sandbox configuration {path} is no JSON: {error}") from error
+        data = read_settings(path)
         if not isinstance(data, dict):
             raise InvalidInputError(f"the sandbox configuration {path} must be an object, not {type(data).__name__}")
         ours = Policy.parse({"resources": data.pop("resources", {})}, str(path))
