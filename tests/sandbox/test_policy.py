@@ -224,3 +224,9 @@ def test_a_denial_always_wins(policy: Policy) -> None:
     except InvalidInputError:
         return
     assert access(plan, "/w/a/b") <= {"read"}
+
+
+def test_a_session_cannot_open_again_what_the_host_denies() -> None:
+    for denial in (".", "a", "/w/a", "./a"):
+        with pytest.raises(InvalidInputError, match=r"filesystem\.read"):
+            Policy(Filesystem((".",), (), (denial,), ())).narrow(Policy(Filesystem(("a/b",), (), (), ())))

@@ -182,6 +182,17 @@ class Policy:
         ):
             if more := [item for item in theirs if not _covered(item, ours, paths=not name.startswith("network"))]:
                 raise InvalidInputError(f"{name}: {more[0]!r} is not allowed by the host's policy, which can only be narrowed")
+        files = self.filesystem
+        for name, ours, theirs, denied in (
+            ("filesystem.read", files.read, other.filesystem.read, files.deny_read),
+            ("filesystem.write", files.write, other.filesystem.write, files.deny_read + files.deny_write),
+        ):
+            # A longer path wins over a shorter denial, so that one of the session's own could open again what the host denies.
+            for item in theirs:
+                if item not in ours and any(_may_hold(denial, item) for denial in denied):
+                    raise InvalidInputError(
+                        f"{name}: {item!r} may be in what the host's policy denies, which can only be narrowed"
+                    )
         if other.unix_sockets and not self.unix_sockets:
             raise InvalidInputError("unix_sockets is not allowed by the host's policy, which can only be narrowed")
         limits = {}
@@ -298,6 +309,18 @@ def _covered(item: str, allowed: Iterable[str], *, paths: bool) -> bool:
         if not paths and pattern.startswith("*.") and item.endswith(pattern[1:]) and "*" not in item:
             return True
     return False
+
+
+def _may_hold(denial: str, item: str) -> bool:
+    """Whether a path may be inside another; beginning at different places, they cannot be compared without a workspace."""
+    if ".." in denial.split("/") or ".." in item.split("/") or _start(denial) != _start(item):
+        return True
+    outer, inner = ([part for part in path.split("/") if part not in ("", ".")] for path in (denial, item))
+    return inner[: len(outer)] == outer
+
+
+def _start(path: str) -> str:
+    return path[0] if path[:1] in ("/", "~") else ""
 
 
 def read_settings(path: str | os.PathLike[str]) -> Any:
