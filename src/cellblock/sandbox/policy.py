@@ -188,10 +188,10 @@ class Policy:
             ("filesystem.write", files.write, other.filesystem.write, files.deny_read + files.deny_write),
         ):
             # A longer path wins over a shorter denial, so that one of the session's own could open again what the host denies.
-            for item in theirs:
-                if item not in ours and any(_may_hold(denial, item) for denial in denied):
+            for path in theirs:
+                if path not in ours and any(_may_hold(denial, path) for denial in denied):
                     raise InvalidInputError(
-                        f"{name}: {item!r} may be in what the host's policy denies, which can only be narrowed"
+                        f"{name}: {path!r} may be in what the host's policy denies, which can only be narrowed"
                     )
         if other.unix_sockets and not self.unix_sockets:
             raise InvalidInputError("unix_sockets is not allowed by the host's policy, which can only be narrowed")
