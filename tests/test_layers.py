@@ -50,7 +50,7 @@ LAYERS: dict[str, set[str]] = {
 
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
-    "host": {"h11", "idna"},
+    "host": {"h11", "idna", "pip"},  # of pip, which index it has where nobody says another
     "tools": {"anyio", "datamodel_code_generator", "httpx", "mcp", "pydantic"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},
