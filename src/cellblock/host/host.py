@@ -6,23 +6,23 @@ import asyncio
 import itertools
 import os
 import resource
-import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import environment
+from cellblock.host.checks import Isolate, check_isolation
 from cellblock.host.collect import Limits
-from cellblock.host.kernel import Installer, Kernel
+from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
 from cellblock.host.packages import PackageIndex, configuration_files
-from cellblock.host.session import Isolate, Session, check_isolation
+from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
+from cellblock.host.wanted import Wanted
 from cellblock.sandbox import probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
@@ -114,7 +114,7 @@ class Host:
         self.check_usable()
         if self._isolate == "srt":
             return  # it is made for a workspace, and a session will say which
-        launcher = await self._launcher(self._key(self._interpreter, self._preload, self._isolate, self._policy, ""))
+        launcher = await self._launcher((self._interpreter, self._preload, self._isolate, None, None))
         await launcher.start(self._start_timeout)
 
     @property
@@ -205,18 +205,7 @@ class Host:
         self._sessions.discard(session)
         self._close_idle()
 
-    async def launch(
-        self,
-        interpreter: str,
-        preload: tuple[str, ...],
-        isolate: Isolate,
-        spec: dict[str, Any],
-        policy: Policy,
-        limits: Limits,
-        spill_dir: Path | None,
-        on_listener: Callable[[socket.socket], None] | None,
-        installer: Installer,
-    ) -> Kernel:
+    async def launch(self, wanted: Wanted) -> Kernel:
         """Start a kernel and wait until it takes cells.
 
         Raises:
@@ -224,36 +213,34 @@ class Host:
         """
         self.check_usable()
         _make_room_for(len(self._sessions) + 1)
-        memory = policy.resources.memory if isolate == "native" else None
-
-        async def launch_by(launcher: Launcher) -> Kernel:
-            wanted = spec
-            if isolate == "native":
-                wanted = spec | self._what_to_enforce(launcher, policy, spec["cwd"])
-            elif isolate == "srt":
-                wanted = spec | srt.additions(policy, self._facts, spec["cwd"])
-            number = next(self._numbers)
-            ends = launcher.launch(number, wanted)
-            kernel = Kernel(launcher, number, ends, limits, spill_dir, on_listener, memory, installer)
-            try:
-                await kernel.started(self._start_timeout)
-            except BaseException:
-                await kernel.close()
-                raise
-            return kernel
-
-        key = self._key(interpreter, preload, isolate, policy, spec["cwd"])
+        key = _key(wanted)
         launcher = await self._started_launcher(key)
         try:
-            return await launch_by(launcher)
+            return await self._launch_by(launcher, wanted)
         except LaunchError:
             if launcher.alive:
                 raise
         # It died while it was asked. Not more than once: where it happens again there is a reason, which the caller must hear.
         self.check_usable()
-        return await launch_by(await self._started_launcher(key))
+        return await self._launch_by(await self._started_launcher(key), wanted)
 
-    def _what_to_enforce(self, launcher: Launcher, policy: Policy, workspace: str) -> dict[str, Any]:
+    async def _launch_by(self, launcher: Launcher, wanted: Wanted) -> Kernel:
+        number = next(self._numbers)
+        ends = launcher.launch(number, wanted.spec | self._what_to_enforce(launcher, wanted))
+        kernel = Kernel(launcher, number, ends, wanted)
+        try:
+            await kernel.started(self._start_timeout)
+        except BaseException:
+            await kernel.close()
+            raise
+        return kernel
+
+    def _what_to_enforce(self, launcher: Launcher, wanted: Wanted) -> dict[str, Any]:
+        policy, workspace = wanted.policy, wanted.spec["cwd"]
+        if wanted.isolate == "none":
+            return {}
+        if wanted.isolate == "srt":
+            return srt.additions(policy, self._facts, workspace)
         if launcher.interpreter is None:
             return {"policy": policy.to_dict(), "workspace": workspace}
         return {"plan": make_plan(policy, self._facts, workspace, launcher.interpreter)}
@@ -265,11 +252,6 @@ class Host:
         if self._given_policy is None:
             return policy  # nobody has said what sessions of this host may do at most, so they say it themselves
         return policy.narrow(self._policy) if isinstance(policy, srt.SrtPolicy) else self._policy.narrow(policy)
-
-    def _key(self, interpreter: str, preload: tuple[str, ...], isolate: Isolate, policy: Policy, workspace: str) -> LaunchKey:
-        if isolate == "srt":
-            return interpreter, preload, isolate, policy, workspace
-        return interpreter, preload, isolate, None, None
 
     async def _started_launcher(self, key: LaunchKey) -> Launcher:
         launcher = await self._launcher(key)
@@ -296,12 +278,18 @@ class Host:
 
     def _close_idle(self) -> None:
         """Close the oldest sandboxes of srt that no session runs in, but for a few."""
-        used = {self._key(*session.launched_by) for session in self._sessions}
+        used = {_key(session.wanted) for session in self._sessions}
         idle = [key for key in self._launchers if key[-1] is not None and key not in used]
         for key in idle[: max(len(idle) - _IDLE_SANDBOXES, 0)]:
             task = asyncio.create_task(self._launchers.pop(key).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+def _key(wanted: Wanted) -> LaunchKey:
+    if wanted.isolate == "srt":
+        return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.spec["cwd"]
+    return wanted.interpreter, wanted.preload, wanted.isolate, None, None
 
 
 def _fitting(policy: Policy, isolate: Isolate) -> Policy:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import codecs
 import inspect
-import socket
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Callable
 
 from cellblock.errors import CellblockError, KernelDiedError, LaunchError, ProtocolError, SandboxError
 from cellblock.host.cell import STATE_LOST, Cell
-from cellblock.host.collect import Collector, Limits
+from cellblock.host.collect import Collector
 from cellblock.host.control import Control
 from cellblock.host.deaths import Death, describe_status
 from cellblock.host.launch import Ends, Launcher
 from cellblock.host.readers import pending, read_some, unread
+from cellblock.host.wanted import Wanted
 from cellblock.model import StreamName
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
@@ -49,10 +47,6 @@ _BUSY_WEIGHING, _IDLE_WEIGHING = 0.25, 5.0  # seconds between looks at a session
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
-Installer: TypeAlias = Callable[["Kernel", tuple[str, ...]], Awaitable[int]]
-"""Installs packages for a session: takes its kernel and pip's arguments, returns pip's exit status."""
-
-
 class Kernel:
     """One incarnation of a session's interpreter.
 
@@ -63,33 +57,21 @@ class Kernel:
         death: Why it ended, once it has.
     """
 
-    def __init__(
-        self,
-        launcher: Launcher,
-        number: int,
-        ends: Ends,
-        limits: Limits,
-        spill_dir: Path | None,
-        on_listener: Callable[[socket.socket], None] | None = None,
-        memory: int | None = None,
-        installer: Installer | None = None,
-    ) -> None:
+    def __init__(self, launcher: Launcher, number: int, ends: Ends, wanted: Wanted) -> None:
         self._loop = asyncio.get_running_loop()
         self._launcher = launcher
         self._number = number
         self._ends = ends
-        self._limits = limits
-        self._spill_dir = spill_dir
+        self._wanted = wanted
         self._conversation = Conversation(Side.HOST)
-        self._collector = Collector(limits, spill_dir)
+        self._collector = Collector(wanted.limits, wanted.spill_dir)
         self._cell: Cell | None = None
         self._query: asyncio.Future[Completed | Inspected] | None = None
         self._outgoing = bytearray()
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
         self._closing: asyncio.Future[None] | None = None
-        self._memory = memory
-        self._installer = installer
+        self._memory = wanted.memory
         self._scale: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
         self.mourned = False
@@ -99,7 +81,7 @@ class Kernel:
         self.control = Control(ends.control)
         self.control.on_exit = self._on_death
         self.control.on_memory = self._weigh
-        self.control.on_listener = on_listener
+        self.control.on_listener = wanted.on_listener
         self.control.on_surprise = self._condemn
         self._listen(True)
 
@@ -343,15 +325,14 @@ class Kernel:
 
     def _install(self, number: int, arguments: tuple[str, ...]) -> None:
         cell = self._cell
-        if cell is None or self._installer is None:
+        if cell is None:
             self._condemn("it asked for packages out of turn")
             return
         cell.asking = self._loop.create_task(self._have_installed(cell, number, arguments))
 
     async def _have_installed(self, cell: Cell, number: int, arguments: tuple[str, ...]) -> None:
-        assert self._installer is not None
         try:
-            status = await self._installer(self, arguments)
+            status = await self._wanted.installer(self, arguments)
             answer = Installed(number, status if status >= 0 else 128 - status)  # as a shell has it for a signal
         except CellblockError as error:
             answer = Installed(number, 1, str(error))
@@ -363,7 +344,7 @@ class Kernel:
         if cell is None:
             return
         self.mourned = isinstance(ending, Death)
-        self._collector = Collector(self._limits, self._spill_dir)
+        self._collector = Collector(self._wanted.limits, self._wanted.spill_dir)
         if cell.asking is not None:
             cell.asking.cancel()
         cell.finish(ending)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
 import os
 import shlex
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from cellblock.errors import InvalidInputError, SandboxError, StateError
+from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment
 from cellblock.host.cell import Cell, OnInput
+from cellblock.host.checks import Isolate, check_code, check_place, check_timeout
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.network import SessionNetwork
 from cellblock.host.packages import SessionPackages
+from cellblock.host.wanted import Wanted
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -29,17 +30,14 @@ from cellblock.model import (
     Recovery,
     Status,
 )
-from cellblock.sandbox import probe, srt
 from cellblock.sandbox.plan import HOME, check_workspace
 from cellblock.sandbox.policy import Policy
-from cellblock.wire.messages import MAX_CODE, Complete, Completed, Inspect, Inspected
+from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
 if TYPE_CHECKING:
     from cellblock.host.egress import Denial
     from cellblock.host.files import Files
     from cellblock.host.host import Host
-
-Isolate = Literal["native", "srt", "none"]
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a cell may take."""
@@ -67,6 +65,9 @@ class Session:
 
         async with Host() as host, host.session() as session:
             result = await session.execute("1 + 1")
+
+    Attributes:
+        wanted: What each of its kernels is asked to be.
     """
 
     def __init__(
@@ -86,10 +87,6 @@ class Session:
     ) -> None:
         self._host = host
         self._name = f"session {number}"
-        self._interpreter = interpreter
-        self._preload = preload
-        self._isolate: Isolate = isolate
-        self._policy = policy
         self._network = SessionNetwork(policy.network, self._note) if isolate == "native" else None
         proxies = self._network.environment() if self._network is not None else {}
         home = HOME if isolate == "native" else None
@@ -97,17 +94,19 @@ class Session:
         if isolate == "srt" and "HOME" not in (kernel_env or {}):
             del env["HOME"]  # known inside only
         self._images_dir = environment.check_writable("images_dir", images_dir or "images")
-        self._spill_dir = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir)
+        spill_to = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir)
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
         cwd = stay_in or os.path.realpath(os.getcwd())
         self._cwd = cwd
         self._packages = SessionPackages(interpreter, env, cwd, confined=isolate == "native")
-        self._spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in}
+        spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
         if isolate != "none":
             check_workspace(cwd)
-            self._spec["mounts"] = self._packages.mounts(host.index, policy)
-        self._spec["packages"] = self._packages.inside
-        self._limits = limits or Limits()
+            spec["mounts"] = self._packages.mounts(host.index, policy)
+        on_listener = self._network.adopt if self._network is not None else None
+        self.wanted = Wanted(
+            interpreter, preload, isolate, policy, spec, limits or Limits(), spill_to, on_listener, self._install
+        )
         self._turn = asyncio.Lock()
         self._kernel: Kernel | None = None
         self._starting: asyncio.Task[Kernel] | None = None
@@ -225,7 +224,7 @@ class Session:
         self._check_running()
         async with self._turn:
             kernel = await self._live_kernel()
-            cell = Cell(code, on_input, queue_limit=self._limits.queue if chunks else None)
+            cell = Cell(code, on_input, queue_limit=self.wanted.limits.queue if chunks else None)
             timer = self._begin(kernel, cell, timeout)
             try:
                 while (chunk := await cell.next_chunk()) is not None:
@@ -257,7 +256,7 @@ class Session:
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def _install(self, kernel: Kernel, arguments: tuple[str, ...]) -> int:
-        if self._isolate == "srt":
+        if self.wanted.isolate == "srt":
             raise InvalidInputError(
                 "srt's sandbox has no place for packages of one session: run '!pip install --target packages NAME' with the "
                 "index among the allowed domains, and add the directory to sys.path"
@@ -300,7 +299,7 @@ class Session:
         Raises:
             InvalidInputError, StateError, KernelDiedError: The input is bad, the session is not there, or its kernel died.
         """
-        answer = await self._ask(Complete(*_place(code, cursor)))
+        answer = await self._ask(Complete(*check_place(code, cursor)))
         assert isinstance(answer, Completed)
         return Completions(list(answer.matches), answer.start, answer.end)
 
@@ -320,7 +319,7 @@ class Session:
         """
         if detail not in (0, 1):
             raise InvalidInputError(f"detail must be 0 or 1, not {detail!r}")
-        answer = await self._ask(Inspect(*_place(code, cursor), detail))
+        answer = await self._ask(Inspect(*check_place(code, cursor), detail))
         assert isinstance(answer, Inspected)
         return answer.text
 
@@ -345,11 +344,6 @@ class Session:
                     break
                 await stop()
             return await answer
-
-    @property
-    def launched_by(self) -> tuple[str, tuple[str, ...], Isolate, Policy, str]:
-        """What decides which launcher kernels of this session come from."""
-        return self._interpreter, self._preload, self._isolate, self._policy, self._cwd
 
     @functools.cached_property
     def files(self) -> Files:
@@ -399,17 +393,7 @@ class Session:
         return await self._new_kernel()
 
     async def _new_kernel(self) -> Kernel:
-        return await self._host.launch(
-            self._interpreter,
-            self._preload,
-            self._isolate,
-            self._spec,
-            self._policy,
-            self._limits,
-            self._spill_dir,
-            self._network.adopt if self._network is not None else None,
-            self._install,
-        )
+        return await self._host.launch(self.wanted)
 
     def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> asyncio.TimerHandle | None:
         """Begin a cell and set its deadline."""
@@ -491,64 +475,3 @@ def _retrieve(task: asyncio.Task[Kernel]) -> None:
     """Take note of a failed start: the next cell tries again, and raises what it meets."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.warning("no new kernel after a death: %s", error)
-
-
-def check_code(code: str) -> None:
-    """Check that something can be a cell's source.
-
-    Raises:
-        InvalidInputError: It cannot.
-    """
-    if not isinstance(code, str):
-        raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
-    if (index := code.find("\0")) >= 0:
-        raise InvalidInputError(f"the code has a NUL character at index {index}; Python source cannot hold one: use '\\0'")
-    try:
-        size = len(code.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(
-            f"the code has a lone surrogate at index {error.start}; write it as an escape such as '\\ud800'"
-        ) from None
-    if size > MAX_CODE:
-        raise InvalidInputError(
-            f"the code has {size:,} bytes, over the limit of {MAX_CODE:,}; put the data in a file and read it from there"
-        )
-
-
-def check_isolation(isolate: Isolate) -> Isolate:
-    """Check that kernels can be isolated like this, here.
-
-    Raises:
-        InvalidInputError: There is no such isolation.
-        SandboxError: This machine does not let us; the message tells the ways out.
-    """
-    if isolate not in ("none", "native", "srt"):
-        raise InvalidInputError(f"isolate must be 'native', 'srt' or 'none', not {isolate!r}")
-    if isolate == "srt" and (missing := srt.missing()):
-        raise SandboxError(f"there can be no sandbox of srt on this machine: {'; '.join(missing)}")
-    if isolate == "native" and (missing := probe.missing()):
-        raise SandboxError(f"there can be no sandbox on this machine: {'; '.join(missing)}")
-    return isolate
-
-
-def check_timeout(timeout: float | None) -> None:
-    """Check that something can be a timeout.
-
-    Raises:
-        InvalidInputError: It cannot.
-    """
-    if timeout is None:
-        return
-    # Put so that it refuses NaN, and integers that are larger than any float.
-    right_type = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not right_type or not (0 < timeout < 1e300 or timeout == math.inf):
-        raise InvalidInputError(f"timeout must be a positive number of seconds, or None for no limit, not {timeout!r}")
-
-
-def _place(code: str, cursor: int | None) -> tuple[str, int]:
-    check_code(code)
-    if cursor is None:
-        return code, len(code)
-    if isinstance(cursor, bool) or not isinstance(cursor, int) or not 0 <= cursor <= len(code):
-        raise InvalidInputError(f"cursor must be an index from 0 to {len(code)}, not {cursor!r}")
-    return code, cursor

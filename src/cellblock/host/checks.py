@@ -1,0 +1,78 @@
+"""What callers pass is checked before anything is begun: bad input gets a clear error, and nothing is lost."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from cellblock.errors import InvalidInputError, SandboxError
+from cellblock.sandbox import probe, srt
+from cellblock.wire.messages import MAX_CODE
+
+Isolate = Literal["native", "srt", "none"]
+
+
+def check_code(code: str) -> None:
+    """Check that something can be a cell's source.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if not isinstance(code, str):
+        raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
+    if (index := code.find("\0")) >= 0:
+        raise InvalidInputError(f"the code has a NUL character at index {index}; Python source cannot hold one: use '\\0'")
+    try:
+        size = len(code.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"the code has a lone surrogate at index {error.start}; write it as an escape such as '\\ud800'"
+        ) from None
+    if size > MAX_CODE:
+        raise InvalidInputError(
+            f"the code has {size:,} bytes, over the limit of {MAX_CODE:,}; put the data in a file and read it from there"
+        )
+
+
+def check_isolation(isolate: Isolate) -> Isolate:
+    """Check that kernels can be isolated like this, here.
+
+    Raises:
+        InvalidInputError: There is no such isolation.
+        SandboxError: This machine does not let us; the message tells the ways out.
+    """
+    if isolate not in ("none", "native", "srt"):
+        raise InvalidInputError(f"isolate must be 'native', 'srt' or 'none', not {isolate!r}")
+    if isolate == "srt" and (missing := srt.missing()):
+        raise SandboxError(f"there can be no sandbox of srt on this machine: {'; '.join(missing)}")
+    if isolate == "native" and (missing := probe.missing()):
+        raise SandboxError(f"there can be no sandbox on this machine: {'; '.join(missing)}")
+    return isolate
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Check that something can be a timeout.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if timeout is None:
+        return
+    # Put so that it refuses NaN, and integers that are larger than any float.
+    right_type = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not right_type or not (0 < timeout < 1e300 or timeout == math.inf):
+        raise InvalidInputError(f"timeout must be a positive number of seconds, or None for no limit, not {timeout!r}")
+
+
+def check_place(code: str, cursor: int | None) -> tuple[str, int]:
+    """Return some code and a place in it, checked; the place is its end by default.
+
+    Raises:
+        InvalidInputError: The code cannot be source code, or the place is not in it.
+    """
+    check_code(code)
+    if cursor is None:
+        return code, len(code)
+    if isinstance(cursor, bool) or not isinstance(cursor, int) or not 0 <= cursor <= len(code):
+        raise InvalidInputError(f"cursor must be an index from 0 to {len(code)}, not {cursor!r}")
+    return code, cursor

@@ -1,0 +1,51 @@
+"""What a session wants of each of its kernels."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cellblock.host.checks import Isolate
+from cellblock.host.collect import Limits
+from cellblock.sandbox.policy import Policy
+
+if TYPE_CHECKING:
+    from cellblock.host.kernel import Kernel
+
+Installer: TypeAlias = Callable[["Kernel", tuple[str, ...]], Awaitable[int]]
+"""Installs packages for a session: takes its kernel and pip's arguments, returns pip's exit status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A kernel that is asked for, the same for every kernel of a session.
+
+    Attributes:
+        interpreter: Path of the interpreter that it runs in.
+        preload: Modules that it has imported when it starts.
+        isolate: How it is kept in.
+        policy: What it may do, where it is kept in.
+        spec: What its init is told: environment, directories, packages.
+        limits: How much output is kept.
+        spill_dir: Where output that is too large to keep is written.
+        on_listener: Takes the listener for its proxy, made in its network namespace.
+        installer: Installs packages when it asks.
+    """
+
+    interpreter: str
+    preload: tuple[str, ...]
+    isolate: Isolate
+    policy: Policy
+    spec: dict[str, Any]
+    limits: Limits
+    spill_dir: Path | None
+    on_listener: Callable[[socket.socket], None] | None
+    installer: Installer
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes that all of its processes may use together, where somebody watches."""
+        return self.policy.resources.memory if self.isolate == "native" else None
