@@ -30,7 +30,7 @@ from cellblock.model import (
     Recovery,
     Status,
 )
-from cellblock.sandbox.plan import HOME, check_workspace
+from cellblock.sandbox.plan import HOME, check_unnamed_workspace, check_workspace
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
@@ -101,6 +101,8 @@ class Session:
         self._packages = SessionPackages(interpreter, env, cwd, confined=isolate == "native")
         spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
         if isolate != "none":
+            if working_dir is None:
+                check_unnamed_workspace(cwd, host.facts.home)
             check_workspace(cwd)
             spec["mounts"] = self._packages.mounts(host.index, policy)
         on_listener = self._network.adopt if self._network is not None else None
