@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import sys
@@ -460,3 +461,36 @@ async def test_the_session_underneath_completes_inspects_and_remembers(executor:
     await executor.execute("number = 1")
     assert "number" in (await executor.session.complete("numb")).matches
     assert [entry.code for entry in executor.session.history()] == ["number = 1"]
+
+
+# -- the sandbox, which is the default ---------------------------------------------------------------------------------
+
+CONFINED = "'NoNewPrivs:\\t1' in open('/proc/self/status').read()"
+
+
+async def test_a_host_without_sandboxes_does_not_take_that_from_an_executor(tmp_path: Path) -> None:
+    async with Host(isolate="none") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
+        assert (await executor.execute(CONFINED)).text == "True"
+
+
+async def test_a_sandbox_is_left_out_by_that_word(executor: CodeExecutor) -> None:
+    assert (await executor.execute(CONFINED)).text == "False"
+
+
+@pytest.mark.srt
+async def test_an_executor_is_isolated_like_the_other_sessions_of_its_host(tmp_path: Path) -> None:
+    async with Host(isolate="srt") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
+        assert executor.session.wanted.isolate == "srt"
+
+
+async def test_a_home_directory_is_no_workspace_by_accident(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(host, "facts", dataclasses.replace(host.facts, home=str(tmp_path)))
+    with pytest.raises(InvalidInputError, match=r"holds your home directory.*pass working_dir="):
+        await CodeExecutor(host=host).start()
+    host.session(isolate="native", working_dir=tmp_path)  # somebody has decided that
+    host.session(isolate="native", working_dir="project")
+    host.session()

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutor, Host, StateError
+from cellblock import CodeExecutor, Host, SandboxError, StateError
 from cellblock.host import shared
+from cellblock.sandbox import probe
 from processes import alive, below, command_line, eventually
 
 
@@ -120,6 +121,24 @@ async def test_a_fork_server_that_is_killed_is_replaced() -> None:
         # The kernel went with its fork server; the session goes on.
         results = [await executor.session.execute("1") for _ in range(2)]
         assert results[-1].ok
+
+
+# -- the sandbox, which is the default ---------------------------------------------------------------------------------
+
+CONFINED = "'NoNewPrivs:\\t1' in open('/proc/self/status').read()"
+
+
+async def test_a_kernel_is_in_a_sandbox_although_nobody_said_so(tmp_path: Path) -> None:
+    async with CodeExecutor(working_dir=tmp_path) as executor:
+        assert (await executor.execute(CONFINED)).text == "True"
+
+
+async def test_sandbox_false_works_where_there_can_be_no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "missing", lambda: ["nothing that sandboxes are made of"])
+    async with CodeExecutor(sandbox=False) as executor:
+        assert (await executor.execute(CONFINED)).text == "False"
+    with pytest.raises(SandboxError, match="nothing that sandboxes are made of"):
+        await CodeExecutor().start()
 
 
 # -- other loops, and programs of their own ----------------------------------------------------------------------------

@@ -136,6 +136,7 @@ class Session:
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
         try:
+            self._packages.prepare()
             self._kernel = await self._new_kernel()
         except BaseException:
             self._state = "closed"
