@@ -376,8 +376,10 @@ class Session:
     async def _live_kernel(self) -> Kernel:
         self._check_running()  # again: it may have been closed while we waited for our turn
         kernel = self._kernel
-        if kernel is not None and kernel.death is None:
-            return kernel
+        if kernel is not None:
+            await kernel.settle()
+            if kernel.death is None:
+                return kernel
         if self._starting is None:
             self._starting = asyncio.create_task(self._replace(kernel))
         starting = self._starting
