@@ -13,6 +13,7 @@ could not do its part, or was asked for something it cannot do::
     │   └── SandboxError          the sandbox cannot be enforced, and so nothing was started
     ├── KernelDiedError           the kernel died while it was asked something that is no cell
     ├── ProtocolError             the other end of a wire broke the protocol
+    ├── ToolRunnerError           a tool failed, or approval of its call was denied
     ├── FilesError                `session.files` could not do what was asked with a file, folder or archive
     ├── CodeExecutionError        `CodeExecutor` only: the code failed; ``result`` has all the rest
     └── ExecutionTimeoutError     `CodeExecutor` only: the code was stopped at its deadline  (also a TimeoutError)
@@ -64,6 +65,10 @@ class KernelDiedError(CellblockError):
 
 class ProtocolError(CellblockError):
     """The other end of a wire sent what the protocol does not allow (see docs/wire.md)."""
+
+
+class ToolRunnerError(CellblockError):
+    """A tool failed, or approval of its call was denied or not given in time. The message has the server's own words."""
 
 
 class FilesError(CellblockError):

@@ -106,7 +106,7 @@ class Approvals:
         """
         where, values = ("", (count,)) if session is None else (" WHERE session = ?", (session, count))
         with closing(sqlite3.connect(self._path)) as connection:
-            rows = connection.execute(f"{_SELECT}{where} ORDER BY id DESC LIMIT ?", values)  # noqa: S608  # no value in it
+            rows = connection.execute(f"{_SELECT}{where} ORDER BY id DESC LIMIT ?", values)
             return [Decision(*row) for row in rows]
 
     def close(self) -> None:

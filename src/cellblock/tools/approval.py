@@ -66,6 +66,7 @@ class ApprovalRequest:
         self.reason = ""
         self._respond = respond
         self._over = asyncio.Event()
+        self._callbacks: list[Callable[[ApprovalRequest], object]] = []
 
     async def accept(self, always: Always | None = None) -> None:
         """Let the call happen.
@@ -118,7 +119,21 @@ class ApprovalRequest:
         """
         if self.state == "pending":
             self.state, self.always = state, always
-            self._over.set()
+            self._finish()
+
+    def add_done_callback(self, callback: Callable[[ApprovalRequest], object]) -> None:
+        """Have a function called once the request is no longer pending.
+
+        Args:
+            callback: The function; given the request.
+        """
+        self._callbacks.append(callback)
+
+    def _finish(self) -> None:
+        self._over.set()
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
 
     async def _decide(self, state: State, always: Always | None) -> None:
         if self.state in (state, "withdrawn"):
@@ -133,7 +148,7 @@ class ApprovalRequest:
         except BaseException:
             self.state, self.always = "pending", None
             raise
-        self._over.set()
+        self._finish()
 
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.tool_args.items())

@@ -20,21 +20,21 @@ class Glob:
             pattern: ``?`` is one character, ``*`` and ``**`` are any number of them. There is no way to escape these three.
             paths: Whether ``?`` and ``*`` stop at a ``/``.
         """
-        tokens = [token[:2] if token[0] == "*" else token for token in re.findall(r"\*+|[^*]", pattern, re.DOTALL)]
+        parts = [part[:2] if part[0] == "*" else part for part in re.findall(r"\*+|[^*]", pattern, re.DOTALL)]
         self._letters: dict[str, int] = {}
         self._single = self._star = self._globstar = 0
-        for place, token in enumerate(tokens):
+        for place, part in enumerate(parts):
             bit = 1 << place
-            if token == "**" or (token == "*" and not paths):
+            if part == "**" or (part == "*" and not paths):
                 self._globstar |= bit
-            elif token == "*":
+            elif part == "*":
                 self._star |= bit
-            elif token == "?":
+            elif part == "?":
                 self._single |= bit
             else:
-                self._letters[token] = self._letters.get(token, 0) | bit
+                self._letters[part] = self._letters.get(part, 0) | bit
         self._stop = "/" if paths else ""
-        self._end = 1 << len(tokens)
+        self._end = 1 << len(parts)
         self._tail = self._end >> 1 if self._globstar & (self._end >> 1) else 0
 
     @classmethod

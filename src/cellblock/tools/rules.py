@@ -20,7 +20,7 @@ from cellblock.tools.glob import Glob
 Outcome = Literal["allow", "deny", "ask"]
 
 _MAX_TEXT = 64 * 1024
-"""Longer arguments are not compared with a pattern that has wildcards: no rule allows them, all others take them for theirs."""
+"""Longer arguments are not compared with wildcards: a rule that allows does not match, every other rule does."""
 
 _TOP = ("default", "rule")
 _KEYS = ("decision", "kind", "server", "tool", "arguments", "read_only", "destructive")
