@@ -1,1 +1,1 @@
-"""What is kept on disk, in SQLite, on the trusted side."""
+"""What outlives a program: SQLite files in one directory of the trusted side, outside every workspace."""
