@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cellblock.sandbox import seccomp
 from cellblock.sandbox.plan import BLANK, EMPTY, HOSTNAME, USER, Step
 
 _CLONE_NEW_ALL = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00020000
@@ -301,7 +302,8 @@ def confine(plan: dict[str, Any]) -> None:
     """As the worker, last of all: limits, no capabilities, no new privileges, and the filter for system calls.
 
     Args:
-        plan: From `make_plan`, with the ``root`` that init built.
+        plan: From `make_plan`, with the ``root`` that init built. ``programs`` false: this process and its children may
+            execute none.
 
     Raises:
         OSError: Something of it cannot be done; the process must not go on.
@@ -313,6 +315,9 @@ def confine(plan: dict[str, Any]) -> None:
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0, inheritable=True)
     os.close(null)
+    may_execute = plan.get("programs", True)
+    if not may_execute:
+        _stand_apart()
     for name, value in plan["limits"].items():
         number = getattr(resource, f"RLIMIT_{name}", None)
         if number is None:
@@ -323,12 +328,29 @@ def confine(plan: dict[str, Any]) -> None:
     os.nice(plan["nice"])
     drop_capabilities()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    program = base64.b64decode(plan["seccomp"])
+    if not may_execute:
+        _filter(seccomp.no_programs(os.uname().machine))
+    _filter(base64.b64decode(plan["seccomp"]))  # last: it allows no more filters
+    # It may have been forked from a process that hides. Not before: code of the session could write to its memory then.
+    _prctl(_PR_SET_DUMPABLE, 1)
+
+
+def _filter(program: bytes) -> None:
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     _prctl(_PR_SET_SECCOMP, 2, ctypes.create_string_buffer(header, len(header)))
-    # It may have been forked from a process that hides. Not before: code of the session could write to its memory then.
-    _prctl(_PR_SET_DUMPABLE, 1)
+
+
+def _stand_apart() -> None:
+    """Go into a user namespace below the session's, as the same user.
+
+    Nobody has power over a process of a namespace further up: code that may execute nothing can otherwise write, through
+    /proc/PID/mem, to the memory of a program that was approved, and execute whatever it likes there.
+    """
+    if _libc.unshare(_CLONE_NEWUSER) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"unshare: {os.strerror(code)}")
+    _map_user(USER, USER, USER, USER)
 
 
 def drop_capabilities() -> None:
