@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cellblock.sandbox.placeholders import is_placeholder
 from cellblock.sandbox.plan import BLANK, EMPTY, HOSTNAME, USER, Step
 
 _CLONE_NEW_ALL = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00020000
@@ -258,7 +259,7 @@ class _Builder:
                 if stat.S_ISLNK(mode):
                     _move_onto(_clone_tree(f"{BASE}{BLANK}"), place)  # a link cannot be made read-only, but hidden
                     break
-                if path == target or not stat.S_ISDIR(mode):
+                if path == target or not stat.S_ISDIR(mode) or is_placeholder(mode):
                     descriptor = _clone(place)
                     _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
                     _move_onto(descriptor, place)
@@ -295,6 +296,11 @@ class _Builder:
             return
         with open(f"./proc/sys/{name}", "w") as file:
             file.write(value)
+
+
+def dismantle() -> None:
+    """As init, at the very end: undo all mounts. What is mounted on cannot be removed by whoever has that mount."""
+    _libc.umount2(b"/", _MNT_DETACH)  # where it fails, the process that outlives us does what is left to do
 
 
 def confine(plan: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
+from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import EGRESS_PORT, HOME
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
@@ -183,6 +184,7 @@ class _Init:
         self._worker = worker
         self._ground = ground
         self._confinement: dict[str, Any] | None = None
+        self._holds: list[Hold] = []
         self._inherited: dict[str, str] = {}
         self._program: int | None = None
         self._poll = select.poll()
@@ -213,7 +215,6 @@ class _Init:
         self._control = socket.socket(fileno=control)
         self._poll.unregister(self._handover)
         self._poll.register(control, select.POLLIN)
-        self._handover.close()
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
         spec = decode_control(self._control.recv(MAX_CONTROL))
         # What the sandbox that this zygote runs in has set, such as where its proxies are.
@@ -224,17 +225,23 @@ class _Init:
             linux.hide()
         if self._ground is not None:
             try:
-                spec["confinement"] = self._confinement = self._ground.build(spec)
+                spec["confinement"] = self._confinement = self._ground.build(spec, self._keep)
                 if spec["confinement"]["egress"]:
                     with linux.listen(EGRESS_PORT) as listener:
                         socket.send_fds(self._control, [encode_control("listening")], [listener.fileno()])
             except (OSError, ValueError) as error:
                 self._tell("refused", error=str(error))
                 self._end()
+        self._handover.close()
         socket.send_fds(self._inner, [encode_control(**spec)], [channel, out, err])
         self._inner.close()
         _place_output(out, err)
         os.close(channel)
+
+    def _keep(self, hold: Hold) -> None:
+        """Share a hold on placeholders with whoever made us, to be released there if we are killed."""
+        self._holds.append(hold)
+        socket.send_fds(self._handover, [encode_control("hold", names=hold.names)], [hold.descriptor])
 
     def _obey(self) -> None:
         assert self._control is not None
@@ -316,6 +323,10 @@ class _Init:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     continue
             except ChildProcessError:
+                if self._holds:
+                    linux.dismantle()
+                for hold in self._holds:
+                    hold.release()
                 os._exit(0)
             # The time limit is for a fork that raced with the walk, and made no signal since.
             if poll.poll(10):
@@ -371,16 +382,47 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
         if not native:
             run_init(handover.detach(), host, None, preload, None)
         ground = Ground.prepare()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         init = linux.fork_into_namespaces()
         if init == 0:
-            run_init(handover.detach(), host, None, preload, ground)
-    _guard(init)
+            run_init(theirs.detach(), host, None, preload, ground)
+        theirs.close()
+        signal.signal(signal.SIGTERM, lambda *_: processes.kill([init]))
+        data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
+        if data:
+            socket.send_fds(ours, [data], descriptors)
+        else:
+            ours.shutdown(socket.SHUT_WR)
+    _guard(init, ours)
 
 
-def _guard(init: int) -> NoReturn:
+def _guard(init: int, handover: socket.socket) -> NoReturn:
     """Stand between the host, which knows this process, and an init in namespaces of its own. They end together."""
     for descriptor in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
+    kept = fcntl.fcntl(handover.detach(), fcntl.F_DUPFD_CLOEXEC, _HIGH)
     os.closerange(3, _HIGH)
-    signal.signal(signal.SIGTERM, lambda *_: processes.kill([init]))
-    os._exit(os.waitstatus_to_exitcode(os.waitpid(init, 0)[1]) & 255)
+    status = os.waitpid(init, 0)[1]
+    release_holds(socket.socket(fileno=kept))
+    os._exit(os.waitstatus_to_exitcode(status) & 255)
+
+
+def release_holds(handover: socket.socket) -> None:
+    """Release what an init held that has ended, whether or not it could do so itself.
+
+    Nobody reads this while init lives: its descriptors, and so its locks, are kept by lying in the socket.
+
+    Args:
+        handover: Our end of the socket on which init was handed its session; it is closed.
+    """
+    with handover:
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS, socket.MSG_DONTWAIT)
+            except OSError:
+                return  # it ended before it had taken anything over
+            if not data:
+                return
+            hold = Hold(*descriptors, decode_control(data)["names"])
+            hold.release()
+            hold.close()
