@@ -48,13 +48,13 @@ class Ground:
         """As process 1 of new namespaces: see `linux.settle_in`."""
         linux.settle_in(self.facts.uid, self.facts.gid)
 
-    def build(self, spec: dict[str, Any], keep: Callable[[Hold], None]) -> dict[str, Any]:
+    def build(self, spec: dict[str, Any], keep: Callable[[str, Hold], None]) -> dict[str, Any]:
         """As a session's init: build what the session's policy asks for.
 
         Args:
             spec: From the host, with the session's ``plan``, or with ``policy`` and ``workspace`` where the host does not know
                 this interpreter.
-            keep: Takes each hold on placeholders before any of them is made, and releases it when the session has ended.
+            keep: Takes each directory and our hold on its placeholders, before any of them is made, and releases it when the session has ended.
 
         Returns:
             What the worker must apply to itself, before it runs anything.
@@ -68,7 +68,7 @@ class Ground:
         for top, names in plan["reserve"].items():
             hold = Hold.take(top, names)
             if hold is not None:
-                keep(hold)
+                keep(top, hold)
                 hold.fill()
         linux.build({**plan, "steps": [*plan["steps"], *spec.pop("mounts", [])]})
         linux.hide()

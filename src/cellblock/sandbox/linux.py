@@ -298,9 +298,10 @@ class _Builder:
             file.write(value)
 
 
-def dismantle() -> None:
-    """As init, at the very end: undo all mounts. What is mounted on cannot be removed by whoever has that mount."""
-    _libc.umount2(b"/", _MNT_DETACH)  # where it fails, the process that outlives us does what is left to do
+def detach(path: str) -> None:
+    """As init, at the very end: undo what is mounted at a path and below. Whoever has a mount cannot remove what it lies on."""
+    while _libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
+        continue  # there may be another below
 
 
 def confine(plan: dict[str, Any]) -> None:

@@ -184,7 +184,7 @@ class _Init:
         self._worker = worker
         self._ground = ground
         self._confinement: dict[str, Any] | None = None
-        self._holds: list[Hold] = []
+        self._holds: dict[str, Hold] = {}
         self._inherited: dict[str, str] = {}
         self._program: int | None = None
         self._poll = select.poll()
@@ -238,9 +238,9 @@ class _Init:
         _place_output(out, err)
         os.close(channel)
 
-    def _keep(self, hold: Hold) -> None:
+    def _keep(self, top: str, hold: Hold) -> None:
         """Share a hold on placeholders with whoever made us, to be released there if we are killed."""
-        self._holds.append(hold)
+        self._holds[top] = hold
         socket.send_fds(self._handover, [encode_control("hold", names=hold.names)], [hold.descriptor])
 
     def _obey(self) -> None:
@@ -323,9 +323,8 @@ class _Init:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     continue
             except ChildProcessError:
-                if self._holds:
-                    linux.dismantle()
-                for hold in self._holds:
+                for top, hold in self._holds.items():
+                    linux.detach(top)
                     hold.release()
                 os._exit(0)
             # The time limit is for a fork that raced with the walk, and made no signal since.
