@@ -54,7 +54,7 @@ class Ground:
         Args:
             spec: From the host, with the session's ``plan``, or with ``policy`` and ``workspace`` where the host does not know
                 this interpreter.
-            keep: Takes each directory and our hold on its placeholders, before any of them is made, and releases it when the session has ended.
+            keep: Takes each directory and our hold on its placeholders, before any is made; to be released at the end.
 
         Returns:
             What the worker must apply to itself, before it runs anything.

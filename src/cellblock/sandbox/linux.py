@@ -299,7 +299,7 @@ class _Builder:
 
 
 def detach(path: str) -> None:
-    """As init, at the very end: undo what is mounted at a path and below. Whoever has a mount cannot remove what it lies on."""
+    """As init, at the very end: undo what is mounted at a path and below, which we could not remove otherwise."""
     while _libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
         continue  # there may be another below
 

@@ -32,8 +32,8 @@ def is_placeholder(mode: int) -> bool:
 class Hold:
     """A session's share in the placeholders of one directory: as long as anybody has one, they are there.
 
-    It is a shared lock (flock) on the directory itself, by a descriptor that can be passed to other processes: it ends when the
-    last of them has ended, however. Nothing is made that could be left behind in its place.
+    It is a shared lock (flock) on the directory itself, by a descriptor that can be passed to other processes: it ends when
+    the last of them has ended, however. No file is made for it, that could be left behind.
 
     Attributes:
         descriptor: The directory.
@@ -85,7 +85,7 @@ class Hold:
                     raise OSError(error.errno, f"cannot keep {name} from being made: {error.strerror}") from error
 
     def release(self) -> None:
-        """Give the share up, and remove the placeholders if it was the last. More than once, and in several processes, is fine.
+        """Give the share up, and remove the placeholders if it was the last. More than once is fine.
 
         Nothing is removed but what is empty and still has the mark.
         """

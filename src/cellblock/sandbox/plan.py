@@ -134,8 +134,8 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         interpreter: As for `base_steps`.
 
     Returns:
-        The plan, as JSON data: ``steps`` for the file system, names to ``reserve`` in each directory before that, and what else
-        init and worker apply.
+        The plan, as JSON data: names to ``reserve`` in each directory, ``steps`` for the file system, and what else init and
+        worker apply.
 
     Raises:
         InvalidInputError: The workspace cannot be one.

@@ -33,7 +33,8 @@ CHANNEL = 3
 
 EXIT_BROKEN = 70
 _HANDOVER, _HOST = 3, 4
-_HIGH = 64  # above every descriptor that is put into a place
+HIGH = 64
+"""Above every descriptor that is put into a place."""
 
 
 def run_init(
@@ -85,7 +86,7 @@ def _place(wanted: dict[int, int]) -> None:
         wanted: From their places, which follow on 3 without a gap, to where they are now.
     """
     # First out of the way of all places, or one would overwrite another that is still to be moved.
-    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, _HIGH) for place, source in wanted.items()}
+    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, HIGH) for place, source in wanted.items()}
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0, inheritable=True)
     for place, source in moved.items():
@@ -346,7 +347,7 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, confinement: dict[st
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         processes.die_with_parent(signal.SIGKILL)
-        os.closerange(3, _HIGH)
+        os.closerange(3, HIGH)
         os.chdir(cwd)
         if confinement is not None:
             linux.confine(confinement)
@@ -365,45 +366,6 @@ def _kill_everything() -> None:
         os.kill(-1, signal.SIGKILL)
     except ProcessLookupError:
         return  # there are none
-
-
-def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
-    """Be a session of one's own, without a zygote, with the handover socket as standard input.
-
-    The worker is forked before anything but this module is loaded, and imports IPython itself, so that nothing forks that
-    cannot stand it (macOS's system libraries, mostly).
-    """
-    with socket.socket(fileno=os.dup(0)) as handover:
-        data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
-        if not data:
-            os._exit(0)
-        host = descriptors[0] if descriptors else None
-        if not native:
-            run_init(handover.detach(), host, None, preload, None)
-        ground = Ground.prepare()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        init = linux.fork_into_namespaces()
-        if init == 0:
-            run_init(theirs.detach(), host, None, preload, ground)
-        theirs.close()
-        signal.signal(signal.SIGTERM, lambda *_: processes.kill([init]))
-        data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
-        if data:
-            socket.send_fds(ours, [data], descriptors)
-        else:
-            ours.shutdown(socket.SHUT_WR)
-    _guard(init, ours)
-
-
-def _guard(init: int, handover: socket.socket) -> NoReturn:
-    """Stand between the host, which knows this process, and an init in namespaces of its own. They end together."""
-    for descriptor in (0, 1, 2):
-        os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
-    kept = fcntl.fcntl(handover.detach(), fcntl.F_DUPFD_CLOEXEC, _HIGH)
-    os.closerange(3, _HIGH)
-    status = os.waitpid(init, 0)[1]
-    release_holds(socket.socket(fileno=kept))
-    os._exit(os.waitstatus_to_exitcode(status) & 255)
 
 
 def release_holds(handover: socket.socket) -> None:

@@ -43,6 +43,8 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
         os._exit(0)
     processes.become_subreaper()
     ground = Ground.prepare() if native else None
+    if ground is not None:
+        processes.open_many_files()
     with _ending_with(control):
         warmed = warm(preload)
         collapse()
