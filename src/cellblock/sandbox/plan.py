@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.policy import START_UP, Policy, Resources
+from cellblock.sandbox.policy import MAKEABLE, Policy, Resources
 from cellblock.sandbox.probe import Facts
 
 Step: TypeAlias = list[Any]
@@ -231,17 +231,11 @@ def _denied(patterns: Iterable[str], policy: Policy, facts: Facts, workspace: st
 
 def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, list[str]]:
     """Return the names below each writable directory that must not come to be where they do not exist."""
-    # Sessions make repositories. Who does not want that names .git/config: what lies in it cannot be made without it.
-    patterns = [name for name in policy.filesystem.deny_write if name != ".git"]
+    patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
     reserved = {}
     for top in dict.fromkeys(_resolve(policy.filesystem.write, workspace, facts)):
-        # In a home directory these are read while the session runs, and git refuses to work where one is a directory.
-        spared = {os.path.join(top, name) for name in START_UP} if top == facts.home else set()
-        names = [
-            os.path.relpath(path, top)
-            for path in dict.fromkeys(_denied(patterns, policy, facts, workspace))
-            if path != top and _inside(path, top) and path not in spared
-        ]
+        denied = dict.fromkeys(_denied(patterns, policy, facts, workspace))
+        names = [os.path.relpath(path, top) for path in denied if path != top and _inside(path, top)]
         if names:
             reserved[top] = names
     return reserved

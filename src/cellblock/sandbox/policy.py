@@ -45,6 +45,10 @@ PROTECTED = (
     *START_UP,
 )
 
+# Of these, what sessions may make where it does not exist. Git has to work in a workspace, and start-up files are read in home
+# directories only, where a directory in the place of one does harm itself: git ends with an error.
+MAKEABLE = frozenset((".git", *START_UP))
+
 # Not readable at the top of the workspace. Beside ``.env`` these are there for whoever makes a home directory one.
 SECRET = (".env", ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure", ".config/gcloud", ".pypirc", ".npmrc")
 

@@ -384,6 +384,6 @@ def release_holds(handover: socket.socket) -> None:
                 return  # it ended before it had taken anything over
             if not data:
                 return
-            hold = Hold(*descriptors, decode_control(data)["names"])
+            hold = Hold(descriptors[0], decode_control(data)["names"])
             hold.release()
             hold.close()
