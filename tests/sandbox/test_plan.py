@@ -145,7 +145,7 @@ def test_what_sessions_may_make_is_not_reserved_unless_it_is_said() -> None:
 def test_paths_are_reserved_where_they_lie() -> None:
     denied = ("a/b/../c", "/w/x", "~/y", "/elsewhere", "../out", ".")
     assert reserved(Filesystem(write=(".", "~/", "/w/sub"), deny_write=denied)) == {
-        "/w": ["x", "a/c", "sub/a/c"],
+        "/w": ["x", "a/c", "sub/a/c", "out", "sub"],
         "/h/u": ["y", "a/c"],
         "/w/sub": ["a/c"],
     }
