@@ -90,6 +90,11 @@ def unbounded(plan: Plan) -> None:
     without("sysctl", "kernel/pid_max")(plan)
 
 
+def unreserved(plan: Plan) -> None:
+    """Leave out the placeholders."""
+    plan["reserve"] = {}
+
+
 class Row(NamedTuple):
     """A defence, the attack that it stops, and what comes of the attack with and without it."""
 
@@ -151,6 +156,7 @@ DATA: dict[str, Row] = {
                              [None, None]),
     "43 a repository": Row("[write('.git/hooks/x'), answer(os.rename, '.git', 'x')]", ["EROFS", "EBUSY"], without("protect", ".git"),
                            [None, None]),
+    "43 what does not exist": Row("[write('.mcp.json'), write('.vscode/x')]", ["EISDIR", "EROFS"], unreserved, [None, None]),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 from cellblock import InvalidInputError
 from cellblock.sandbox import seccomp
 from cellblock.sandbox.plan import HOME, base_steps, check_unnamed_workspace, check_workspace, grafts, make_plan
-from cellblock.sandbox.policy import Filesystem, Network, Policy, Resources
+from cellblock.sandbox.policy import MAKEABLE, Filesystem, Network, Policy, Resources
 
 from .model import FACTS, INTERPRETER, NOTHING, READ, WORKSPACE, WRITE, access, inside
 
@@ -124,6 +124,35 @@ def test_denials_are_kept_inside_of_a_narrower_workspace() -> None:
     assert access(made, "/w/sub/secret") == access(made, "/w/sub/.vscode") == READ
     assert access(made, "/w/sub/file") == WRITE
     assert access(made, "/w/file") == NOTHING
+
+
+def reserved(filesystem: Filesystem) -> object:
+    return plan(filesystem)["reserve"]
+
+
+def test_names_are_reserved_in_every_writable_directory() -> None:
+    assert reserved(Filesystem(write=(".", "/data"))) == {
+        top: [".gitmodules", ".vscode", ".idea", ".claude", ".mcp.json"] for top in ("/w", "/data")
+    }
+    assert reserved(Filesystem(write=())) == reserved(Filesystem(deny_write=())) == {}
+
+
+def test_what_sessions_may_make_is_not_reserved_unless_it_is_said() -> None:
+    assert reserved(Filesystem(deny_write=(*MAKEABLE,))) == {}
+    assert reserved(Filesystem(deny_write=(".git", "./.bashrc", ".git/config"))) == {"/w": [".bashrc", ".git/config"]}
+
+
+def test_paths_are_reserved_where_they_lie() -> None:
+    denied = ("a/b/../c", "/w/x", "~/y", "/elsewhere", "../out", ".")
+    assert reserved(Filesystem(write=(".", "~/", "/w/sub"), deny_write=denied)) == {
+        "/w": ["x", "a/c", "sub/a/c", "out", "sub"],
+        "/h/u": ["y", "a/c"],
+        "/w/sub": ["a/c"],
+    }
+
+
+def test_an_interpreter_is_not_reserved() -> None:
+    assert plan(Filesystem(deny_write=()), interpreter=("/w/venv",))["reserve"] == {}
 
 
 def test_what_a_home_lacks_is_no_error_but_what_is_named_is() -> None:

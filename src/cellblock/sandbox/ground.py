@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from cellblock.sandbox import linux, seccomp
+from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import HOME, base_steps, make_plan
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts, interpreter_directories, look
@@ -46,12 +48,13 @@ class Ground:
         """As process 1 of new namespaces: see `linux.settle_in`."""
         linux.settle_in(self.facts.uid, self.facts.gid)
 
-    def build(self, spec: dict[str, Any]) -> dict[str, Any]:
+    def build(self, spec: dict[str, Any], keep: Callable[[str, Hold], None]) -> dict[str, Any]:
         """As a session's init: build what the session's policy asks for.
 
         Args:
             spec: From the host, with the session's ``plan``, or with ``policy`` and ``workspace`` where the host does not know
                 this interpreter.
+            keep: Takes each directory and our hold on its placeholders, before any is made; to be released at the end.
 
         Returns:
             What the worker must apply to itself, before it runs anything.
@@ -62,6 +65,11 @@ class Ground:
         plan = spec.pop("plan", None)
         if plan is None:
             plan = make_plan(Policy.from_dict(spec["policy"]), self.facts, spec["workspace"], self.interpreter)
+        for top, names in plan["reserve"].items():
+            hold = Hold.take(top, names)
+            if hold is not None:
+                keep(top, hold)
+                hold.fill()
         linux.build({**plan, "steps": [*plan["steps"], *spec.pop("mounts", [])]})
         linux.hide()
         if spec["env"].get("HOME") == HOME:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cellblock.sandbox import seccomp
+from cellblock.sandbox.placeholders import is_placeholder
 from cellblock.sandbox.plan import BLANK, EMPTY, HOSTNAME, USER, Step
 
 _CLONE_NEW_ALL = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00020000
@@ -259,7 +260,7 @@ class _Builder:
                 if stat.S_ISLNK(mode):
                     _move_onto(_clone_tree(f"{BASE}{BLANK}"), place)  # a link cannot be made read-only, but hidden
                     break
-                if path == target or not stat.S_ISDIR(mode):
+                if path == target or not stat.S_ISDIR(mode) or is_placeholder(mode):
                     descriptor = _clone(place)
                     _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
                     _move_onto(descriptor, place)
@@ -296,6 +297,12 @@ class _Builder:
             return
         with open(f"./proc/sys/{name}", "w") as file:
             file.write(value)
+
+
+def detach(path: str) -> None:
+    """As init, at the very end: undo what is mounted at a path and below, which we could not remove otherwise."""
+    while _libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
+        continue  # there may be another below
 
 
 def confine(plan: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.policy import Policy, Resources
+from cellblock.sandbox.policy import MAKEABLE, Policy, Resources
 from cellblock.sandbox.probe import Facts
 
 Step: TypeAlias = list[Any]
@@ -154,7 +154,8 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         interpreter: As for `base_steps`.
 
     Returns:
-        The plan, as JSON data: ``steps`` for the file system, and what else init and worker apply.
+        The plan, as JSON data: names to ``reserve`` in each directory, ``steps`` for the file system, and what else init and
+        worker apply.
 
     Raises:
         InvalidInputError: The workspace cannot be one.
@@ -172,6 +173,7 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
             *_mounts(policy, facts, workspace, interpreter),
             *_proc(resources),
         ],
+        "reserve": _reserved(policy, facts, workspace),
         "limits": {
             "NOFILE": resources.open_files,
             "FSIZE": resources.file_size,
@@ -229,15 +231,34 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     for path in _resolve(policy.filesystem.deny_read, workspace, facts):
         add(path, ["mask", path])
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
-    denied = [*interpreter, *_resolve(policy.filesystem.deny_write, workspace, facts, absolute_only=True)]
-    for top in dict.fromkeys((workspace, *writable)):
-        denied += [os.path.normpath(os.path.join(top, name)) for name in policy.filesystem.deny_write if name[0] not in "/~"]
+    denied = [*interpreter, *_denied(policy.filesystem.deny_write, policy, facts, workspace)]
     protect = {(top, path) for top in writable for path in denied if path != top and _inside(path, top)}
     return [
         *(step for path in _by_depth(mounts) for step in mounts[path]),
         *(["read_only", path] for path in _by_depth(set(denied) & set(writable))),
         *(["protect", top, path] for top, path in sorted(protect, key=lambda item: (item[1].count("/"), item))),
     ]
+
+
+def _denied(patterns: Iterable[str], policy: Policy, facts: Facts, workspace: str) -> list[str]:
+    """Return the paths that cannot be written. A relative pattern is meant in every directory that otherwise could be."""
+    patterns = [*patterns]
+    denied = _resolve(patterns, workspace, facts, absolute_only=True)
+    for top in dict.fromkeys((workspace, *_resolve(policy.filesystem.write, workspace, facts))):
+        denied += [os.path.normpath(os.path.join(top, name)) for name in patterns if name[0] not in "/~"]
+    return denied
+
+
+def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, list[str]]:
+    """Return the names below each writable directory that must not come to be where they do not exist."""
+    patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
+    reserved = {}
+    for top in dict.fromkeys(_resolve(policy.filesystem.write, workspace, facts)):
+        denied = dict.fromkeys(_denied(patterns, policy, facts, workspace))
+        names = [os.path.relpath(path, top) for path in denied if path != top and _inside(path, top)]
+        if names:
+            reserved[top] = names
+    return reserved
 
 
 def _by_depth(paths: Iterable[str]) -> list[str]:

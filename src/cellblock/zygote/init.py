@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
+from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import EGRESS_PORT, HOME
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
@@ -33,7 +34,8 @@ CHANNEL = 3
 
 EXIT_BROKEN = 70
 _HANDOVER, _HOST = 3, 4
-_HIGH = 64  # above every descriptor that is put into a place
+HIGH = 64
+"""Above every descriptor that is put into a place."""
 
 
 def run_init(
@@ -85,7 +87,7 @@ def _place(wanted: dict[int, int]) -> None:
         wanted: From their places, which follow on 3 without a gap, to where they are now.
     """
     # First out of the way of all places, or one would overwrite another that is still to be moved.
-    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, _HIGH) for place, source in wanted.items()}
+    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, HIGH) for place, source in wanted.items()}
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0, inheritable=True)
     for place, source in moved.items():
@@ -185,6 +187,7 @@ class _Init:
         self._worker = worker
         self._ground = ground
         self._programs = Programs()
+        self._holds: dict[str, Hold] = {}
         self._poll = select.poll()
         for descriptor in (handover.fileno(), host, wake):
             if descriptor is not None:
@@ -213,7 +216,6 @@ class _Init:
         self._control = socket.socket(fileno=control)
         self._poll.unregister(self._handover)
         self._poll.register(control, select.POLLIN)
-        self._handover.close()
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
         spec = decode_control(self._control.recv(MAX_CONTROL))
         # What the sandbox that this zygote runs in has set, such as where its proxies are.
@@ -224,7 +226,7 @@ class _Init:
             linux.hide()
         if self._ground is not None:
             try:
-                spec["confinement"] = self._ground.build(spec)
+                spec["confinement"] = self._ground.build(spec, self._keep)
                 if spec["confinement"]["egress"]:
                     with linux.listen(EGRESS_PORT) as listener:
                         socket.send_fds(self._control, [encode_control("listening")], [listener.fileno()])
@@ -234,10 +236,16 @@ class _Init:
         self._programs.env, self._programs.confinement = spec["env"], spec.get("confinement")
         if spec.get("commands") == "forbidden":
             spec["confinement"] = {**spec["confinement"], "programs": False}
+        self._handover.close()
         socket.send_fds(self._inner, [encode_control(**spec)], [channel, out, err])
         self._inner.close()
         _place_output(out, err)
         os.close(channel)
+
+    def _keep(self, top: str, hold: Hold) -> None:
+        """Share a hold on placeholders with whoever made us, to be released there if we are killed."""
+        self._holds[top] = hold
+        socket.send_fds(self._handover, [encode_control("hold", names=hold.names)], [hold.descriptor])
 
     def _obey(self) -> None:
         assert self._control is not None
@@ -313,6 +321,9 @@ class _Init:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     continue
             except ChildProcessError:
+                for top, hold in self._holds.items():
+                    linux.detach(top)
+                    hold.release()
                 os._exit(0)
             # The time limit is for a fork that raced with the walk, and made no signal since.
             if poll.poll(10):
@@ -335,30 +346,22 @@ def _kill_everything() -> None:
         return  # there are none
 
 
-def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
-    """Be a session of one's own, without a zygote, with the handover socket as standard input.
+def release_holds(handover: socket.socket) -> None:
+    """Release what an init held that has ended, whether or not it could do so itself.
 
-    The worker is forked before anything but this module is loaded, and imports IPython itself, so that nothing forks that
-    cannot stand it (macOS's system libraries, mostly).
+    Nobody reads this while init lives: its descriptors, and so its locks, are kept by lying in the socket.
+
+    Args:
+        handover: Our end of the socket on which init was handed its session; it is closed.
     """
-    with socket.socket(fileno=os.dup(0)) as handover:
-        data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
-        if not data:
-            os._exit(0)
-        host = descriptors[0] if descriptors else None
-        if not native:
-            run_init(handover.detach(), host, None, preload, None)
-        ground = Ground.prepare()
-        init = linux.fork_into_namespaces()
-        if init == 0:
-            run_init(handover.detach(), host, None, preload, ground)
-    _guard(init)
-
-
-def _guard(init: int) -> NoReturn:
-    """Stand between the host, which knows this process, and an init in namespaces of its own. They end together."""
-    for descriptor in (0, 1, 2):
-        os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
-    os.closerange(3, _HIGH)
-    signal.signal(signal.SIGTERM, lambda *_: processes.kill([init]))
-    os._exit(os.waitstatus_to_exitcode(os.waitpid(init, 0)[1]) & 255)
+    with handover:
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS, socket.MSG_DONTWAIT)
+            except OSError:
+                return  # it ended before it had taken anything over
+            if not data:
+                return
+            hold = Hold(descriptors[0], decode_control(data)["names"])
+            hold.release()
+            hold.close()
