@@ -22,7 +22,7 @@ def program(module: str) -> str:
 class ExecutorKernel:
     """A kernel behind a started executor."""
 
-    def __init__(self, executor: Any, chunk: type) -> None:
+    def __init__(self, executor: Any, chunk: type[Any]) -> None:
         self._executor = executor
         self._chunk = chunk
 

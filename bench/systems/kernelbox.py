@@ -11,7 +11,7 @@ os.environ["KERNELBOX_HOME"] = tempfile.mkdtemp(dir=".")
 
 from kernelbox import destroy, execute, get_or_create  # type: ignore[import-not-found]
 
-from bench.systems import Kernel, System  # noqa: E402
+from bench.systems import Kernel, System
 
 _COLD = """
 from kernelbox import destroy, execute, get_or_create
