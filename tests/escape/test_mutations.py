@@ -287,7 +287,7 @@ DRAW = "import numpy; numpy.random.random()"  # Python itself sees to its own mo
 
 CODE: dict[str, Change] = {
     "13 capabilities are dropped": Change(
-        "sandbox/linux.py", "    drop_capabilities()\n    _prctl", "    _prctl",
+        "sandbox/linux.py", "    _call(\"capset\"", "    return\n    _call(\"capset\"",
         "[line[-16:] for line in read('/proc/self/status').split('\\n') if line[:7] == 'CapEff:'][0] == '0' * 16", True, False,
     ),
     "13 no new privileges": Change(  # the kernel takes no filter then

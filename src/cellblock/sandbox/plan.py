@@ -31,6 +31,8 @@ _HOME_IN_TMP = "/tmp/home"
 
 _MASKS = "/.masks"
 BLANK, EMPTY = f"{_MASKS}/blank", f"{_MASKS}/empty"
+STAGE = "/.stage"
+"""In the zygote's tree, where a session's own is put together."""
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _READABLE_SYS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
@@ -78,6 +80,7 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
             steps.append(["bind", path, path, "ro"])
             covered.append(path)
     steps += [
+        ["directory", STAGE],
         # What masks are made of: nobody may open them, and there is nothing in them.
         ["tmpfs", _MASKS, 64 * 1024, 0o755],
         ["file", BLANK, "", 0],
@@ -142,6 +145,9 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
     check_workspace(workspace)
     everything = "/" in policy.filesystem.read
     resources = policy.resources
+    mounts = _mounts(policy, facts, workspace, interpreter)
+    # Where a mount is put into /proc or on it, its seals must lie on top.
+    again = any(_inside(step[-2 if step[0].startswith("bind") else -1], "/proc") for step in mounts)
     return {
         "uid": facts.uid,
         "gid": facts.gid,
@@ -149,8 +155,9 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         "home": _HOME_IN_TMP if everything else HOME,
         "steps": [
             *_own(facts, policy, interpreter, everything),
-            *_mounts(policy, facts, workspace, interpreter),
             *_proc(resources),
+            *mounts,
+            *(_proc(resources) if again else ()),
         ],
         "limits": {
             "NOFILE": resources.open_files,
@@ -168,6 +175,12 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         ),
         "egress": bool(policy.network.allow),
     }
+
+
+def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> list[Step]:
+    """Return the steps that a plan begins with whose policy leaves `Resources` alone. They need no workspace."""
+    usual = Policy()
+    return [*_own(facts, usual, interpreter, everything=False), *_proc(usual.resources)]
 
 
 def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything: bool) -> list[Step]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
-from cellblock.sandbox.plan import EGRESS_PORT, HOME
+from cellblock.sandbox.plan import EGRESS_PORT, HOME, Step
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.specialise import specialise
@@ -54,8 +54,7 @@ def run_init(
         ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
     """
     try:
-        if ground is not None:
-            ground.settle_in()
+        prepared = ground.settle_in() if ground is not None else []
         _place({_HANDOVER: handover} if host is None else {_HANDOVER: handover, _HOST: host})
         if os.getsid(0) != os.getpid():
             os.setsid()
@@ -67,9 +66,9 @@ def run_init(
         wake = _wake_on_signals()
         worker = os.fork()
         if worker == 0:
-            _run_worker(theirs, warmed, preload)
+            _run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
-        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground).run()
+        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground, prepared).run()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -104,9 +103,11 @@ def _wake_on_signals() -> int:
     return reader
 
 
-def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...]) -> NoReturn:
+def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
     status, spec = EXIT_BROKEN, None
     try:
+        if native:
+            linux.drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
         processes.die_with_parent(signal.SIGKILL)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -174,6 +175,7 @@ class _Init:
         wake: int,
         worker: int,
         ground: Ground | None,
+        prepared: list[Step],
     ) -> None:
         self._handover = handover
         self._inner = inner
@@ -182,6 +184,7 @@ class _Init:
         self._wake = wake
         self._worker = worker
         self._ground = ground
+        self._prepared = prepared
         self._confinement: dict[str, Any] | None = None
         self._inherited: dict[str, str] = {}
         self._program: int | None = None
@@ -224,7 +227,7 @@ class _Init:
             linux.hide()
         if self._ground is not None:
             try:
-                spec["confinement"] = self._confinement = self._ground.build(spec)
+                spec["confinement"] = self._confinement = self._ground.build(spec, self._prepared)
                 if spec["confinement"]["egress"]:
                     with linux.listen(EGRESS_PORT) as listener:
                         socket.send_fds(self._control, [encode_control("listening")], [listener.fileno()])
