@@ -107,11 +107,15 @@ def settle_in(uid: int, gid: int) -> None:
 
 def _map_user(uid: int, outer_uid: int, gid: int, outer_gid: int) -> None:
     for name, content in (("setgroups", "deny"), ("uid_map", f"{uid} {outer_uid} 1"), ("gid_map", f"{gid} {outer_gid} 1")):
-        descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, content.encode())
-        finally:
-            os.close(descriptor)
+        _write(f"/proc/self/{name}", content)
+
+
+def _write(path: str, content: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, content.encode())
+    finally:
+        os.close(descriptor)
 
 
 def enter_base(uid: int, gid: int, steps: list[Step]) -> None:
@@ -324,8 +328,7 @@ class _Builder:
         # Before, there is one for the whole machine, which a host that runs as root would change.
         if kernel_version() < tuple(since):
             return
-        with open(f"./proc/sys/{name}", "w") as file:
-            file.write(value)
+        _write(f"./proc/sys/{name}", value)
 
 
 def confine(plan: dict[str, Any]) -> None:

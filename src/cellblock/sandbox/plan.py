@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.policy import Policy, Resources
+from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts
 
 Step: TypeAlias = list[Any]
@@ -38,7 +38,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _READABLE_SYS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 
 # /proc is whole, because numeric libraries read many corners of it. Where the host's user is root, these would obey.
-_PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr", "/proc/pressure")
+_PROC_READ_ONLY = ("/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr", "/proc/pressure")
 _PROC_MASKED = (
     "/proc/acpi",
     "/proc/allocinfo",
@@ -155,9 +155,13 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         "home": _HOME_IN_TMP if everything else HOME,
         "steps": [
             *_own(facts, policy, interpreter, everything),
-            *_proc(resources),
+            *_proc(),
+            # The only setting in there, and before they are sealed. Since Linux 6.14 each pid namespace has its own; it holds
+            # root, too, whom RLIMIT_NPROC does not.
+            ["sysctl", "kernel/pid_max", str(max(resources.processes, 301)), [6, 14]],
+            ["read_only", "/proc/sys"],
             *mounts,
-            *(_proc(resources) if again else ()),
+            *([*_proc(), ["read_only", "/proc/sys"]] if again else ()),
         ],
         "limits": {
             "NOFILE": resources.open_files,
@@ -178,9 +182,11 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
 
 
 def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> list[Step]:
-    """Return the steps that a plan begins with whose policy leaves `Resources` alone. They need no workspace."""
-    usual = Policy()
-    return [*_own(facts, usual, interpreter, everything=False), *_proc(usual.resources)]
+    """Return the steps that a plan begins with whose policy has nothing unusual. They need no workspace.
+
+    All of them are about the tree, so that nothing is left of them where another tree is built instead.
+    """
+    return [*_own(facts, Policy(), interpreter, everything=False), *_proc()]
 
 
 def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything: bool) -> list[Step]:
@@ -237,14 +243,8 @@ def _by_depth(paths: Iterable[str]) -> list[str]:
     return sorted(paths, key=lambda path: (path.count("/"), path))
 
 
-def _proc(resources: Resources) -> list[Step]:
-    return [
-        # Before /proc/sys is sealed. Since Linux 6.14 each pid namespace has its own; it holds root, too, whom RLIMIT_NPROC
-        # does not.
-        ["sysctl", "kernel/pid_max", str(max(resources.processes, 301)), [6, 14]],
-        *(["mask", path] for path in _PROC_MASKED),
-        *(["read_only", path] for path in _PROC_READ_ONLY),
-    ]
+def _proc() -> list[Step]:
+    return [*(["mask", path] for path in _PROC_MASKED), *(["read_only", path] for path in _PROC_READ_ONLY)]
 
 
 _DEVICE_LINKS = (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2"))

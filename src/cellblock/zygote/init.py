@@ -106,14 +106,14 @@ def _wake_on_signals() -> int:
 def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
     status, spec = EXIT_BROKEN, None
     try:
-        if native:
-            linux.drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
         processes.die_with_parent(signal.SIGKILL)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         _place({CHANNEL: inner.detach()})
+        if native:
+            linux.drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
         if warmed is None:
             # It takes long and may fail: what it says is for the session's standard error, which comes first.
             spec = _take_over()
