@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.placeholders import Hold
-from cellblock.sandbox.plan import EGRESS_PORT, HOME
+from cellblock.sandbox.plan import EGRESS_PORT, HOME, Step
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.programs import Programs
@@ -57,8 +57,7 @@ def run_init(
         ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
     """
     try:
-        if ground is not None:
-            ground.settle_in()
+        prepared = ground.settle_in() if ground is not None else []
         _place({_HANDOVER: handover} if host is None else {_HANDOVER: handover, _HOST: host})
         if os.getsid(0) != os.getpid():
             os.setsid()
@@ -70,9 +69,9 @@ def run_init(
         wake = _wake_on_signals()
         worker = os.fork()
         if worker == 0:
-            _run_worker(theirs, warmed, preload)
+            _run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
-        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground).run()
+        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground, prepared).run()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -107,7 +106,7 @@ def _wake_on_signals() -> int:
     return reader
 
 
-def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...]) -> NoReturn:
+def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
     status, spec = EXIT_BROKEN, None
     try:
         processes.die_with_parent(signal.SIGKILL)
@@ -116,6 +115,8 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         _place({CHANNEL: inner.detach()})
+        if native:
+            linux.drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
         if warmed is None:
             # It takes long and may fail: what it says is for the session's standard error, which comes first.
             spec = _take_over()
@@ -178,6 +179,7 @@ class _Init:
         wake: int,
         worker: int,
         ground: Ground | None,
+        prepared: list[Step],
     ) -> None:
         self._handover = handover
         self._inner = inner
@@ -188,6 +190,7 @@ class _Init:
         self._ground = ground
         self._programs = Programs()
         self._holds: dict[str, Hold] = {}
+        self._prepared = prepared
         self._poll = select.poll()
         for descriptor in (handover.fileno(), host, wake):
             if descriptor is not None:
@@ -226,7 +229,7 @@ class _Init:
             linux.hide()
         if self._ground is not None:
             try:
-                spec["confinement"] = self._ground.build(spec, self._keep)
+                spec["confinement"] = self._ground.build(spec, self._prepared, self._keep)
                 if spec["confinement"]["egress"]:
                     with linux.listen(EGRESS_PORT) as listener:
                         socket.send_fds(self._control, [encode_control("listening")], [listener.fileno()])
