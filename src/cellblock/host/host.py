@@ -22,7 +22,7 @@ from cellblock.host.packages import PackageIndex, configuration_files
 from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
-from cellblock.host.wanted import OnCommand, Wanted
+from cellblock.host.wanted import OnCommand, Taker, Wanted
 from cellblock.sandbox import probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
@@ -152,6 +152,7 @@ class Host:
         policy: Policy | None = None,
         on_command: OnCommand | None = None,
         forbid_programs: bool = False,
+        tool_port: Taker | None = None,
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
 
@@ -170,6 +171,8 @@ class Host:
                 (docs/shell.md). Anything but True is a no. Without it nobody is asked.
             forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
                 `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
+
+            tool_port: Takes the listener on which tools are served to the code of the session, one for each of its kernels.
 
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
@@ -192,6 +195,7 @@ class Host:
             policy=self._narrowed(policy, isolate or self.isolate),
             on_command=on_command,
             forbid_programs=forbid_programs,
+            tool_port=tool_port,
         )
         self._sessions.add(session)
         return session

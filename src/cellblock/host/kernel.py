@@ -81,7 +81,7 @@ class Kernel:
         self.control = Control(ends.control)
         self.control.on_exit = self._on_death
         self.control.on_memory = self._weigh
-        self.control.on_listener = wanted.on_listener
+        self.control.takers = dict(wanted.takers)
         self.control.on_surprise = self._condemn
         self._listen(True)
 

@@ -21,7 +21,7 @@ from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.network import SessionNetwork
 from cellblock.host.packages import SessionPackages
-from cellblock.host.wanted import OnCommand, Wanted
+from cellblock.host.wanted import OnCommand, Taker, Wanted
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -30,7 +30,7 @@ from cellblock.model import (
     Recovery,
     Status,
 )
-from cellblock.sandbox.plan import HOME, check_unnamed_workspace, check_workspace
+from cellblock.sandbox.plan import EGRESS_PORT, HOME, check_unnamed_workspace, check_workspace
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
@@ -54,6 +54,9 @@ _LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...]
     ("killed_children", Kernel.kill_children, 0.5),
     ("restarted", Kernel.kill, 1.0),
 )
+
+# The port of each listener inside (0 is any), and the variable that tells it to the code.
+_LISTENERS = {"egress": (EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": (0, "CELLBLOCK_TOOL_PORT")}
 
 log = logging.getLogger("cellblock")
 
@@ -86,6 +89,7 @@ class Session:
         policy: Policy,
         on_command: OnCommand | None,
         forbid_programs: bool,
+        tool_port: Taker | None,
     ) -> None:
         self._host = host
         self._name = f"session {number}"
@@ -109,6 +113,12 @@ class Session:
             spec["mounts"] = self._packages.mounts(host.index, policy)
         if on_command is not None:
             spec["commands"] = "forbidden" if forbid_programs else "asked"
+        takers: dict[str, Taker] = {}
+        if self._network is not None and policy.network.allow:
+            takers["egress"] = self._network.adopt
+        if tool_port is not None:
+            takers["tools"] = tool_port
+        spec["listeners"] = {name: _LISTENERS[name] for name in takers}
         self.wanted = Wanted(
             interpreter,
             preload,
@@ -117,7 +127,7 @@ class Session:
             spec,
             limits or Limits(),
             spill_to,
-            self._network.adopt if self._network is not None else None,
+            takers,
             self._install,
             on_command,
             forbid_programs,

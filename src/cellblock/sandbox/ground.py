@@ -84,5 +84,4 @@ class Ground:
             "limits": plan["limits"],
             "nice": plan["nice"],
             "seccomp": plan["seccomp"],
-            "egress": plan["egress"],
         }

@@ -199,7 +199,6 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         "seccomp": base64.b64encode(seccomp.program(facts.machine, unix_sockets=policy.unix_sockets or not everything)).decode(
             "ascii"
         ),
-        "egress": bool(policy.network.allow),
     }
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.placeholders import Hold
-from cellblock.sandbox.plan import EGRESS_PORT, HOME, Step
+from cellblock.sandbox.plan import HOME, Step
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.programs import Programs
@@ -227,15 +227,14 @@ class _Init:
         if (restrictions := spec.pop("restrictions", None)) is not None:
             spec["confinement"] = restrictions | {"root": linux.identity_of_root()}
             linux.hide()
-        if self._ground is not None:
-            try:
+        try:
+            if self._ground is not None:
                 spec["confinement"] = self._ground.build(spec, self._prepared, self._keep)
-                if spec["confinement"]["egress"]:
-                    with linux.listen(EGRESS_PORT) as listener:
-                        socket.send_fds(self._control, [encode_control("listening")], [listener.fileno()])
-            except (OSError, ValueError) as error:
-                self._tell("refused", error=str(error))
-                self._end()
+            for name, (port, variable) in spec.pop("listeners").items():
+                spec["env"][variable] = str(self._listen(port, name=name))
+        except (OSError, ValueError) as error:
+            self._tell("refused", error=str(error))
+            self._end()
         self._programs.env, self._programs.confinement = spec["env"], spec.get("confinement")
         if spec.get("commands") == "forbidden":
             spec["confinement"] = {**spec["confinement"], "programs": False}
@@ -244,6 +243,14 @@ class _Init:
         self._inner.close()
         _place_output(out, err)
         os.close(channel)
+
+    def _listen(self, port: int, **fields: Any) -> int:
+        """Make a listener in the session, for the host to serve; return its port."""
+        assert self._control is not None
+        with linux.listen(port) as listener:
+            port = listener.getsockname()[1]
+            socket.send_fds(self._control, [encode_control("listening", port=port, **fields)], [listener.fileno()])
+        return port
 
     def _keep(self, top: str, hold: Hold) -> None:
         """Share a hold on placeholders with whoever made us, to be released there if we are killed."""
@@ -271,9 +278,7 @@ class _Init:
         elif message["op"] == "stop":
             self._programs.stop(self._worker)
         elif message["op"] == "listen":
-            with linux.listen(0) as listener:
-                port = listener.getsockname()[1]
-                socket.send_fds(self._control, [encode_control("listening", port=port)], [listener.fileno()])
+            self._listen(0)
             return
         elif message["op"] == "measure":
             self._tell("memory", bytes=processes.memory_of_namespace(HOME))
