@@ -7,7 +7,7 @@ import itertools
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -153,6 +153,7 @@ class Host:
         on_command: OnCommand | None = None,
         forbid_programs: bool = False,
         tool_port: Taker | None = None,
+        excused: Callable[[], float] = lambda: 0.0,
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
 
@@ -173,6 +174,7 @@ class Host:
                 `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
 
             tool_port: Takes the listener on which tools are served to the code of the session, one for each of its kernels.
+            excused: Seconds so far that do not count towards the timeouts of its cells.
 
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
@@ -196,6 +198,7 @@ class Host:
             on_command=on_command,
             forbid_programs=forbid_programs,
             tool_port=tool_port,
+            excused=excused,
         )
         self._sessions.add(session)
         return session

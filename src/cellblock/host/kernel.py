@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from cellblock.errors import KernelDiedError, LaunchError, ProtocolError, SandboxError
 from cellblock.host.cell import STATE_LOST, Cell
@@ -196,6 +196,10 @@ class Kernel:
     def note(self, line: str) -> None:
         """Tell the reader of the running cell, or of the next one, something that the host knows."""
         self._add_text("stderr", f"{line}\n".encode())
+
+    def show(self, data: Mapping[str, bytes]) -> None:
+        """Show a MIME bundle from elsewhere to the reader of the running cell, or of the next one."""
+        self._take(Display("display_data", data))
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
