@@ -93,7 +93,9 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
     elif name == "children":
         # A child, and a grandchild that has left the group and the session and lost its parent.
         child = subprocess.Popen(["sleep", "1234"])
-        orphan = subprocess.run(["sh", "-c", "setsid sleep 1234 >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, check=True)
+        orphan = subprocess.run(
+            ["sh", "-c", "setsid sleep 1234 >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, check=True
+        )
         result(number, json.dumps([os.getpid(), child.pid, int(orphan.stdout)]))
     elif name == "grow":
         TOOLS["moody"] = {"outputSchema": {"type": "object", "properties": {"n": {"type": "string"}}}}
@@ -113,7 +115,9 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
         result(number, json.dumps({"env": dict(os.environ), "cwd": os.getcwd()}))
     elif name == "ask":
         schema = {"type": "object", "properties": {"yes": {"type": "boolean"}}}
-        send({"id": f"ask-{number}", "method": "elicitation/create", "params": {"message": "May I?", "requestedSchema": schema}})
+        send(
+            {"id": f"ask-{number}", "method": "elicitation/create", "params": {"message": "May I?", "requestedSchema": schema}}
+        )
     elif name not in TOOLS:
         send({"id": number, "error": {"code": -32602, "message": f"Unknown tool: {name}"}})
 

@@ -98,7 +98,9 @@ async def test_a_server_that_does_not_start_says_why(servers: Servers, server: s
 
 async def test_a_server_that_hangs_at_its_start_is_given_up() -> None:
     async with Servers(PARAMS.__getitem__, connect_timeout=1.5, environment=os.environ) as servers:
-        with pytest.raises(McpServerError, match=r"'hangs' cannot be used: it was not ready within 1.5 s(?s:.*)thinking") as caught:
+        with pytest.raises(
+            McpServerError, match=r"'hangs' cannot be used: it was not ready within 1.5 s(?s:.*)thinking"
+        ) as caught:
             await asyncio.gather(*(servers.call("hangs", "echo", {}) for _ in range(3)))
         assert caught.value.stderr == "thinking"
 
@@ -199,7 +201,9 @@ async def test_a_timeout_reaches_the_server(tmp_path: Path) -> None:
     heard = tmp_path / "heard"
     async with Servers(lambda _: hostile("good", heard), environment=os.environ) as servers:
         await still_works(servers)
-        with pytest.raises(McpServerError, match="'hang' of MCP server 's' did not answer within 0.2 s; the call was cancelled"):
+        with pytest.raises(
+            McpServerError, match="'hang' of MCP server 's' did not answer within 0.2 s; the call was cancelled"
+        ):
             await servers.call("s", "hang", {}, timeout=0.2)
         await eventually(lambda: "notifications/cancelled" in heard.read_text())
         assert await still_works(servers, "s")

@@ -21,7 +21,9 @@ outcomes = st.builds(
     st.text(),
     json_values,
     st.lists(st.builds(ToolImage, st.binary(), st.text())).map(tuple),
-    st.lists(st.builds(ToolResource, st.text(), st.text(), st.text(), st.none() | st.text(), st.none() | st.binary())).map(tuple),
+    st.lists(st.builds(ToolResource, st.text(), st.text(), st.text(), st.none() | st.text(), st.none() | st.binary())).map(
+        tuple
+    ),
 )
 EMPTY: dict[str, Any] = {"is_error": False, "text": "", "structured": None, "images": [], "resources": []}
 

@@ -133,7 +133,9 @@ def test_what_only_looks_like_a_reference_stays(text: str) -> None:
 
 @given(
     st.one_of(
-        st.builds(StdioServer, texts.filter(bool), st.lists(texts).map(tuple), st.dictionaries(names, texts), st.none() | texts),
+        st.builds(
+            StdioServer, texts.filter(bool), st.lists(texts).map(tuple), st.dictionaries(names, texts), st.none() | texts
+        ),
         st.builds(
             HttpServer,
             st.sampled_from(["http://h/mcp", "https://h:1/sse?a=${B}"]),
