@@ -1,1 +1,1 @@
-"""MCP tools from code: typed APIs, the servers behind them, and who decides whether a call is made."""
+"""MCP tools: what servers there are, how they are spoken to, and what their tools return. The trusted side of it."""
