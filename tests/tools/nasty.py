@@ -10,7 +10,7 @@ INJECTION = 'x"""\'\'\'\\"); import os; os.system("touch /tmp/cellblock-owned") 
 def _nested(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
-        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+        schema = {"type": "object", "properties": {"a": schema}}
     return schema
 
 
@@ -78,7 +78,7 @@ SCHEMAS: dict[str, tuple[Any, dict[str, Any]]] = {
             },
             "required": ["json", "model_config"],
         },
-        {"json": 1, "model_config": 2, "dict": 3, "model_x": 4},
+        {"json": 1, "model_config": 2, "dict": 3, "model_id": 4},
     ),
     "names_of_types": (
         {
@@ -282,8 +282,8 @@ SCHEMAS: dict[str, tuple[Any, dict[str, Any]]] = {
         },
         {"a": 5, "b": 1.5, "c": "", "d": 1, "e": "x"},
     ),
-    "deep_objects": (_nested(600), {}),
-    "deep_arrays": (_nested_arrays(400), {"a": [[[["x"]]]]}),
+    "deep_objects": (_nested(600), {"a": {"a": {}}}),
+    "deep_arrays": (_nested_arrays(400), {"a": [[[[]]]]}),
     "all_of_bomb": ({"type": "object", "properties": {"a": {"$ref": "#/$defs/L0"}}, "$defs": _BOMB}, {"a": {"a": "x"}}),
     "any_of_bomb": ({"type": "object", "properties": {"a": {"$ref": "#/$defs/W0"}}, "$defs": _WIDE}, {"a": {}}),
     "wrong_types": (

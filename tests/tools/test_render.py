@@ -74,10 +74,10 @@ def test_a_nasty_schema_gives_a_module_that_can_be_called(name: str, tmp_path: P
         assert untyped.run(untyped.Params(**arguments)) == "text"
         assert runner.calls == [("server", "untyped", arguments)]
         typed = importlib.import_module(f"{root.name}.server.typed")
-        runner.answer = arguments
+        runner.answer = answer = {"root_array": ["x"], "root_string": "x"}.get(name, arguments)
         result = typed.run(typed.Params.model_validate(arguments))
         assert isinstance(result, typed.Result)
-        assert result.model_dump(mode="json", by_alias=True, exclude_unset=True) == arguments
+        assert result.model_dump(mode="json", by_alias=True, exclude_unset=True) == answer
     assert "could not be read safely" not in typed.run.__doc__
     assert not Path("/tmp/cellblock-owned").exists()
 
@@ -130,7 +130,7 @@ def test_code_in_a_schema_is_text(schema: str) -> None:
         "system",
     } == set()
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported == {"__future__", "typing", "pydantic", None}
+    assert imported <= {"__future__", "typing", "pydantic", None}
     assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
 
 

@@ -20,6 +20,8 @@ _OF_MODELS = frozenset((
     "update_forward_refs", "validate",
 ))
 
+_OF_MODELS_TOO = re.compile(r"model_(?:config|computed|construct|copy|dump|extra|fields|json|parametrized|post|rebuild|validate)")
+
 # What the annotations of generated classes are made of: a field of that name would be taken for it, as a class body is looked
 # through before its module.
 _OF_ANNOTATIONS = frozenset((
@@ -87,7 +89,9 @@ def field_names(properties: Iterable[str], classes: Iterable[str]) -> dict[str, 
     wanted = {}
     for name in properties:
         attribute = _identifier(name, "field", soft=False)
-        wanted[name] = f"{attribute}_" if attribute in reserved or attribute.startswith("model_") else attribute
+        if _OF_MODELS_TOO.match(attribute):
+            attribute = f"field_{attribute}"
+        wanted[name] = f"{attribute}_" if attribute in reserved else attribute
     given: dict[str, str] = {}
     taken: set[str] = set()
     for name in sorted(properties, key=lambda name: (wanted[name] != name, name)):

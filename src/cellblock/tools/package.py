@@ -16,7 +16,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ OnProgress = Callable[[int, int], object]
 """Is called with how many tools are done, and how many there are."""
 
 _FORMAT = 1  # what is generated from the same tools; raise it when that changes
+_DEEPEST = 250  # a schema is not read any deeper
 _LEFT_OVER = 3600.0  # seconds after which a build that was not finished never will be
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,8 +41,20 @@ _RENAME_EXCHANGE = 2
 
 def tools_hash(tools: Sequence[ToolSpec]) -> str:
     """Return a digest of what a server says about its tools; the order in which it lists them counts."""
-    said = json.dumps([_FORMAT, [asdict(tool) for tool in tools]], sort_keys=True, separators=(",", ":"))
+    listed = [[getattr(tool, field.name) for field in fields(tool)] for tool in tools]
+    try:
+        said = json.dumps([_FORMAT, listed], sort_keys=True)
+    except RecursionError:
+        said = json.dumps([_FORMAT, _cut(listed, _DEEPEST)], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()
+
+
+def _cut(value: Any, depth: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _cut(item, depth - 1) for key, item in value.items()} if depth else None
+    if isinstance(value, list):
+        return [_cut(item, depth - 1) for item in value] if depth else None
+    return value
 
 
 def write_package(

@@ -189,6 +189,8 @@ def _class(shape: Shape, classes: set[str]) -> str:
     config = ["extra='allow'" if shape.extra else "extra='forbid'"]
     if any(names[one.name] != one.name for one in shape.properties):
         config.append("populate_by_name=True")
+    if any(name.startswith("model_") for name in names.values()):
+        config.append("protected_namespaces=()")  # pydantic warns of them before 2.10
     lines = [
         f"class {shape.name}(BaseModel):",
         f"    {docstring(text, '    ')}",

@@ -42,6 +42,7 @@ _TOO_LARGE = "it is too large to follow to its end"
 _ELSEWHERE = "it refers to something that is not in it"
 _ROUND = "it refers to itself where Python's types cannot"
 _VALUES = "it lists values that Python's Literal cannot"
+_NAMES = "it has names that cannot be given to attributes"
 _NO_OBJECT = "it does not describe an object, which the arguments of a tool are"
 
 
@@ -166,10 +167,14 @@ class _Reader:
         dropped = False
         declared = node.properties or {}
         for key in [*declared, *sorted(node.required - set(declared))]:
-            if len(properties) == _MOST_PROPERTIES or len(key) > _LONGEST_NAME or not self._spend():
+            if len(properties) == _MOST_PROPERTIES or not self._spend():
                 self._note(_TOO_LARGE)
                 dropped = True
                 break
+            if len(key) > _LONGEST_NAME or not _is_text(key):
+                self._note(_NAMES)
+                dropped = True
+                continue
             properties.append(self._property(key, declared.get(key), required=key in node.required))
         closed = node.additional is False or (node.additional is None and node.properties is not None)
         extra = not (self._strict and closed) or node.open or dropped
@@ -355,7 +360,7 @@ def _literal(values: list[Any]) -> list[str] | None:
     """Return the members of a union for listed values, or None where they cannot be said."""
     if len(values) > _MOST_VALUES or not all(type(value) in (str, int, bool, type(None)) for value in values):
         return None
-    if any(type(value) is str and len(value) > _LONGEST_VALUE for value in values):
+    if any(type(value) is str and (len(value) > _LONGEST_VALUE or not _is_text(value)) for value in values):
         return None
     if any(type(value) is int and not is_number(value) for value in values):
         return None
@@ -366,7 +371,9 @@ def _literal(values: list[Any]) -> list[str] | None:
 def _source_of(default: Any, parts: list[str]) -> str:
     """Return a default as source: the schema's if it is simple and one of its type, else None."""
     kind = type(default)
-    if (kind is str and len(default) > _LONGEST_VALUE) or (kind in (int, float) and not is_number(default)):
+    if (kind is str and (len(default) > _LONGEST_VALUE or not _is_text(default))) or (
+        kind in (int, float) and not is_number(default)
+    ):
         return "None"
     wanted = {str: ("str",), int: ("int", "int | float"), float: ("int | float",), bool: ("bool",)}.get(kind, ())
     for part in parts:
@@ -377,6 +384,15 @@ def _source_of(default: Any, parts: list[str]) -> str:
             if any(type(value) is kind and value == default for value in listed):
                 return repr(default)
     return "None"
+
+
+def _is_text(value: str) -> bool:
+    """Whether a string can be sent: JSON can hold halves of surrogate pairs, UTF-8 cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _plain(value: Any) -> Any:
