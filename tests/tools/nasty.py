@@ -73,7 +73,7 @@ SCHEMAS: dict[str, tuple[Any, dict[str, Any]]] = {
                     "model_fields",
                     "validate",
                     "dict",
-                    "model_x",
+                    "model_id",
                 )
             },
             "required": ["json", "model_config"],

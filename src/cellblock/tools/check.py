@@ -38,12 +38,13 @@ _NODES = (
     ast.Tuple,
     ast.BinOp,
     ast.BitOr,
-    ast.BoolOp,
-    ast.Or,
+    ast.IfExp,
+    ast.Compare,
+    ast.Is,
     ast.UnaryOp,
     ast.USub,
 )
-_WORDS = frozenset(("bool", "dict", "float", "int", "list", "params", "str", "tuple", "_runner"))
+_WORDS = frozenset(("bool", "dict", "float", "int", "list", "params", "result", "str", "tuple", "_runner"))
 _ATTRIBUTES = frozenset(("_runner.run", "_runner.run_sync", "params.model_dump", "Result.model_validate"))
 _CALLS = _ATTRIBUTES | {"ConfigDict", "Field", "cast"}
 
@@ -85,7 +86,7 @@ def _check_statement(node: ast.stmt) -> None:
             return
         case ast.FunctionDef(name="run", decorator_list=[]) | ast.AsyncFunctionDef(name="run_async", decorator_list=[]):
             match node.body:
-                case [ast.Expr(value=ast.Constant(value=str())), ast.Return()]:
+                case [ast.Expr(value=ast.Constant(value=str())), ast.Assign(targets=[ast.Name(id="result")]), ast.Return()]:
                     return
     raise ValueError(f"line {node.lineno}: {type(node).__name__} does not belong at the top of a tool's module")
 

@@ -44,12 +44,14 @@ _FUNCTIONS = '''
 
 def run(params: Params) -> {returns}:
     {docstring}
-    return {call}
+    result = {call}
+    return {returned}
 
 
 async def run_async(params: Params) -> {returns}:
     """Do what `run` does, for code that awaits calls, or gathers several."""
-    return {call_async}
+    result = {call_async}
+    return {returned}
 '''
 
 
@@ -165,13 +167,13 @@ def _imports(body: str, *, typed: bool) -> str:
 
 
 def _functions(tool: str, text: str, *, typed: bool) -> str:
-    call, call_async = _CALL.format(method="run_sync", tool=tool), "await " + _CALL.format(method="run", tool=tool)
-    form = "Result.model_validate({})" if typed else "cast('str', {} or '')"
     return _FUNCTIONS.format(
         returns="Result" if typed else "str",
         docstring=docstring(wrapped(text, ""), "    "),
-        call=form.format(call),
-        call_async=form.format(f"({call_async})" if not typed else call_async),
+        call=_CALL.format(method="run_sync", tool=tool),
+        call_async="await " + _CALL.format(method="run", tool=tool),
+        # What a runner returns for text may be more than a string, and may be empty but for its images.
+        returned="Result.model_validate(result)" if typed else "'' if result is None else cast('str', result)",
     )
 
 

@@ -135,7 +135,8 @@ class _Reader:
         # the place of another.
         self._classes: dict[tuple[int, int], str] = {}
         self._kept: list[Any] = []
-        self._todo: deque[tuple[str, Node]] = deque()
+        self._todo: deque[tuple[str, Node, int]] = deque()
+        self._depth = 0  # how many classes lead to the one that is read
 
     def read(self) -> Shapes:
         root = self._flat(self._document)
@@ -146,7 +147,7 @@ class _Reader:
             for schema in (self._document, self._follow(self._document)):
                 if isinstance(schema, dict) and schema:
                     self._classes[id(schema), 0] = self._root
-            self._todo.append((self._root, root))
+            self._todo.append((self._root, root, 0))
             first: list[Shape] = []
         elif self._strict:
             self._note(_NO_OBJECT)
@@ -156,7 +157,8 @@ class _Reader:
             first = [Shape(self._root, description=root.description, root=annotation)]
         shapes = first
         while self._todo:
-            shapes.append(self._shape(*self._todo.popleft()))
+            name, node, self._depth = self._todo.popleft()
+            shapes.append(self._shape(name, node))
         return Shapes(tuple(shapes), tuple(self._notes))
 
     def _note(self, note: str) -> None:
@@ -255,13 +257,14 @@ class _Reader:
             if isinstance(node.additional, dict) and not node.open:
                 values = self._annotation(node.additional, f"{hint} value", path)
             return f"dict[str, {' | '.join(values)}]"
-        if len(self._classes) >= _MOST_CLASSES:
+        # pydantic builds a class within the one that uses it, and Python's stack has an end.
+        if len(self._classes) >= _MOST_CLASSES or self._depth == DEEPEST:
             self._note(_TOO_LARGE)
             return "dict[str, Any]"
         name = class_name(hint, self._taken)
         self._taken.add(name)
         self._classes[key] = name
-        self._todo.append((name, node))
+        self._todo.append((name, node, self._depth + 1))
         return name
 
     def _array(self, node: Node, hint: str, path: frozenset[int]) -> str:
