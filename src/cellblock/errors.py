@@ -86,8 +86,8 @@ class FilesError(CellblockError):
 class McpServerError(CellblockError):
     """An MCP server could not be started or reached, died, took too long, or broke the protocol or a limit.
 
-    A tool that merely reports a failure of its own is data (`ToolOutcome.is_error`). Other servers go on, and so does this one:
-    its next call connects again where the connection was lost.
+    A tool that merely reports a failure of its own is data (`ToolOutcome.is_error`). Other servers go on, and so does this
+    one: its next call connects again where the connection was lost.
 
     Attributes:
         server: The server's name.

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
@@ -19,6 +19,7 @@ import anyio
 import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client.session import ClientRequestContext, IncomingMessage
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -244,7 +245,7 @@ class Connection:
 
     async def _ask_for_logs(self, client: Client) -> types.RequestParamsMeta | None:
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            return {types.LOG_LEVEL_META_KEY: _LOG_LEVEL}
+            return cast(types.RequestParamsMeta, {types.LOG_LEVEL_META_KEY: _LOG_LEVEL})
         if not self._wants_logs and client.server_capabilities.logging is not None:
             self._wants_logs = True
             request = types.SetLevelRequest(params=types.SetLevelRequestParams(level=_LOG_LEVEL))
@@ -332,11 +333,11 @@ async def _decline(context: ClientRequestContext, params: types.ElicitRequestPar
     return types.ElicitResult(action="decline")
 
 
-def _as_coroutine(on_progress: OnProgress) -> Callable[[float, float | None, str | None], Awaitable[None]]:
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        on_progress(done, total, message)
+def _as_coroutine(on_progress: OnProgress) -> ProgressFnT:
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        on_progress(progress, total, message)
 
-    return progress
+    return tell
 
 
 def _reason(error: BaseException) -> str:
