@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+_STUB = """
+class ToolRunner:
+    def __init__(self, server_name: str) -> None: ...
+    async def run(self, tool_name: str, tool_args: dict[str, object]) -> dict[str, object] | str | None: ...
+    def run_sync(self, tool_name: str, tool_args: dict[str, object]) -> dict[str, object] | str | None: ...
+"""
 
 
 class FakeRunner:
@@ -46,3 +54,21 @@ def importable(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fak
         finally:
             for name in [name for name in sys.modules if name.partition(".")[0] == root.name]:
                 del sys.modules[name]
+
+
+def check_types(root: Path) -> None:
+    """Run mypy over the packages of a directory, with the types of the runner alone."""
+    stubs = root.parent / "stubs"
+    for name, text in (("__init__", ""), ("tools/__init__", ""), ("tools/runner", _STUB)):
+        path = stubs / "cellblock" / f"{name}.pyi"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (root.parent / "mypy.ini").write_text(f"[mypy]\nstrict = true\nmypy_path = {stubs}:{root.parent}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache", "-p", root.name],
+        cwd=root.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

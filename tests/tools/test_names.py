@@ -55,8 +55,12 @@ def test_modules_are_importable_and_distinct_in_any_order(tools: list[str]) -> N
     assert list(modules) == list(dict.fromkeys(tools))
     assert len({module.lower() for module in modules.values()}) == len(modules)
     for module in modules.values():
-        assert module.isidentifier() and module.isascii() and len(module) < 80
-        assert not keyword.iskeyword(module) and not keyword.issoftkeyword(module) and not module.startswith("_")
+        assert module.isidentifier()
+        assert module.isascii()
+        assert len(module) < 80
+        assert not keyword.iskeyword(module)
+        assert not keyword.issoftkeyword(module)
+        assert not module.startswith("_")
     shuffled = random.Random(1).sample(tools, len(tools))
     assert names.module_names(shuffled) == modules
 
@@ -66,8 +70,11 @@ def test_fields_hide_nothing_of_pydantic_and_no_type(properties: list[str]) -> N
     fields = names.field_names(properties, {"Tree", "Params"})
     assert len(set(fields.values())) == len(set(properties))
     for field in fields.values():
-        assert field.isidentifier() and not keyword.iskeyword(field) and not field.startswith("_")
-        assert field not in dir(BaseModel) and field not in {"str", "int", "Any", "Tree", "Params", "Field"}
+        assert field.isidentifier()
+        assert not keyword.iskeyword(field)
+        assert not field.startswith("_")
+        assert field not in dir(BaseModel)
+        assert field not in {"str", "int", "Any", "Tree", "Params", "Field"}
 
 
 @given(st.lists(st.text(max_size=90) | st.sampled_from(["params", "base model", "Any", "any", "1"])))
@@ -75,7 +82,8 @@ def test_classes_are_distinct_and_take_no_name_that_is_used(hints: list[str]) ->
     taken: set[str] = set()
     for hint in hints:
         name = names.class_name(hint, taken)
-        assert name.isidentifier() and name.isascii()
+        assert name.isidentifier()
+        assert name.isascii()
         assert name not in taken | {"Params", "Result", "Any", "BaseModel", "None"}
         taken.add(name)
 

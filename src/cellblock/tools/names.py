@@ -20,7 +20,9 @@ _OF_MODELS = frozenset((
     "update_forward_refs", "validate",
 ))
 
-_OF_MODELS_TOO = re.compile(r"model_(?:config|computed|construct|copy|dump|extra|fields|json|parametrized|post|rebuild|validate)")
+_OF_MODELS_TOO = re.compile(
+    r"model_(?:config|computed|construct|copy|dump|extra|fields|json|parametrized|post|rebuild|validate)"
+)
 
 # What the annotations of generated classes are made of: a field of that name would be taken for it, as a class body is looked
 # through before its module.
