@@ -94,7 +94,7 @@ class McpServerError(CellblockError):
         stderr: The last lines that it wrote to its standard error; empty where there are none.
     """
 
-    def __init__(self, message: str, *, server: str, stderr: str = "") -> None:
+    def __init__(self, message: str, *, server: str = "", stderr: str = "") -> None:
         super().__init__(message)
         self.server = server
         self.stderr = stderr

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,13 +78,17 @@ def test_what_is_no_database_is_told(tmp_path: Path) -> None:
 
 def test_a_transaction_happens_wholly_or_not_at_all(tmp_path: Path) -> None:
     database = Database(tmp_path, "x.db", SCHEMA)
-    with pytest.raises(ZeroDivisionError), database.transaction() as connection:
-        connection.execute("UPDATE counts SET n = 5")
-        raise ZeroDivisionError
+
+    def set_and(fail: Callable[[sqlite3.Connection], object]) -> None:
+        with database.transaction() as connection:
+            connection.execute("UPDATE counts SET n = 5")
+            fail(connection)
+
+    with pytest.raises(ZeroDivisionError):
+        set_and(lambda _: 1 / 0)
     assert count(database) == 0
-    with pytest.raises(StoreError), database.transaction() as connection:
-        connection.execute("UPDATE counts SET n = 5")
-        connection.execute("UPDATE nothing SET n = 5")
+    with pytest.raises(StoreError):
+        set_and(lambda connection: connection.execute("UPDATE nothing SET n = 5"))
     assert count(database) == 0
     with database.transaction() as connection:
         connection.execute("UPDATE counts SET n = 5")

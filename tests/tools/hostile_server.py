@@ -33,6 +33,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "ask": {},
     "pid": {},
     "slow": {},
+    "blab": {},
     "env": {},
     "moody": {"outputSchema": NUMBER},
 }
@@ -107,10 +108,16 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
             send({"method": "notifications/progress", "params": {"progressToken": token, "progress": done, "total": 3}})
             send({"method": "notifications/message", "params": {"level": "info", "data": f"step {done}"}})
         result(number, "done")
+    elif name == "blab":
+        sys.stderr.write(f"my environment: {dict(os.environ)}\n")
+        sys.stderr.flush()
+        send({"id": number, "error": {"code": -32603, "message": f"KEY {os.environ.get('KEY')} was not accepted"}})
     elif name == "pid":
         result(number, str(os.getpid()))
     elif name == "slow":
-        threading.Thread(target=lambda: (time.sleep(arguments["seconds"]), result(number, "slept")), daemon=True).start()
+        timer = threading.Timer(arguments["seconds"], result, (number, "slept"))
+        timer.daemon = True
+        timer.start()
     elif name == "env":
         result(number, json.dumps({"env": dict(os.environ), "cwd": os.getcwd()}))
     elif name == "ask":
@@ -123,7 +130,8 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
 
 
 def handle(message: dict[str, Any]) -> None:
-    number, params = message.get("id"), message.get("params") or {}
+    number: Any = message.get("id")
+    params = message.get("params") or {}
     if isinstance(number, str) and number.startswith("ask-"):
         result(int(number[4:]), json.dumps(message.get("result", message.get("error"))))
         return

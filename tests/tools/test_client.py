@@ -96,6 +96,7 @@ async def test_a_server_that_does_not_start_says_why(servers: Servers, server: s
     assert await still_works(servers)
 
 
+@pytest.mark.slow
 async def test_a_server_that_hangs_at_its_start_is_given_up() -> None:
     async with Servers(PARAMS.__getitem__, connect_timeout=1.5, environment=os.environ) as servers:
         with pytest.raises(
@@ -119,7 +120,7 @@ async def test_a_server_that_greets_on_stdout_is_forgiven(servers: Servers) -> N
 async def test_a_server_that_dies_in_a_call_is_started_again_by_the_next(servers: Servers) -> None:
     first = await still_works(servers)
     slow = asyncio.create_task(servers.call("good", "slow", {"seconds": 60}))
-    with pytest.raises(McpServerError, match="exit status 7(?s:.*)Traceback: I cannot go on"):
+    with pytest.raises(McpServerError, match=r"exit status 7(?s:.*)Traceback: I cannot go on"):
         await servers.call("good", "die", {})
     with pytest.raises(McpServerError, match="'slow' of MCP server 'good' was interrupted: it ended with exit status 7"):
         await slow
@@ -202,7 +203,7 @@ async def test_a_timeout_reaches_the_server(tmp_path: Path) -> None:
     async with Servers(lambda _: hostile("good", heard), environment=os.environ) as servers:
         await still_works(servers)
         with pytest.raises(
-            McpServerError, match="'hang' of MCP server 's' did not answer within 0.2 s; the call was cancelled"
+            McpServerError, match=r"'hang' of MCP server 's' did not answer within 0.2 s; the call was cancelled"
         ):
             await servers.call("s", "hang", {}, timeout=0.2)
         await eventually(lambda: "notifications/cancelled" in heard.read_text())
@@ -248,6 +249,14 @@ async def test_a_server_gets_what_it_is_given_and_little_else(tmp_path: Path) ->
     assert left == {"KEY": "secret", "PATH": "/bin:/usr/bin", "HOME": "/home/x"}
 
 
+async def test_no_error_shows_a_secret() -> None:
+    given = {"command": sys.executable, "args": [HOSTILE, "good"], "env": {"KEY": "${SECRET}"}}
+    async with Servers(lambda name: parse_params(name, given), environment={"SECRET": "s3cr3t-value"}) as servers:
+        with pytest.raises(McpServerError, match=r"KEY \*\*\* was not accepted(?s:.*)'KEY': '\*\*\*'") as caught:
+            await servers.call("s", "blab", {})
+    assert "s3cr3t" not in f"{caught.value}{caught.value.stderr}"
+
+
 async def test_a_variable_that_is_missing_is_named_before_anything_starts() -> None:
     given = {"command": sys.executable, "args": [HOSTILE, "good"], "env": {"KEY": "${KEY}"}}
     async with Servers(lambda name: parse_params(name, given), environment={}) as servers:
@@ -271,7 +280,7 @@ async def test_a_reset_stops_the_servers_and_everything_below(servers: Servers) 
 async def test_a_reset_interrupts_calls(servers: Servers) -> None:
     await still_works(servers)
     call = asyncio.create_task(servers.call("good", "hang", {}))
-    await eventually(lambda: len(servers._connections["good"]._client.session._dispatcher._pending))  # type: ignore[attr-defined,union-attr]
+    await eventually(lambda: len(servers._connections["good"]._client.session._dispatcher._pending))  # type: ignore[union-attr]
     await servers.reset()
     with pytest.raises(McpServerError, match="'hang' of MCP server 'good' was interrupted: it was stopped"):
         await call
@@ -306,6 +315,7 @@ async def test_a_crash_takes_what_the_server_left_with_it(servers: Servers) -> N
     await eventually(lambda: not any(map(alive, left)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["host", "keeper"])
 async def test_no_server_outlives_its_host_or_its_keeper(victim: str) -> None:
     program = textwrap.dedent(
@@ -344,8 +354,10 @@ async def test_the_tools_of_a_server_by_one_connection() -> None:
 
 
 def test_the_sdk_is_not_loaded_before_a_server_is() -> None:
-    script = "import sys, cellblock.tools.client, cellblock.store.servers; print(sorted({'mcp', 'pydantic', 'anyio'} & {*sys.modules}))"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+    script = (
+        "import sys, cellblock.tools.client, cellblock.store.servers; print({'mcp', 'pydantic', 'anyio'} & {*sys.modules})"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 @pytest.mark.slow

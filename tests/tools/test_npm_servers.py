@@ -83,7 +83,7 @@ async def use_everything(servers: Servers, name: str) -> None:
     arguments = {"duration": 0.4, "steps": 4}
     await servers.call(name, "trigger-long-running-operation", arguments, on_progress=lambda done, *_: steps.append(done))
     assert steps == [1, 2, 3, 4]
-    with pytest.raises(McpServerError, match="did not answer within 0.2 s"):
+    with pytest.raises(McpServerError, match=r"did not answer within 0.2 s"):
         await servers.call(name, "trigger-long-running-operation", {"duration": 60, "steps": 1}, timeout=0.2)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cellblock import InvalidInputError
 from cellblock.tools.params import HttpServer, StdioServer, fingerprint, parse_params, resolve
 
-texts = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True)
 
 
@@ -151,8 +151,15 @@ def test_parameters_survive_being_stored(params: StdioServer | HttpServer) -> No
 
 
 def test_other_parameters_have_another_fingerprint() -> None:
-    first = {"command": "a", "args": ["b"], "env": {"A": "1", "B": "2"}}
-    others = [{"command": "b"}, {"args": []}, {"args": ["b", ""]}, {"env": {}}, {"env": {"A": "1"}}, {"cwd": "/"}]
+    first: dict[str, Any] = {"command": "a", "args": ["b"], "env": {"A": "1", "B": "2"}}
+    others: list[dict[str, Any]] = [
+        {"command": "b"},
+        {"args": []},
+        {"args": ["b", ""]},
+        {"env": {}},
+        {"env": {"A": "1"}},
+        {"cwd": "/"},
+    ]
     found = {fingerprint(parse_params("s", first | other)) for other in [{}, *others]}
     assert len(found) == len(others) + 1
     turned = parse_params("s", first | {"env": {"B": "2", "A": "1"}})

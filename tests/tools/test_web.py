@@ -48,7 +48,7 @@ def start(nothing_left_behind: None, cancelled: Path) -> Iterator[Start]:
 
 def servers_at(port: int, headers: dict[str, str] | None = None, connect_timeout: float = 20) -> Servers:
     def lookup(name: str) -> Any:
-        path = PATHS.get(name, f"/{name}")
+        path = PATHS.get(name, f"/{name}") + "?key=${TOKEN}"
         return parse_params(name, {"url": f"http://127.0.0.1:{port}{path}", "headers": headers or {}})
 
     return Servers(lookup, connect_timeout=connect_timeout, environment={"TOKEN": "s3cret"})
@@ -112,7 +112,7 @@ async def test_a_server_that_dies_in_a_call_is_connected_to_again(start: Start, 
         with pytest.raises(McpServerError, match=f"'die' of MCP server '{name}'"):
             await servers.call(name, "die", {}, timeout=20)
         process.wait()
-        with pytest.raises(McpServerError, match="127.0.0.1|connection"):
+        with pytest.raises(McpServerError, match="connection"):
             await servers.call(name, "add", {"a": 1, "b": 1}, timeout=20)
         start(port=port)
         assert (await servers.call(name, "add", {"a": 1, "b": 1}, timeout=20)).structured == {"total": 2}
@@ -128,6 +128,7 @@ async def test_a_wrong_token_is_told_as_one(start: Start, name: str) -> None:
         with pytest.raises(McpServerError, match=f"'{name}' cannot be used: .*401 Unauthorized") as caught:
             await servers.call(name, "add", {"a": 1, "b": 1})
         assert "wr0ng" not in str(caught.value)
+        assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.slow

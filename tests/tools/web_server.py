@@ -63,7 +63,7 @@ def make() -> MCPServer[Any]:
     async def steps(context: Context[Any, Any]) -> str:
         for done in range(3):
             await context.report_progress(done, 3, f"step {done}")
-            await context.info(f"step {done}")  # type: ignore[deprecated]
+            await context.info(f"step {done}")
         return "done"
 
     @server.tool(structured_output=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cellblock import config
 from cellblock.errors import StateError
 from cellblock.tools.content import ToolOutcome, ToolSpec
-from cellblock.tools.params import ServerParams, resolve
+from cellblock.tools.params import ServerParams
 
 if TYPE_CHECKING:
     from cellblock.tools.connection import Connection, OnLog, OnProgress
@@ -138,8 +138,7 @@ class Servers:
         if self._closed:
             raise StateError(f"MCP server {server!r} cannot be used: the tools of this host have been closed")
         if connection is None:
-            params = resolve(self._lookup(server), self._environment, server_name=server)
-            connection = module.Connection(server, params, self._environment, self._connect_timeout)
+            connection = module.Connection(server, self._lookup(server), self._environment, self._connect_timeout)
             self._connections[server] = connection
         await connection.opened()
         return connection
