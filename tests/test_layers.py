@@ -37,6 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "tools": {"config", "errors", "model"},
     "daemon": {"config", "errors", "host", "model", "store", "tools"},
     # The fronts.
+    "apigen": {"errors", "store", "tools"},
     "executor": _FRONT,
     "sync": _FRONT | {"executor"},
     "gateway": _FRONT,
@@ -44,14 +45,14 @@ LAYERS: dict[str, set[str]] = {
     "cli": _FRONT | {"executor", "gateway", "mcp_server", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"errors", "executor", "host", "model", "sandbox", "sync", "tools"},
+    "__init__": {"apigen", "errors", "executor", "host", "model", "sandbox", "sync", "tools"},
 }
 """Layer → the layers that it may know, beside itself."""
 
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "host": {"h11", "idna", "pip"},  # of pip, which index it has where nobody says another
-    "tools": {"anyio", "datamodel_code_generator", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
+    "tools": {"anyio", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},
     "cli": {"prompt_toolkit", "rich"},

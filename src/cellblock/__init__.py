@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cellblock.apigen import generate_mcp_sources
     from cellblock.errors import (
         CellblockError,
         CodeExecutionError,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "generate_mcp_sources": "apigen",
     "CellblockError": "errors",
     "CodeExecutionError": "errors",
     "ExecutionTimeoutError": "errors",
@@ -109,6 +111,7 @@ __all__ = [
     "StateError",
     "StoreError",
     "UnsupportedError",
+    "generate_mcp_sources",
 ]
 
 
