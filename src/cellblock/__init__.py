@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.terminal import printable
 
 __version__ = "0.1.0"
 
@@ -68,6 +69,7 @@ _HOME = {
     "ErrorInfo": "model",
     "HistoryEntry": "model",
     "OutputItem": "model",
+    "printable": "terminal",
 }
 
 __all__ = [
@@ -100,6 +102,7 @@ __all__ = [
     "Session",
     "StateError",
     "UnsupportedError",
+    "printable",
 ]
 
 
