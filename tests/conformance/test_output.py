@@ -103,6 +103,7 @@ process = subprocess.Popen('sleep 0.1; echo process', shell=True)
     assert (await ok(session, "print('next')")).text == "thread\nprocess\nnext"
 
 
+@pytest.mark.launcher
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 async def test_multiprocessing_children_are_heard(session: Session, tmp_path: Path, method: str) -> None:

@@ -94,6 +94,7 @@ async def test_an_await_that_swallows_its_cancellation_is_stopped_by_the_second_
     assert await value(session, "kept") == 1
 
 
+@pytest.mark.launcher
 @pytest.mark.slow
 async def test_a_cell_that_waits_for_a_stubborn_child_is_stopped_by_killing_the_child(session: Session) -> None:
     code = """
@@ -122,6 +123,7 @@ STUBBORN = {
 }
 
 
+@pytest.mark.launcher
 @pytest.mark.slow
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
 async def test_a_cell_that_ignores_signals_is_stopped_within_3_s_and_costs_the_kernel(session: Session, code: str) -> None:
@@ -251,6 +253,7 @@ async def test_breaking_out_of_a_stream_stops_the_code(session: Session) -> None
     assert await value(session, "n") == first
 
 
+@pytest.mark.launcher
 async def test_closing_during_a_cell_ends_it_with_a_result(host: Host, tmp_path: Path) -> None:
     session = host.session(images_dir=tmp_path)
     await session.start()
@@ -278,6 +281,7 @@ async def test_closing_while_cells_wait_for_their_turn_refuses_them(host: Host, 
     assert [type(other) for other in others] == [StateError, StateError]
 
 
+@pytest.mark.launcher
 async def test_reset_during_a_cell_ends_it_and_gives_a_fresh_kernel(session: Session) -> None:
     running = asyncio.create_task(session.execute("old = 1\nwhile True: pass"))
     await asyncio.sleep(0.1)
@@ -287,6 +291,7 @@ async def test_reset_during_a_cell_ends_it_and_gives_a_fresh_kernel(session: Ses
     assert (await ok(session, "1")).execution_count == 2
 
 
+@pytest.mark.launcher
 async def test_children_of_an_interrupted_cell_that_were_started_in_it_get_the_interrupt_too(session: Session) -> None:
     code = "import subprocess, time\nchild = subprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
     await stopped(session, code)
