@@ -11,6 +11,7 @@ import pytest
 
 from cellblock import CodeExecutionResult, KernelDiedError, Session
 from cells import ok, value
+from processes import eventually
 
 # What kills a kernel → what the result must say of it.
 DEATHS = {
@@ -170,7 +171,7 @@ async def test_exit_handlers_run_and_files_are_written_when_a_session_closes(ses
 @pytest.mark.launcher
 async def test_a_kernel_that_dies_between_cells_is_replaced_and_the_next_result_says_so(session: Session) -> None:
     await ok(session, "lost = 1\nimport threading, os\nthreading.Timer(0.05, os._exit, (7,)).start()")
-    await asyncio.sleep(0.3)
+    await eventually(lambda: session._kernel is not None and session._kernel.death is not None)
     result = await session.execute("'lost' in globals()")
     assert result.status == "success"
     assert result.return_value == "False"
@@ -185,7 +186,7 @@ async def test_a_kernel_that_dies_between_cells_is_replaced_and_the_next_result_
 async def test_what_a_kernel_said_before_it_died_between_cells_is_shown(session: Session) -> None:
     code = "import threading, os\nthreading.Timer(0.05, lambda: (os.write(2, b'famous last words\\n'), os._exit(7))).start()"
     await ok(session, code)
-    await asyncio.sleep(0.3)
+    await eventually(lambda: session._kernel is not None and session._kernel.death is not None)
     assert "famous last words" in (await session.execute("1")).stderr
 
 
