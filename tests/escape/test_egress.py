@@ -51,13 +51,16 @@ async def server() -> AsyncIterator[int]:
     """Serve on the host's loopback interface: ``/away`` leads to the metadata service, all else says hello."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0]
-        if b"/away" in line:
-            writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n")
-        else:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
-        await writer.drain()
-        writer.close()
+        try:
+            if b"/away" in (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0]:
+                writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n")
+            else:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client only wanted to see whether it can connect
+        finally:
+            writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
