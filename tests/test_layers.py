@@ -18,7 +18,7 @@ from cellblock.zygote import boot
 
 PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
 
-_FRONT = {"config", "daemon", "errors", "host", "model", "store", "tools"}
+_FRONT = {"config", "daemon", "errors", "host", "model", "store", "terminal", "tools"}
 
 LAYERS: dict[str, set[str]] = {
     # Standard library only.
@@ -26,6 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "model": {"errors"},
     "wire": {"errors", "model"},
     "config": {"errors", "model"},
+    "terminal": set(),
     # Inside the sandbox.
     "worker": {"errors", "model", "wire"},
     "sandbox": {"errors", "model"},
@@ -45,7 +46,7 @@ LAYERS: dict[str, set[str]] = {
     "cli": _FRONT | {"executor", "gateway", "mcp_server", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"apigen", "errors", "executor", "host", "model", "sandbox", "sync", "tools"},
+    "__init__": {"apigen", "errors", "executor", "host", "model", "sandbox", "sync", "terminal", "tools"},
 }
 """Layer → the layers that it may know, beside itself."""
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.terminal import printable
 
 __version__ = "0.1.0"
 
@@ -76,6 +77,7 @@ _HOME = {
     "ErrorInfo": "model",
     "HistoryEntry": "model",
     "OutputItem": "model",
+    "printable": "terminal",
 }
 
 __all__ = [
@@ -112,6 +114,7 @@ __all__ = [
     "StoreError",
     "UnsupportedError",
     "generate_mcp_sources",
+    "printable",
 ]
 
 

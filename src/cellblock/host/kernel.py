@@ -346,10 +346,19 @@ class Kernel:
             self._launcher.kill(self._number)
 
     def _weigh_in(self, seconds: float) -> None:
-        """Have the session's memory measured after some time, instead of whenever that was to happen."""
+        """Have the session's memory measured after some time, unless that is to happen earlier anyway.
+
+        A later time never takes the place of an earlier one: cells that follow each other quickly would put it off for ever.
+        """
         if self._scale is not None:
+            if self._scale.when() <= self._loop.time() + seconds:
+                return
             self._scale.cancel()
-        self._scale = self._loop.call_later(seconds, self.control.measure)
+        self._scale = self._loop.call_later(seconds, self._measure)
+
+    def _measure(self) -> None:
+        self._scale = None
+        self.control.measure()
 
     def _weigh(self, used: int) -> None:
         """Kill a session that uses more memory than it may; no other one should suffer for it."""
