@@ -33,8 +33,8 @@ LAYERS: dict[str, set[str]] = {
     # The trusted side. It starts zygotes by command line: never zygote, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
     "host": {"config", "errors", "model", "sandbox", "wire"},
-    "store": {"errors", "model"},
-    "tools": {"errors", "model"},
+    "store": {"config", "errors", "model", "tools"},  # of tools, what the parameters of a server are
+    "tools": {"config", "errors", "model"},
     "daemon": {"config", "errors", "host", "model", "store", "tools"},
     # The fronts.
     "executor": _FRONT,
@@ -51,7 +51,7 @@ LAYERS: dict[str, set[str]] = {
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "host": {"h11", "idna", "pip"},  # of pip, which index it has where nobody says another
-    "tools": {"anyio", "datamodel_code_generator", "httpx", "mcp", "pydantic"},
+    "tools": {"anyio", "datamodel_code_generator", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},
     "cli": {"prompt_toolkit", "rich"},

@@ -44,7 +44,7 @@ class _Cellblock:
         self._host: Host | None = None
 
     async def open(self, preload: tuple[str, ...] = ()) -> None:
-        self._host = Host(preload=preload)
+        self._host = Host(preload=preload, isolate="none")
         await self._host.start()
 
     async def kernel(self) -> _Kernel:

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
         InvalidInputError,
         KernelDiedError,
         LaunchError,
+        McpServerError,
         PreloadError,
         ProtocolError,
         SandboxError,
         StateError,
+        StoreError,
         UnsupportedError,
     )
     from cellblock.executor import CodeExecutor
@@ -47,10 +49,12 @@ _HOME = {
     "InvalidInputError": "errors",
     "KernelDiedError": "errors",
     "LaunchError": "errors",
+    "McpServerError": "errors",
     "PreloadError": "errors",
     "ProtocolError": "errors",
     "SandboxError": "errors",
     "StateError": "errors",
+    "StoreError": "errors",
     "UnsupportedError": "errors",
     "CodeExecutor": "executor",
     "Host": "host",
@@ -90,6 +94,7 @@ __all__ = [
     "KernelDiedError",
     "LaunchError",
     "Limits",
+    "McpServerError",
     "Network",
     "OutputItem",
     "Policy",
@@ -99,6 +104,7 @@ __all__ = [
     "SandboxError",
     "Session",
     "StateError",
+    "StoreError",
     "UnsupportedError",
 ]
 

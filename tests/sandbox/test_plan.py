@@ -10,7 +10,7 @@ import pytest
 
 from cellblock import InvalidInputError
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.plan import HOME, base_steps, check_workspace, grafts, make_plan
+from cellblock.sandbox.plan import HOME, base_steps, check_unnamed_workspace, check_workspace, grafts, make_plan
 from cellblock.sandbox.policy import MAKEABLE, Filesystem, Network, Policy, Resources
 
 from .model import FACTS, INTERPRETER, NOTHING, READ, WORKSPACE, WRITE, access, inside
@@ -107,7 +107,7 @@ def test_a_workspace_that_packages_are_imported_from_is_read_only() -> None:
     ["/", "/tmp", "/usr", "/usr/local", "/etc", "/etc/ssl", "/proc/1", "/dev/shm/x", "/sys/x", "/home", "/var", "/run", HOME],
 )
 def test_the_system_is_no_workspace(workspace: str) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be a workspace"):
+    with pytest.raises(InvalidInputError, match=r"cannot have .* as its workspace"):
         check_workspace(workspace)
     with pytest.raises(InvalidInputError):
         plan(Filesystem(write=(workspace,)))
@@ -177,3 +177,14 @@ def test_local_sockets_are_forbidden_where_everything_can_be_read(
     policy = replace(Policy(Filesystem(read=read)), unix_sockets=unix_sockets)
     program = base64.b64decode(make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["seccomp"])
     assert program == seccomp.program("x86_64", unix_sockets=allowed)
+
+
+@pytest.mark.parametrize("workspace", ["/homes/me", "/homes", "/", "/tmp"])
+def test_where_a_program_happens_to_run_is_no_workspace_if_the_home_directory_is_in_it(workspace: str) -> None:
+    with pytest.raises(InvalidInputError, match="pass working_dir="):
+        check_unnamed_workspace(workspace, "/homes/me")
+
+
+@pytest.mark.parametrize("workspace", ["/homes/me/project", "/homes/meadow", "/srv/project"])
+def test_where_a_program_runs_is_its_workspace_otherwise(workspace: str) -> None:
+    check_unnamed_workspace(workspace, "/homes/me")

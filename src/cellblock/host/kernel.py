@@ -13,7 +13,7 @@ from cellblock.host.collect import Collector
 from cellblock.host.control import Control
 from cellblock.host.deaths import Death, describe_status
 from cellblock.host.launch import Ends, Launcher
-from cellblock.host.readers import pending, read_some, unread
+from cellblock.host.readers import hung_up, pending, read_some, unread
 from cellblock.host.wanted import Wanted
 from cellblock.model import StreamName
 from cellblock.wire.frames import VERSION
@@ -179,6 +179,11 @@ class Kernel:
         if not self.ready.done():
             raise LaunchError(f"the kernel was not ready within {timeout:g} s{self._said()}")
         self.ready.result()
+
+    async def settle(self) -> None:
+        """Where the worker is gone and nobody has told us yet, wait until somebody has."""
+        if self.death is None and hung_up(self._ends.channel.fileno()):
+            await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
 
     def abandon(self) -> None:
         """Take the kernel for dead: nothing that was done to end it has worked."""

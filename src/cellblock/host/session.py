@@ -30,7 +30,7 @@ from cellblock.model import (
     Recovery,
     Status,
 )
-from cellblock.sandbox.plan import HOME, check_workspace
+from cellblock.sandbox.plan import HOME, check_unnamed_workspace, check_workspace
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
@@ -101,6 +101,8 @@ class Session:
         self._packages = SessionPackages(interpreter, env, cwd, confined=isolate == "native")
         spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
         if isolate != "none":
+            if working_dir is None:
+                check_unnamed_workspace(cwd, host.facts.home)
             check_workspace(cwd)
             spec["mounts"] = self._packages.mounts(host.index, policy)
         on_listener = self._network.adopt if self._network is not None else None
@@ -134,6 +136,7 @@ class Session:
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
         try:
+            self._packages.prepare()
             self._kernel = await self._new_kernel()
         except BaseException:
             self._state = "closed"
@@ -373,8 +376,10 @@ class Session:
     async def _live_kernel(self) -> Kernel:
         self._check_running()  # again: it may have been closed while we waited for our turn
         kernel = self._kernel
-        if kernel is not None and kernel.death is None:
-            return kernel
+        if kernel is not None:
+            await kernel.settle()
+            if kernel.death is None:
+                return kernel
         if self._starting is None:
             self._starting = asyncio.create_task(self._replace(kernel))
         starting = self._starting

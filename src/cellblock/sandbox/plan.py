@@ -120,7 +120,27 @@ def check_workspace(workspace: str) -> None:
         InvalidInputError: It belongs to the system, or is one that every session has for itself.
     """
     if workspace in _TAKEN or any(workspace.startswith(f"{path}/") for path in _SYSTEM):
-        raise InvalidInputError(f"{workspace} cannot be a workspace: pass working_dir= with a directory of your own")
+        raise InvalidInputError(
+            f"a sandboxed session cannot have {workspace} as its workspace: pass working_dir= with a directory of your own"
+        )
+
+
+def check_unnamed_workspace(workspace: str, home: str) -> None:
+    """Check that a directory can be a workspace although nobody named it: it is where the program happens to run.
+
+    Args:
+        workspace: The directory.
+        home: The user's home directory.
+
+    Raises:
+        InvalidInputError: It cannot be one, or has the whole home directory in it.
+    """
+    check_workspace(workspace)
+    if _inside(home, workspace):
+        raise InvalidInputError(
+            f"{workspace}, where this program runs, holds your home directory, and a session can read and change all of its "
+            "workspace: pass working_dir= with the directory that it may have"
+        )
 
 
 @functools.lru_cache(maxsize=256)
