@@ -13,7 +13,7 @@ help:
 	@echo 'make npm     the tests of MCP servers from npm, where they are installed'
 	@echo 'make lint    ruff            make types   mypy, strict'
 	@echo 'make fuzz    fuzz the wire parser for a minute (SECONDS=60)'
-	@echo 'make bench   compare with ipybox, KernelBox and jupyter_client; writes bench/results/'
+	@echo 'make bench   compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 
 $(VENV)/examples.stamp: pyproject.toml
 	@echo 'Setting up $(VENV) for the examples; this takes half a minute, once.'
@@ -60,8 +60,9 @@ fuzz: $(VENV)/test.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
 	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=$(SECONDS)
 
+# A part of it: make bench ONLY=sandbox ROUNDS=1. Its figures take the place of older ones in bench/results/.
 bench: $(VENV)/test.stamp
-	$(BIN)/python bench/run.py
+	$(BIN)/python bench/run.py $(if $(ONLY),--only "$(ONLY)") $(if $(ROUNDS),--rounds $(ROUNDS))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

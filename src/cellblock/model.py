@@ -198,6 +198,36 @@ class CodeExecutionChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """A program that code of a session wants run, and that waits for somebody to decide.
+
+    Attributes:
+        tool: ``shell`` for a line (``!cmd``, ``%sx``), ``shell_magic`` for a script (``%%bash``).
+        command: The line that the session's shell gets, or the script that `program` reads; exactly what runs.
+        program: For a script: what runs it, with its arguments; empty for a line.
+        cwd: The directory that it runs in.
+        environment: Variables that the code has changed since the session began, by name; None for one that it took away.
+            Such as PATH or LD_PRELOAD can make a harmless command another one.
+    """
+
+    tool: Literal["shell", "shell_magic"]
+    command: str
+    program: tuple[str, ...] = ()
+    cwd: str = ""
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the request as plain JSON data."""
+        return {
+            "tool": self.tool,
+            "command": self.command,
+            "program": list(self.program),
+            "cwd": self.cwd,
+            "environment": dict(self.environment),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Completions:
     """What could stand at a cursor.
 

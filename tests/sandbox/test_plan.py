@@ -10,7 +10,15 @@ import pytest
 
 from cellblock import InvalidInputError
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.plan import HOME, base_steps, check_unnamed_workspace, check_workspace, grafts, make_plan
+from cellblock.sandbox.plan import (
+    HOME,
+    base_steps,
+    check_unnamed_workspace,
+    check_workspace,
+    grafts,
+    make_plan,
+    usual_beginning,
+)
 from cellblock.sandbox.policy import MAKEABLE, Filesystem, Network, Policy, Resources
 
 from .model import FACTS, INTERPRETER, NOTHING, READ, WORKSPACE, WRITE, access, inside
@@ -39,12 +47,31 @@ def test_the_steps_of_a_small_policy() -> None:
         ["tmpfs", "/dev/shm", 2**20, 0o1777],
         ["devpts", "/dev/pts"],
         ["proc", "/proc"],
+        ["sysctl", "kernel/pid_max", "512", [6, 14]],
         ["bind", "/data", "/data", "ro"],
         ["bind", "/w", "/w", "rw"],
         ["mask", "/w/.env"],
         ["protect", "/w", "/w/.vscode"],
-        ["sysctl", "kernel/pid_max", "512", [6, 14]],
     ]
+
+
+def test_plans_begin_with_what_was_done_ahead_unless_their_policy_is_unusual() -> None:
+    usual = usual_beginning(FACTS, INTERPRETER)
+
+    def begins(policy: Policy) -> bool:
+        return bool(make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["steps"][: len(usual)] == usual)
+
+    assert begins(Policy())
+    assert begins(Policy(Filesystem(read=("/data",), deny_read=("secret",)), Network(("x.org",)), Resources(processes=400)))
+    assert not begins(Policy(resources=Resources(tmp=2**20)))
+    assert not begins(Policy(Filesystem(read=("/",))))
+
+
+def test_what_is_mounted_into_proc_is_below_its_seals() -> None:
+    steps = plan(Filesystem(read=("/proc",)))["steps"]
+    assert isinstance(steps, list)
+    assert steps.index(["bind", "/proc", "/proc", "ro"]) < len(steps) - 1 - steps[::-1].index(["mask", "/proc/kcore"])
+    assert steps[-1][0] == "read_only"
 
 
 def test_the_steps_that_all_sessions_share() -> None:

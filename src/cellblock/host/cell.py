@@ -26,6 +26,7 @@ OnInput: TypeAlias = Callable[[str], str | Awaitable[str]]
 """Answers `input()`: takes the prompt, returns the line. A plain function runs in a thread, as it may block."""
 
 
+_LETTING_GO = 1.0  # seconds; what a caller gave us to ask may not let itself be cancelled
 STATE_LOST = "Variables and imports are lost; the session goes on with a fresh kernel."
 
 
@@ -75,6 +76,11 @@ class Cell:
             self._ending = ending
             self.ended.set()
             self._changed.set()
+
+    async def unanswered(self) -> None:
+        """Wait until nothing is done any more for what it asked last: a command that runs for it is killed first."""
+        if self.asking is not None and not self.asking.done():
+            await asyncio.wait([self.asking], timeout=_LETTING_GO)
 
     # -- chunks for whoever streams ------------------------------------------------------------------------------------
 

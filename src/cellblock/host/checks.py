@@ -56,6 +56,20 @@ def default_isolation() -> Isolate:
     return "native" if sys.platform == "linux" else "srt"
 
 
+def check_forbidding(isolate: Isolate, asked: bool) -> None:
+    """Check that kernels can be forbidden to execute programs.
+
+    Raises:
+        InvalidInputError: They cannot when isolated like this, or nobody would decide about what is run instead.
+    """
+    if isolate != "native":
+        raise InvalidInputError(
+            f"forbid_programs needs isolate='native': with isolate={isolate!r} nothing can keep code from executing programs"
+        )
+    if not asked:
+        raise InvalidInputError("forbid_programs needs on_command=, which decides about the commands that are run instead")
+
+
 def check_timeout(timeout: float | None) -> None:
     """Check that something can be a timeout.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cellblock.errors import KernelDiedError, ProtocolError
@@ -32,6 +32,7 @@ class Control:
         self._sock = sock
         self._done: asyncio.Future[None] | None = None
         self._ran: asyncio.Future[int] | None = None
+        self._runs = 0
         self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self.refused: str | None = None
@@ -42,7 +43,7 @@ class Control:
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
     async def command(self, op: str) -> None:
-        """Have something done at once, ``interrupt`` or ``kill_children``. When this returns, it is, or init is gone."""
+        """Have something done at once, ``interrupt``, ``kill_children`` or ``stop``. When this returns, it is, or init is gone."""
         if self.gone.done():
             return
         self._done = self._loop.create_future()
@@ -52,18 +53,52 @@ class Control:
             return  # its end is about to be noticed
         await asyncio.wait([self._done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
 
-    async def run(self, argv: list[str], env: Mapping[str, str], cwd: str) -> int:
-        """Run a program in the session, confined like the worker; what it writes is the session's output.
+    def begin(
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        changes: Mapping[str, str | None] | None = None,
+        keep: str = "nothing",
+        place: str | None = None,
+        stdin: int | None = None,
+    ) -> None:
+        """Begin to run a program in the session, confined like the worker. One at a time; `finish` waits for it.
+
+        Args:
+            argv: The program, by its path or its name on the PATH, and its arguments.
+            cwd: The directory that it runs in.
+            env: Its environment; None for the one that the session began with.
+            changes: Variables to set, or to take away (None).
+            keep: Which output goes to files instead of being the session's: ``out``, ``err``, ``both``, ``together``.
+            place: What the names of these files begin with; ``.out`` and ``.err`` follow.
+            stdin: A file for it to read; without one there is nothing to read.
+
+        Raises:
+            KernelDiedError: The session's processes have ended.
+            ProtocolError: It is too large to be passed on.
+        """
+        self._runs += 1
+        fields = {"env": env and dict(env), "changes": dict(changes or {}), "keep": keep, "place": place}
+        self._tell("run", () if stdin is None else (stdin,), number=self._runs, argv=[*argv], cwd=cwd, **fields)
+        self._ran = self._loop.create_future()
+
+    async def finish(self) -> int:
+        """Wait until what was begun has ended. Where nobody waits any longer it is killed, with all that it has started.
 
         Returns:
-            Its exit status; negative for a signal.
+            Its wait status.
 
         Raises:
             KernelDiedError: The session's processes have ended.
         """
-        self._ran = self._loop.create_future()
-        self._tell("run", argv=argv, env=dict(env), cwd=cwd)
-        return os.waitstatus_to_exitcode(await self._ran)
+        assert self._ran is not None
+        try:
+            return await self._ran
+        finally:
+            if self._ran.cancelled():
+                await self.command("stop")
 
     async def listen(self) -> tuple[socket.socket, int]:
         """Have a listener made on the session's own loopback interface.
@@ -103,9 +138,13 @@ class Control:
         """Read no more. The socket belongs to whoever made it."""
         self._loop.remove_reader(self._sock.fileno())
 
-    def _tell(self, op: str, **fields: object) -> None:
+    def _tell(self, op: str, descriptors: Sequence[int] = (), **fields: object) -> None:
+        message = encode_control(op, **fields)
         try:
-            self._sock.send(encode_control(op, **fields))
+            if descriptors:
+                socket.send_fds(self._sock, [message], descriptors)
+            else:
+                self._sock.send(message)
         except OSError as error:
             raise KernelDiedError(f"the session's init takes no requests: {error.strerror}") from error
 
@@ -128,7 +167,7 @@ class Control:
         match message["op"]:
             case "done":
                 _settle(self._done, None)
-            case "ran":
+            case "ran" if message.get("number") == self._runs:
                 # What is no wait status comes from somebody in init's name, and counts as a failure.
                 sane = number is not None and 0 <= number <= 0xFFFF and (os.WIFEXITED(number) or os.WIFSIGNALED(number))
                 _settle(self._ran, number if sane else 0xFF00)

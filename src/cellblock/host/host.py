@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checks import Isolate, check_isolation, default_isolation
+from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
@@ -22,7 +22,7 @@ from cellblock.host.packages import PackageIndex, configuration_files
 from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
-from cellblock.host.wanted import Wanted
+from cellblock.host.wanted import OnCommand, Wanted
 from cellblock.sandbox import probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
@@ -150,6 +150,8 @@ class Host:
         preload: Sequence[str] | None = None,
         isolate: Isolate | None = None,
         policy: Policy | None = None,
+        on_command: OnCommand | None = None,
+        forbid_programs: bool = False,
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
 
@@ -164,12 +166,18 @@ class Host:
             preload: As for `Host`, for this session.
             isolate: As for `Host`, for this session.
             policy: What this session may do, where that is not what the host says: less, where the host was given a policy.
+            on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
+                (docs/shell.md). Anything but True is a no. Without it nobody is asked.
+            forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
+                `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
 
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
             InvalidInputError, InterpreterError: An argument is wrong.
         """
         self.check_usable()
+        if forbid_programs:
+            check_forbidding(isolate or self.isolate, on_command is not None)
         session = Session(
             self,
             next(self._numbers),
@@ -182,6 +190,8 @@ class Host:
             limits=limits,
             isolate=self.isolate if isolate is None else check_isolation(isolate),
             policy=self._narrowed(policy, isolate or self.isolate),
+            on_command=on_command,
+            forbid_programs=forbid_programs,
         )
         self._sessions.add(session)
         return session

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
-from cellblock.errors import CellblockError, KernelDiedError, LaunchError, ProtocolError, SandboxError
+from cellblock.errors import KernelDiedError, LaunchError, ProtocolError, SandboxError
 from cellblock.host.cell import STATE_LOST, Cell
 from cellblock.host.collect import Collector
 from cellblock.host.control import Control
 from cellblock.host.deaths import Death, describe_status
 from cellblock.host.launch import Ends, Launcher
+from cellblock.host.questions import answers
 from cellblock.host.readers import hung_up, pending, read_some, unread
 from cellblock.host.wanted import Wanted
 from cellblock.model import StreamName
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Clear,
+    Command,
     Complete,
     Completed,
     Display,
     Execute,
-    InputReply,
     InputRequest,
     Inspect,
     Inspected,
     Install,
-    Installed,
     Part,
     Ready,
     Reply,
@@ -52,6 +51,7 @@ class Kernel:
 
     Attributes:
         ready: Done when it takes cells.
+        wanted: What it was asked to be.
         control: Its init, for what is done in the session and not by the kernel.
         mourned: Whether some result has said that it died.
         death: Why it ended, once it has.
@@ -62,7 +62,7 @@ class Kernel:
         self._launcher = launcher
         self._number = number
         self._ends = ends
-        self._wanted = wanted
+        self.wanted = wanted
         self._conversation = Conversation(Side.HOST)
         self._collector = Collector(wanted.limits, wanted.spill_dir)
         self._cell: Cell | None = None
@@ -289,10 +289,8 @@ class Kernel:
                 self._collector.add_part(mime, data)
             case Clear(wait=wait):
                 self._collector.clear(wait)
-            case InputRequest():
-                self._answer(message)
-            case Install(number=number, arguments=arguments):
-                self._install(number, arguments)
+            case InputRequest() | Install() | Command():
+                self._attend(message)
             case Completed() | Inspected():
                 if self._query is not None and not self._query.done():
                     self._query.set_result(message)
@@ -307,49 +305,30 @@ class Kernel:
         if self._cell is not None and self._cell.streaming:
             self._cell.emit(text.decode("utf-8", "replace"), name)
 
-    def _answer(self, request: InputRequest) -> None:
+    def _attend(self, question: InputRequest | Install | Command) -> None:
+        """Answer what the cell asks, while everything else goes on. It waits for one thing at a time."""
         cell = self._cell
-        if cell is None or cell.on_input is None:
-            self._condemn("it asked for input that was not offered")
+        if cell is None or (isinstance(question, InputRequest) and cell.on_input is None):
+            self._condemn("it asked for what was not offered")
             return
-        cell.asking = self._loop.create_task(self._ask_caller(cell, request))
+        if cell.asking is not None:
+            cell.asking.cancel()
+        cell.asking = self._loop.create_task(self._pass_on(cell, answers(self, cell, question)))
 
-    async def _ask_caller(self, cell: Cell, request: InputRequest) -> None:
-        assert cell.on_input is not None
-        answer: str | None = None
+    async def _pass_on(self, cell: Cell, answering: AsyncIterator[ToWorker]) -> None:
         try:
-            if inspect.iscoroutinefunction(cell.on_input):
-                answer = await cell.on_input(request.prompt)
-            else:
-                got = await asyncio.to_thread(cell.on_input, request.prompt)
-                answer = await got if inspect.isawaitable(got) else got
-        except Exception as error:
-            cell.failure = error  # raised to the caller when the cell has ended; the code gets an EOFError
-        if self._cell is cell and self._conversation.state is State.ASKING:
-            self._send(InputReply(request.number, None if answer is None else str(answer)))
-
-    def _install(self, number: int, arguments: tuple[str, ...]) -> None:
-        cell = self._cell
-        if cell is None:
-            self._condemn("it asked for packages out of turn")
-            return
-        cell.asking = self._loop.create_task(self._have_installed(cell, number, arguments))
-
-    async def _have_installed(self, cell: Cell, number: int, arguments: tuple[str, ...]) -> None:
-        try:
-            status = await self._wanted.installer(self, arguments)
-            answer = Installed(number, status if status >= 0 else 128 - status)  # as a shell has it for a signal
-        except CellblockError as error:
-            answer = Installed(number, 1, str(error))
-        if self._cell is cell and self._conversation.state is State.ASKING:
-            self._send(answer)
+            async for answer in answering:
+                if self._cell is cell and self._conversation.state in (State.ASKING, State.BUSY):
+                    self._send(answer)
+        except KernelDiedError:
+            return  # and the cell with it
 
     def _end_cell(self, ending: Reply | Death) -> None:
         cell, self._cell = self._cell, None
         if cell is None:
             return
         self.mourned = isinstance(ending, Death)
-        self._collector = Collector(self._wanted.limits, self._wanted.spill_dir)
+        self._collector = Collector(self.wanted.limits, self.wanted.spill_dir)
         if cell.asking is not None:
             cell.asking.cancel()
         cell.finish(ending)

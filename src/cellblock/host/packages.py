@@ -227,16 +227,19 @@ class SessionPackages:
             InvalidInputError: The arguments name nothing, or another place to take packages from or to put them.
         """
         _check(arguments)
-        argv = [self._interpreter, "-m", "pip", "install", "--prefix", self.inside, "--no-input", *arguments]
+        # Not what lies in the session's directory or home under the name of pip.
+        argv = [self._interpreter, "-P", "-s", "-m", "pip", "install", "--prefix", self.inside, "--no-input", *arguments]
         env = {**self._env, **dict(index.settings), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_WARN_SCRIPT_LOCATION": "1"}
         self._make()
         if not self._confined:
-            return await kernel.control.run(argv, env, self._cwd)
+            kernel.control.begin(argv, self._cwd, env=env)
+            return await kernel.control.finish()
         listener, port = await kernel.control.listen()
         network = SessionNetwork(await index.network(), kernel.note)
         network.adopt(listener)
         try:
-            return await kernel.control.run(argv, env | network.environment(port), self._cwd)
+            kernel.control.begin(argv, self._cwd, env=env | network.environment(port))
+            return await kernel.control.finish()
         finally:
             await network.close()
 

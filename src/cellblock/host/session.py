@@ -21,7 +21,7 @@ from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.network import SessionNetwork
 from cellblock.host.packages import SessionPackages
-from cellblock.host.wanted import Wanted
+from cellblock.host.wanted import OnCommand, Wanted
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -84,6 +84,8 @@ class Session:
         limits: Limits | None,
         isolate: Isolate,
         policy: Policy,
+        on_command: OnCommand | None,
+        forbid_programs: bool,
     ) -> None:
         self._host = host
         self._name = f"session {number}"
@@ -105,9 +107,20 @@ class Session:
                 check_unnamed_workspace(cwd, host.facts.home)
             check_workspace(cwd)
             spec["mounts"] = self._packages.mounts(host.index, policy)
-        on_listener = self._network.adopt if self._network is not None else None
+        if on_command is not None:
+            spec["commands"] = "forbidden" if forbid_programs else "asked"
         self.wanted = Wanted(
-            interpreter, preload, isolate, policy, spec, limits or Limits(), spill_to, on_listener, self._install
+            interpreter,
+            preload,
+            isolate,
+            policy,
+            spec,
+            limits or Limits(),
+            spill_to,
+            self._network.adopt if self._network is not None else None,
+            self._install,
+            on_command,
+            forbid_programs,
         )
         self._turn = asyncio.Lock()
         self._kernel: Kernel | None = None
@@ -416,6 +429,7 @@ class Session:
             # Cancelled, or the reader of a stream has left: the code must not go on without anybody who waits.
             self._stop_cell(kernel, cell, "interrupted")
             await _despite_cancellation(cell.climbing)
+        await cell.unanswered()
         self._cell = None
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cellblock.host.checks import Isolate
 from cellblock.host.collect import Limits
+from cellblock.model import CommandRequest
 from cellblock.sandbox.policy import Policy
 
 if TYPE_CHECKING:
     from cellblock.host.kernel import Kernel
 
 Installer: TypeAlias = Callable[["Kernel", tuple[str, ...]], Awaitable[int]]
-"""Installs packages for a session: takes its kernel and pip's arguments, returns pip's exit status."""
+"""Installs packages for a session: takes its kernel and pip's arguments, returns pip's wait status."""
+
+OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool]]
+"""Decides whether a command may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class Wanted:
         spill_dir: Where output that is too large to keep is written.
         on_listener: Takes the listener for its proxy, made in its network namespace.
         installer: Installs packages when it asks.
+        on_command: Decides about the commands of its cells; None where they are not asked for.
+        forbid_programs: Whether the system forbids it to execute programs, and its init runs those that were let through.
     """
 
     interpreter: str
@@ -44,6 +50,8 @@ class Wanted:
     spill_dir: Path | None
     on_listener: Callable[[socket.socket], None] | None
     installer: Installer
+    on_command: OnCommand | None = None
+    forbid_programs: bool = False
 
     @property
     def memory(self) -> int | None:

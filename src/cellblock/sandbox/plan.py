@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.policy import MAKEABLE, Policy, Resources
+from cellblock.sandbox.policy import MAKEABLE, Policy
 from cellblock.sandbox.probe import Facts
 
 Step: TypeAlias = list[Any]
@@ -31,12 +31,14 @@ _HOME_IN_TMP = "/tmp/home"
 
 _MASKS = "/.masks"
 BLANK, EMPTY = f"{_MASKS}/blank", f"{_MASKS}/empty"
+STAGE = "/.stage"
+"""In the zygote's tree, where a session's own is put together."""
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _READABLE_SYS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 
 # /proc is whole, because numeric libraries read many corners of it. Where the host's user is root, these would obey.
-_PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr", "/proc/pressure")
+_PROC_READ_ONLY = ("/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr", "/proc/pressure")
 _PROC_MASKED = (
     "/proc/acpi",
     "/proc/allocinfo",
@@ -78,6 +80,7 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
             steps.append(["bind", path, path, "ro"])
             covered.append(path)
     steps += [
+        ["directory", STAGE],
         # What masks are made of: nobody may open them, and there is nothing in them.
         ["tmpfs", _MASKS, 64 * 1024, 0o755],
         ["file", BLANK, "", 0],
@@ -163,6 +166,9 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
     check_workspace(workspace)
     everything = "/" in policy.filesystem.read
     resources = policy.resources
+    mounts = _mounts(policy, facts, workspace, interpreter)
+    # Where a mount is put into /proc or on it, its seals must lie on top.
+    again = any(_inside(step[-2 if step[0].startswith("bind") else -1], "/proc") for step in mounts)
     return {
         "uid": facts.uid,
         "gid": facts.gid,
@@ -170,8 +176,13 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         "home": _HOME_IN_TMP if everything else HOME,
         "steps": [
             *_own(facts, policy, interpreter, everything),
-            *_mounts(policy, facts, workspace, interpreter),
-            *_proc(resources),
+            *_proc(),
+            # The only setting in there, and before they are sealed. Since Linux 6.14 each pid namespace has its own; it holds
+            # root, too, whom RLIMIT_NPROC does not.
+            ["sysctl", "kernel/pid_max", str(max(resources.processes, 301)), [6, 14]],
+            ["read_only", "/proc/sys"],
+            *mounts,
+            *([*_proc(), ["read_only", "/proc/sys"]] if again else ()),
         ],
         "reserve": _reserved(policy, facts, workspace),
         "limits": {
@@ -190,6 +201,14 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         ),
         "egress": bool(policy.network.allow),
     }
+
+
+def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> list[Step]:
+    """Return the steps that a plan begins with whose policy has nothing unusual. They need no workspace.
+
+    All of them are about the tree, so that nothing is left of them where another tree is built instead.
+    """
+    return [*_own(facts, Policy(), interpreter, everything=False), *_proc()]
 
 
 def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything: bool) -> list[Step]:
@@ -265,14 +284,8 @@ def _by_depth(paths: Iterable[str]) -> list[str]:
     return sorted(paths, key=lambda path: (path.count("/"), path))
 
 
-def _proc(resources: Resources) -> list[Step]:
-    return [
-        # Before /proc/sys is sealed. Since Linux 6.14 each pid namespace has its own; it holds root, too, whom RLIMIT_NPROC
-        # does not.
-        ["sysctl", "kernel/pid_max", str(max(resources.processes, 301)), [6, 14]],
-        *(["mask", path] for path in _PROC_MASKED),
-        *(["read_only", path] for path in _PROC_READ_ONLY),
-    ]
+def _proc() -> list[Step]:
+    return [*(["mask", path] for path in _PROC_MASKED), *(["read_only", path] for path in _PROC_READ_ONLY)]
 
 
 _DEVICE_LINKS = (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2"))

@@ -282,6 +282,24 @@ def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = f
     return code.bytes()
 
 
+def no_programs(machine: str) -> bytes:
+    """Return a BPF program that refuses to execute anything, for use together with the other one.
+
+    Of two programs the stricter answer counts. What is of another architecture is killed by the other one.
+
+    Args:
+        machine: The architecture, as `platform.machine` names it.
+    """
+    table = _ARCHITECTURES[machine][1]
+    code = _Assembler()
+    code.add(_LOAD, 0)
+    for name in ("execve", "execveat"):
+        code.add(_JEQ, table[name], 0, 1)
+        code.add(_RET, _PERM)
+    code.add(_RET, ALLOW)
+    return code.bytes()
+
+
 def _ranges(outcomes: dict[int, int | Conditional]) -> list[tuple[int, int | Conditional]]:
     """Return where each run of equal outcomes starts, from number 0 upwards."""
     ranges: list[tuple[int, int | Conditional]] = []

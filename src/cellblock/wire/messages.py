@@ -6,30 +6,20 @@ field's type and range, because what a worker sends is hostile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from cellblock.errors import ProtocolError
-from cellblock.wire.frames import MAX_BODY, Frame, encode_frame
-
-MAX_CODE = 4 * 1024 * 1024
-"""Largest source of one cell, in bytes of UTF-8."""
-
-PIECE = 256 * 1024
-"""Most bytes of one `Stream` or `Part`: long text and large values travel in pieces."""
-
-MAX_ARGUMENTS = 256
-"""Most arguments of one installation."""
-
-MAX_MIMES = 64
-"""Most MIME types in one bundle."""
-
-MAX_TEXT = 4096
-"""Longest string of a header field, in characters."""
-
-MAX_NUMBER = 2**31 - 1
-"""Largest integer of a header field; none is negative."""
+from cellblock.wire.fields import MAX_ARGUMENTS as MAX_ARGUMENTS
+from cellblock.wire.fields import MAX_CODE as MAX_CODE
+from cellblock.wire.fields import MAX_COMMAND as MAX_COMMAND
+from cellblock.wire.fields import MAX_MIMES as MAX_MIMES
+from cellblock.wire.fields import MAX_NUMBER as MAX_NUMBER
+from cellblock.wire.fields import MAX_TEXT as MAX_TEXT
+from cellblock.wire.fields import PIECE as PIECE
+from cellblock.wire.fields import Fields, arguments, code, piece, short, strictly, to_bytes, to_text, within
+from cellblock.wire.frames import Frame, encode_frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +51,29 @@ class Installed:
     """The request's, as for `InputReply`."""
     status: int
     refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Host → worker: the answer to `Command`: whether it may run, or why not."""
+
+    type: ClassVar[str] = "decided"
+    number: int
+    """The request's, as for `InputReply`."""
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Host → worker: a command that was run for the worker has ended."""
+
+    type: ClassVar[str] = "ended"
+    number: int
+    """The request's, as for `InputReply`."""
+    status: int
+    """Its wait status."""
+    place: str | None = None
+    """What the files with its output begin with, where it was not to be shown: ``.out`` and ``.err`` follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +173,27 @@ class Install:
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """Worker → host: the code asks to run a program; where the system forbids it programs, to have it run.
+
+    Its text is strict UTF-8: what is shown to whoever decides is what runs.
+    """
+
+    type: ClassVar[str] = "command"
+    number: int
+    tool: Literal["shell", "shell_magic"]
+    text: str
+    """A line for the shell, or a script for the standard input of `program`."""
+    program: tuple[str, ...] = ()
+    """For a script: the program and its arguments."""
+    cwd: str = ""
+    changes: tuple[str, ...] = ()
+    """How the environment differs from the one it began with: ``NAME=value``, or ``NAME`` for one that is gone."""
+    keep: Literal["nothing", "out", "err", "both", "together"] = "nothing"
+    """What of the output is not to be shown, but kept for the code; ``together``: both streams as one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Worker → host: the cell has ended; all it wrote from Python was sent before this."""
 
@@ -188,8 +222,8 @@ class Inspected:
     text: str | None
 
 
-ToWorker: TypeAlias = Execute | InputReply | Installed | Complete | Inspect | Shutdown
-ToHost: TypeAlias = Ready | Stream | Part | Display | Clear | InputRequest | Install | Reply | Completed | Inspected
+ToWorker: TypeAlias = Execute | InputReply | Installed | Decided | Ended | Complete | Inspect | Shutdown
+ToHost: TypeAlias = Ready | Stream | Part | Display | Clear | InputRequest | Install | Command | Reply | Completed | Inspected
 Message: TypeAlias = ToWorker | ToHost
 
 
@@ -210,39 +244,48 @@ def encode(message: Message) -> bytes:
 def _write_display(message: Display) -> _Written:
     header = {
         "kind": message.kind,
-        "mimes": _short(message.data),
+        "mimes": short(message.data),
         "metadata": dict(message.metadata),
-        "display_id": message.display_id if message.display_id is None else _short([message.display_id])[0],
-        "parts": _short(message.parts),
+        "display_id": message.display_id if message.display_id is None else short([message.display_id])[0],
+        "parts": short(message.parts),
         "behind": message.behind,
     }
     return header, list(message.data.values())
 
 
+def _write_command(message: Command) -> _Written:
+    header = {"number": message.number, "tool": message.tool, "program": len(message.program), "keep": message.keep}
+    texts = [message.cwd, *arguments(message.program), *arguments(message.changes)]
+    return header, within(MAX_COMMAND, [strictly(message.text), *map(to_bytes, texts)])
+
+
 def _write_reply(message: Reply) -> _Written:
     header = {"execution_count": message.execution_count, "ename": message.ename}
-    return header, [_bytes(text) for text in (message.evalue, *message.traceback)] if message.ename is not None else []
+    return header, [to_bytes(text) for text in (message.evalue, *message.traceback)] if message.ename is not None else []
 
 
 _Written: TypeAlias = tuple[dict[str, Any], list[bytes]]
 
 _WRITERS: dict[str, Callable[[Any], _Written]] = {
-    "execute": lambda m: ({"stdin": m.stdin}, [_code(m.code)]),
-    "input_reply": lambda m: ({"number": m.number}, [] if m.text is None else [_bytes(m.text)]),
-    "installed": lambda m: ({"number": m.number, "status": m.status}, [] if m.refusal is None else [_bytes(m.refusal)]),
-    "complete": lambda m: ({"cursor": m.cursor}, [_code(m.code)]),
-    "inspect": lambda m: ({"cursor": m.cursor, "detail": m.detail}, [_code(m.code)]),
+    "execute": lambda m: ({"stdin": m.stdin}, [code(m.code)]),
+    "input_reply": lambda m: ({"number": m.number}, [] if m.text is None else [to_bytes(m.text)]),
+    "installed": lambda m: ({"number": m.number, "status": m.status}, [] if m.refusal is None else [to_bytes(m.refusal)]),
+    "decided": lambda m: ({"number": m.number}, [] if m.refusal is None else [to_bytes(m.refusal)]),
+    "ended": lambda m: ({"number": m.number, "status": m.status}, [] if m.place is None else [to_bytes(m.place)]),
+    "complete": lambda m: ({"cursor": m.cursor}, [code(m.code)]),
+    "inspect": lambda m: ({"cursor": m.cursor, "detail": m.detail}, [code(m.code)]),
     "shutdown": lambda m: ({}, []),
     "ready": lambda m: ({"version": m.version}, []),
-    "stream": lambda m: ({"name": m.name, "behind": m.behind}, [_piece(m.text)]),
-    "part": lambda m: ({"mime": _short([m.mime])[0]}, [_piece(m.data)]),
+    "stream": lambda m: ({"name": m.name, "behind": m.behind}, [piece(m.text)]),
+    "part": lambda m: ({"mime": short([m.mime])[0]}, [piece(m.data)]),
     "display": _write_display,
     "clear": lambda m: ({"wait": m.wait}, []),
-    "input": lambda m: ({"number": m.number, "password": m.password}, [_bytes(m.prompt)]),
-    "install": lambda m: ({"number": m.number}, _arguments(m.arguments)),
+    "input": lambda m: ({"number": m.number, "password": m.password}, [to_bytes(m.prompt)]),
+    "install": lambda m: ({"number": m.number}, [to_bytes(text) for text in arguments(m.arguments)]),
+    "command": _write_command,
     "reply": _write_reply,
-    "completed": lambda m: ({"start": m.start, "end": m.end}, [_bytes(text) for text in m.matches]),
-    "inspected": lambda m: ({}, [] if m.text is None else [_bytes(m.text)]),
+    "completed": lambda m: ({"start": m.start, "end": m.end}, [to_bytes(text) for text in m.matches]),
+    "inspected": lambda m: ({}, [] if m.text is None else [to_bytes(m.text)]),
 }
 
 
@@ -256,91 +299,10 @@ def decode(frame: Frame) -> Message:
     reader = _READERS.get(kind)
     if reader is None:
         raise ProtocolError(f"unknown message type {kind[:40]!r}")
-    return reader(_Fields(frame))
+    return reader(Fields(frame))
 
 
-class _Fields:
-    """Reads the fields of one frame, each checked."""
-
-    __slots__ = ("_header", "_type", "buffers")
-
-    def __init__(self, frame: Frame) -> None:
-        self._header = frame.header
-        self._type = frame.header["type"]
-        sizes = frame.header.get("sizes", [])
-        if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_BODY for size in sizes):
-            raise ProtocolError(f"{self._type}: sizes must be a list of lengths")
-        if sum(sizes) != len(frame.body):
-            raise ProtocolError(f"{self._type}: sizes add up to {sum(sizes)}, the body has {len(frame.body)}")
-        if len(sizes) == 1:
-            self.buffers = [frame.body]
-            return
-        self.buffers = []
-        start = 0
-        for size in sizes:
-            self.buffers.append(frame.body[start : start + size])
-            start += size
-
-    def fail(self, name: str, want: str) -> ProtocolError:
-        return ProtocolError(f"{self._type}: {name} must be {want}")
-
-    def boolean(self, name: str) -> bool:
-        value = self._header.get(name, False)
-        if type(value) is not bool:
-            raise self.fail(name, "true or false")
-        return value
-
-    def integer(self, name: str, most: int = MAX_NUMBER) -> int:
-        value = self._header.get(name)
-        if type(value) is not int or not 0 <= value <= most:
-            raise self.fail(name, f"an integer from 0 to {most}")
-        return value
-
-    def text(self, name: str, choices: tuple[str, ...] | None = None) -> Any:
-        value = self._header.get(name)
-        if type(value) is not str or len(value) > MAX_TEXT or (choices and value not in choices):
-            raise self.fail(name, f"one of {', '.join(choices)}" if choices else "a short string")
-        return value
-
-    def optional_text(self, name: str) -> str | None:
-        return None if self._header.get(name) is None else str(self.text(name))
-
-    def texts(self, name: str, most: int) -> tuple[str, ...]:
-        value = self._header.get(name, [])
-        if not isinstance(value, list) or len(value) > most:
-            raise self.fail(name, f"a list of at most {most}")
-        if not all(type(item) is str and len(item) <= MAX_TEXT for item in value):
-            raise self.fail(name, "a list of short strings")
-        return tuple(value)
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        value = self._header.get(name, {})
-        if not isinstance(value, dict):
-            raise self.fail(name, "an object")
-        return value
-
-    def buffer(self) -> bytes:
-        if len(self.buffers) != 1:
-            raise self.fail("sizes", "one length")
-        return self.buffers[0]
-
-    def piece(self) -> bytes:
-        data = self.buffer()
-        if len(data) > PIECE:
-            raise self.fail("sizes", f"at most {PIECE}")
-        return data
-
-    def code(self) -> str:
-        data = self.buffer()
-        if len(data) > MAX_CODE:
-            raise self.fail("code", f"at most {MAX_CODE} bytes")
-        return _string(data)
-
-    def optional_buffer_text(self) -> str | None:
-        return _string(self.buffer()) if self.buffers else None
-
-
-def _read_display(fields: _Fields) -> Display:
+def _read_display(fields: Fields) -> Display:
     mimes = fields.texts("mimes", MAX_MIMES)
     if len(mimes) != len(fields.buffers) or len(set(mimes)) != len(mimes):
         raise fields.fail("mimes", "distinct, one for each buffer")
@@ -354,27 +316,50 @@ def _read_display(fields: _Fields) -> Display:
     )
 
 
-def _read_install(fields: _Fields) -> Install:
+def _read_install(fields: Fields) -> Install:
     if len(fields.buffers) > MAX_ARGUMENTS:
         raise fields.fail("sizes", f"at most {MAX_ARGUMENTS} lengths")
-    return Install(fields.integer("number"), tuple(_string(buffer) for buffer in fields.buffers))
+    return Install(fields.integer("number"), tuple(to_text(buffer) for buffer in fields.buffers))
 
 
-def _read_reply(fields: _Fields) -> Reply:
+def _read_command(fields: Fields) -> Command:
+    program = fields.integer("program", most=MAX_ARGUMENTS)
+    within(MAX_COMMAND, fields.buffers)
+    if not 2 + program <= len(fields.buffers) <= 2 + program + MAX_ARGUMENTS:
+        raise fields.fail("sizes", f"2, as many as program says, and at most {MAX_ARGUMENTS} lengths")
+    _, cwd, *others = (to_text(buffer) for buffer in fields.buffers)
+    try:
+        text = fields.buffers[0].decode()
+    except UnicodeDecodeError:
+        raise fields.fail("text", "UTF-8") from None
+    return Command(
+        number=fields.integer("number"),
+        tool=fields.text("tool", ("shell", "shell_magic")),
+        text=text,
+        program=tuple(others[:program]),
+        cwd=cwd,
+        changes=tuple(others[program:]),
+        keep=fields.text("keep", ("nothing", "out", "err", "both", "together")),
+    )
+
+
+def _read_reply(fields: Fields) -> Reply:
     ename = fields.optional_text("ename")
     count = fields.integer("execution_count")
     if ename is None:
         return Reply(count)
     if not fields.buffers:
         raise fields.fail("sizes", "at least one length where there is an ename")
-    evalue, *traceback = (_string(buffer) for buffer in fields.buffers)
+    evalue, *traceback = (to_text(buffer) for buffer in fields.buffers)
     return Reply(count, ename, evalue, tuple(traceback))
 
 
-_READERS: dict[str, Callable[[_Fields], Message]] = {
+_READERS: dict[str, Callable[[Fields], Message]] = {
     "execute": lambda f: Execute(f.code(), f.boolean("stdin")),
     "input_reply": lambda f: InputReply(f.integer("number"), f.optional_buffer_text()),
     "installed": lambda f: Installed(f.integer("number"), f.integer("status"), f.optional_buffer_text()),
+    "decided": lambda f: Decided(f.integer("number"), f.optional_buffer_text()),
+    "ended": lambda f: Ended(f.integer("number"), f.integer("status", most=0xFFFF), f.optional_buffer_text()),
     "complete": lambda f: Complete(f.code(), f.integer("cursor")),
     "inspect": lambda f: Inspect(f.code(), f.integer("cursor"), f.integer("detail", most=1)),
     "shutdown": lambda f: Shutdown(),
@@ -383,49 +368,10 @@ _READERS: dict[str, Callable[[_Fields], Message]] = {
     "part": lambda f: Part(f.text("mime"), f.piece()),
     "display": _read_display,
     "clear": lambda f: Clear(f.boolean("wait")),
-    "input": lambda f: InputRequest(f.integer("number"), _string(f.buffer()), f.boolean("password")),
+    "input": lambda f: InputRequest(f.integer("number"), to_text(f.buffer()), f.boolean("password")),
     "install": _read_install,
+    "command": _read_command,
     "reply": _read_reply,
-    "completed": lambda f: Completed(tuple(_string(buffer) for buffer in f.buffers), f.integer("start"), f.integer("end")),
+    "completed": lambda f: Completed(tuple(to_text(buffer) for buffer in f.buffers), f.integer("start"), f.integer("end")),
     "inspected": lambda f: Inspected(f.optional_buffer_text()),
 }
-
-
-def _short(texts: Iterable[str]) -> list[str]:
-    """Return strings for a header, checked: user code chooses MIME types and ids."""
-    checked = list(texts)
-    if len(checked) > MAX_MIMES or not all(isinstance(text, str) and len(text) <= MAX_TEXT for text in checked):
-        raise ProtocolError(
-            f"MIME types and ids must be strings of at most {MAX_TEXT} characters, at most {MAX_MIMES} of them"
-        )
-    return checked
-
-
-def _arguments(texts: tuple[str, ...]) -> list[bytes]:
-    if len(texts) > MAX_ARGUMENTS:
-        raise ProtocolError(f"{len(texts)} arguments are over the limit of {MAX_ARGUMENTS}")
-    return [_bytes(text) for text in texts]
-
-
-def _piece(data: bytes) -> bytes:
-    if len(data) > PIECE:
-        raise ProtocolError(f"a piece of {len(data)} bytes is over the limit of {PIECE}")
-    return data
-
-
-def _code(text: str) -> bytes:
-    try:
-        data = text.encode()
-    except UnicodeEncodeError as error:
-        raise ProtocolError(f"the code is no UTF-8: {error}") from None
-    if len(data) > MAX_CODE:
-        raise ProtocolError(f"code of {len(data)} bytes is over the limit of {MAX_CODE}")
-    return data
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")
-
-
-def _string(data: bytes) -> str:
-    return data.decode("utf-8", "replace")

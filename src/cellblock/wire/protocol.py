@@ -31,7 +31,7 @@ class State(Enum):
     BUSY = "busy"
     """A cell runs."""
     ASKING = "asking"
-    """A cell runs and waits for an answer: a line of input, or the end of an installation."""
+    """A cell runs and waits for an answer: a line of input, the end of an installation, or leave to run a command."""
     QUERY = "query"
     """A completion or an inspection is being worked out."""
     CLOSED = "closed"
@@ -39,7 +39,9 @@ class State(Enum):
 
 
 _OUTPUT = ("stream", "part", "display", "clear")
-_LATE = ("ready", "input", "install", "reply", "completed", "inspected")
+_ASKS = ("input", "install", "command")
+_ANSWERS = ("input_reply", "installed", "decided")
+_LATE = ("ready", *_ASKS, "reply", "completed", "inspected")
 
 
 def _table() -> dict[State, dict[tuple[Side, str], State]]:
@@ -53,17 +55,15 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
             (host, "shutdown"): State.CLOSED,
         },
         State.BUSY: {
-            (worker, "input"): State.ASKING,
-            (worker, "install"): State.ASKING,
+            **{(worker, kind): State.ASKING for kind in _ASKS},
             (worker, "reply"): State.IDLE,
             (host, "shutdown"): State.CLOSED,
         },
         # An interrupt ends the wait without an answer: then output and the reply follow at once.
         State.ASKING: {
-            (host, "input_reply"): State.BUSY,
-            (host, "installed"): State.BUSY,
-            (worker, "input"): State.ASKING,
-            (worker, "install"): State.ASKING,
+            **{(host, kind): State.BUSY for kind in _ANSWERS},
+            **{(worker, kind): State.ASKING for kind in _ASKS},
+            (host, "ended"): State.ASKING,
             (worker, "reply"): State.IDLE,
             (host, "shutdown"): State.CLOSED,
         },
@@ -76,7 +76,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
     }
     # An answer can cross an interrupt on its way: then nobody waits for it any more, and the worker drops it.
     for state in (State.IDLE, State.BUSY):
-        table[state].update({(host, kind): state for kind in ("input_reply", "installed")})
+        table[state].update({(host, kind): state for kind in (*_ANSWERS, "ended")})
     for state, row in table.items():
         if state is not State.STARTING:
             row.update({(worker, kind): state for kind in _OUTPUT})

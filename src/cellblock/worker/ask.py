@@ -1,4 +1,4 @@
-"""What code in a kernel asks the host: lines for `input()`, and packages. It gets an answer or an error, never a hang."""
+"""What code in a kernel asks the host: lines for `input()`, packages, commands. It gets an answer or an error, never a hang."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import builtins
 import getpass
 import importlib
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from IPython.core.error import StdinNotImplementedError, UsageError
 
-from cellblock.wire.messages import InputReply, InputRequest, Install, Installed, Message
+from cellblock.errors import ProtocolError
+from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, Message
 from cellblock.worker.channel import Channel
 from cellblock.worker.streams import Outbox
 
 
+_Answer = TypeVar("_Answer", InputReply, Installed, Decided, Ended)
+
+
 class Asker:
-    """Asks the host for lines of input and for packages while a cell runs.
+    """Asks the host for lines of input, packages and commands while a cell runs.
 
     Attributes:
         allowed: Whether somebody answers during this cell.
@@ -29,6 +34,7 @@ class Asker:
         self._outbox = outbox
         self._put_back = put_back
         self._number = 0
+        self._heard: deque[Message] = deque()
 
     def take_places(self) -> None:
         """Take the places of `input` and `getpass`."""
@@ -49,8 +55,8 @@ class Asker:
         self._number += 1
         self._outbox.write("stdout", prompt)
         self._outbox.send(InputRequest(self._number, prompt[:4000], password))
-        reply = self._wait()
-        answer = reply.text if isinstance(reply, InputReply) else None
+        reply = self._wait(self._number, InputReply)
+        answer = None if reply is None else reply.text
         if answer is None:
             raise EOFError("the caller gave no answer to input()")
         self._outbox.write("stdout", ("*" * 8 if password else answer) + "\n")
@@ -69,8 +75,8 @@ class Asker:
             raise UsageError("packages are installed by the kernel's main thread only")
         self._number += 1
         self._outbox.send(Install(self._number, tuple(arguments)))
-        reply = self._wait()
-        if not isinstance(reply, Installed):
+        reply = self._wait(self._number, Installed)
+        if reply is None:
             raise UsageError("the host is gone")
         if reply.refusal is not None:
             raise UsageError(reply.refusal)
@@ -78,13 +84,65 @@ class Asker:
         if reply.status:
             raise UsageError(f"pip ended with status {reply.status}")
 
-    def _wait(self) -> InputReply | Installed | None:
+    def command(self, tool: Literal["shell", "shell_magic"], text: str, **details: Any) -> int:
+        """Have it decided whether a command may run.
+
+        Args:
+            tool: As in `Command`.
+            text: As in `Command`.
+            details: The other fields of `Command`.
+
+        Returns:
+            The request's number.
+
+        Raises:
+            PermissionError: It may not.
+            ValueError: It is too large, or is no UTF-8.
+        """
+        if self._outbox.forked or threading.current_thread() is not threading.main_thread():
+            raise PermissionError("commands are run by the kernel's main thread only: nobody can be asked here")
+        self._number += 1
+        number = self._number
+        try:
+            self._outbox.send(Command(number, tool, text, **details))
+        except ProtocolError as error:
+            raise ValueError(f"nobody can be asked about this command: {error}") from None
+        reply = self._wait(number, Decided)
+        if reply is None:
+            raise PermissionError("the host is gone")
+        if reply.refusal is not None:
+            raise PermissionError(reply.refusal)
+        return number
+
+    def outcome(self, number: int) -> Ended:
+        """Wait until a command has ended that the host has run for us.
+
+        An interrupt is meant for the command, which has got it, too; what ignores it is killed by the host.
+
+        Raises:
+            KeyboardInterrupt: One came meanwhile.
+        """
+        interrupted = False
         while True:
+            try:
+                ended = self._wait(number, Ended)
+                break
+            except KeyboardInterrupt:
+                interrupted = True
+        if interrupted or ended is None:
+            raise KeyboardInterrupt
+        return ended
+
+    def _wait(self, number: int, kind: type[_Answer]) -> _Answer | None:
+        """Return the answer of one kind to one question, or None where the host is gone."""
+        while True:
+            while self._heard:
+                message = self._heard.popleft()
+                if isinstance(message, kind) and message.number == number:
+                    return message
+                if not isinstance(message, (InputReply, Installed, Decided, Ended)):
+                    self._put_back(message)
             messages = self._channel.receive(wait=True)
             if messages is None:
                 return None
-            for message in messages:
-                if not isinstance(message, (InputReply, Installed)):
-                    self._put_back(message)
-                elif message.number == self._number:
-                    return message
+            self._heard.extend(messages)

@@ -12,7 +12,7 @@ import socket
 import sys
 import traceback
 from collections import deque
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
@@ -23,6 +23,8 @@ from cellblock.wire.messages import (
     PIECE,
     Complete,
     Completed,
+    Decided,
+    Ended,
     Execute,
     InputReply,
     Inspect,
@@ -35,6 +37,7 @@ from cellblock.wire.messages import (
 )
 from cellblock.worker.ask import Asker
 from cellblock.worker.channel import Channel
+from cellblock.worker.commands import Commands
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop
 from cellblock.worker.shell import CellError, Shell
@@ -49,6 +52,7 @@ class Worker:
 
     Attributes:
         stay_in: A directory to come back to after each cell, or None to stay where the code went.
+        commands: Whether the host is asked before a command is run; ``forbidden``: and runs it, as this process cannot.
     """
 
     def __init__(self, shell: Shell, outbox: Outbox, sock: socket.socket) -> None:
@@ -63,6 +67,7 @@ class Worker:
         self._outbox = outbox
         self._channel = Channel(sock)
         self.stay_in: str | None = None
+        self.commands: Literal["asked", "forbidden"] | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
         self._begun = False
@@ -91,6 +96,8 @@ class Worker:
         self._interrupter.install()
         self._asker.take_places()
         self._shell.packages = self._asker.install
+        if self.commands is not None:
+            self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
         self._outbox.send(Ready(VERSION))
         while self._open:
@@ -163,7 +170,7 @@ class Worker:
                 case Complete() | Inspect() as question:
                     # Not in this callback, which no signal interrupts.
                     self.loop.call_soon(self._answer, question)
-                case InputReply() | Installed():
+                case InputReply() | Installed() | Decided() | Ended():
                     pass  # the question was withdrawn by an interrupt
                 case Shutdown():
                     self._stop()

@@ -15,8 +15,10 @@ import IPython
 from IPython.core import ultratb
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
+from IPython.utils.text import LSString, SList
 from traitlets.config import Config
 
+from cellblock.worker.commands import Commands, guard_scripts
 from cellblock.worker.display import Hook, Publisher
 from cellblock.worker.streams import Outbox, keep_order
 
@@ -49,6 +51,7 @@ class Shell(InteractiveShell):
 
     error: CellError | None = None
     packages: Callable[[list[str]], None] | None = None
+    commands: Commands | None = None
 
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
         """Touch no disk: the zygote has no home, and each kernel gets its own."""
@@ -103,6 +106,9 @@ class Shell(InteractiveShell):
         IPython's way is a pseudo-terminal, which costs 0.1 s a command and makes programs write for a terminal.
         """
         command = self.var_expand(cmd, depth=1)
+        if self.commands is not None:
+            self.user_ns["_exit_code"] = self.commands.show(command)
+            return
         process = subprocess.Popen(command, shell=True, executable=os.environ.get("SHELL", "/bin/sh"))  # noqa: S602
         try:
             self.user_ns["_exit_code"] = process.wait()
@@ -110,6 +116,19 @@ class Shell(InteractiveShell):
             # The command has had the same signal, as in a terminal; what ignores it is killed by whoever is in a hurry.
             process.wait()
             raise KeyboardInterrupt from None
+
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
+        """Run ``x = !cmd``, ``!!cmd`` or ``%sx cmd``; return what it says, on both streams."""
+        if self.commands is None:
+            return super().getoutput(cmd, split, depth + 1)
+        if cmd.rstrip().endswith("&"):
+            raise OSError("Background processes not supported.")
+        said, status = self.commands.collect(self.var_expand(cmd, depth=depth + 1))
+        if self.system_raise_on_error:
+            self.user_ns["_exit_code"] = status
+            if status:
+                raise subprocess.CalledProcessError(status, cmd)
+        return SList(said.splitlines()) if split else LSString(said)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         running = self.displayhook.exec_result
@@ -185,6 +204,7 @@ def create(outbox: Outbox) -> Shell:
     # Above this many lines IPython shows a frame without parsing its file first: for pandas' that takes longer than a cell
     # that is stopped may take to end, and shows the same.
     ultratb.FAST_THRESHOLD = 500
+    guard_scripts()
     shell = Shell.instance(config=config)
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")

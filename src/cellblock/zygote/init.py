@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.placeholders import Hold
-from cellblock.sandbox.plan import EGRESS_PORT, HOME
+from cellblock.sandbox.plan import EGRESS_PORT, HOME, Step
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
+from cellblock.zygote.programs import Programs
 from cellblock.zygote.specialise import specialise
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ def run_init(
         ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
     """
     try:
-        if ground is not None:
-            ground.settle_in()
+        prepared = ground.settle_in() if ground is not None else []
         _place({_HANDOVER: handover} if host is None else {_HANDOVER: handover, _HOST: host})
         if os.getsid(0) != os.getpid():
             os.setsid()
@@ -69,9 +69,9 @@ def run_init(
         wake = _wake_on_signals()
         worker = os.fork()
         if worker == 0:
-            _run_worker(theirs, warmed, preload)
+            _run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
-        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground).run()
+        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground, prepared).run()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -106,7 +106,7 @@ def _wake_on_signals() -> int:
     return reader
 
 
-def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...]) -> NoReturn:
+def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
     status, spec = EXIT_BROKEN, None
     try:
         processes.die_with_parent(signal.SIGKILL)
@@ -115,6 +115,8 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         _place({CHANNEL: inner.detach()})
+        if native:
+            linux.drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
         if warmed is None:
             # It takes long and may fail: what it says is for the session's standard error, which comes first.
             spec = _take_over()
@@ -136,6 +138,7 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
         specialise(spec)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
         worker.stay_in = spec.get("stay_in")
+        worker.commands = spec.get("commands")
         worker.run()
         leave()
     except SystemExit as error:
@@ -176,6 +179,7 @@ class _Init:
         wake: int,
         worker: int,
         ground: Ground | None,
+        prepared: list[Step],
     ) -> None:
         self._handover = handover
         self._inner = inner
@@ -184,10 +188,9 @@ class _Init:
         self._wake = wake
         self._worker = worker
         self._ground = ground
-        self._confinement: dict[str, Any] | None = None
+        self._programs = Programs()
         self._holds: dict[str, Hold] = {}
-        self._inherited: dict[str, str] = {}
-        self._program: int | None = None
+        self._prepared = prepared
         self._poll = select.poll()
         for descriptor in (handover.fileno(), host, wake):
             if descriptor is not None:
@@ -219,20 +222,23 @@ class _Init:
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
         spec = decode_control(self._control.recv(MAX_CONTROL))
         # What the sandbox that this zygote runs in has set, such as where its proxies are.
-        self._inherited = {name: os.environ[name] for name in spec.pop("inherit", ()) if name in os.environ}
-        spec["env"] = self._inherited | spec["env"]
+        self._programs.inherited = {name: os.environ[name] for name in spec.pop("inherit", ()) if name in os.environ}
+        spec["env"] = self._programs.inherited | spec["env"]
         if (restrictions := spec.pop("restrictions", None)) is not None:
-            spec["confinement"] = self._confinement = restrictions | {"root": linux.identity_of_root()}
+            spec["confinement"] = restrictions | {"root": linux.identity_of_root()}
             linux.hide()
         if self._ground is not None:
             try:
-                spec["confinement"] = self._confinement = self._ground.build(spec, self._keep)
+                spec["confinement"] = self._ground.build(spec, self._prepared, self._keep)
                 if spec["confinement"]["egress"]:
                     with linux.listen(EGRESS_PORT) as listener:
                         socket.send_fds(self._control, [encode_control("listening")], [listener.fileno()])
             except (OSError, ValueError) as error:
                 self._tell("refused", error=str(error))
                 self._end()
+        self._programs.env, self._programs.confinement = spec["env"], spec.get("confinement")
+        if spec.get("commands") == "forbidden":
+            spec["confinement"] = {**spec["confinement"], "programs": False}
         self._handover.close()
         socket.send_fds(self._inner, [encode_control(**spec)], [channel, out, err])
         self._inner.close()
@@ -247,9 +253,9 @@ class _Init:
     def _obey(self) -> None:
         assert self._control is not None
         try:
-            data = self._control.recv(MAX_CONTROL)
+            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_CONTROL, MAX_DESCRIPTORS)
         except ConnectionError:
-            data = b""
+            data, descriptors = b"", []
         if not data:
             self._end()
         message = decode_control(data)
@@ -258,8 +264,12 @@ class _Init:
         elif message["op"] == "kill_children":
             processes.kill(pid for pid in processes.descendants(os.getpid()) if pid != self._worker)
         elif message["op"] == "run":
-            self._run(message)
+            self._programs.run(message, descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
             return
+        elif message["op"] == "stop":
+            self._programs.stop(self._worker)
         elif message["op"] == "listen":
             with linux.listen(0) as listener:
                 port = listener.getsockname()[1]
@@ -271,17 +281,8 @@ class _Init:
         # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
         self._tell("done")
 
-    def _run(self, message: dict[str, Any]) -> None:
-        """Run a program that the host wants run, confined like the worker; ``ran`` follows when it has ended."""
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            _become(message["argv"], self._inherited | message["env"], message["cwd"], self._confinement)
-        self._program = pid
-
     def _interrupt(self) -> None:
-        if self._program is not None:
-            processes.kill([-self._program], signal.SIGINT)
+        self._programs.interrupt()
         try:
             # The group, as a terminal's ^C does: subprocesses of the cell are meant as well.
             os.killpg(self._worker, signal.SIGINT)
@@ -296,9 +297,8 @@ class _Init:
                 return
             if pid == 0:
                 return
-            if pid == self._program:
-                self._program = None
-                self._tell("ran", status=status)
+            if (number := self._programs.ended(pid)) is not None:
+                self._tell("ran", number=number, status=status)
             if pid == self._worker:
                 self._tell("exited", status=status)
                 self._end()
@@ -337,25 +337,6 @@ def _place_output(out: int, err: int) -> None:
     for source, place in ((out, 1), (err, 2)):
         os.dup2(source, place)
         os.close(source)
-
-
-def _become(argv: list[str], env: dict[str, str], cwd: str, confinement: dict[str, Any] | None) -> NoReturn:
-    """In a fork of init: execute a program with the session's standard streams, and nothing else of init's."""
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        processes.die_with_parent(signal.SIGKILL)
-        os.closerange(3, HIGH)
-        os.chdir(cwd)
-        if confinement is not None:
-            linux.confine(confinement)
-        os.execve(argv[0], argv, env)
-    except BaseException as error:
-        os.write(2, f"{argv[0]} cannot be run: {error}\n".encode())
-    finally:
-        os._exit(127)
 
 
 def _kill_everything() -> None:

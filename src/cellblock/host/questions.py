@@ -1,0 +1,124 @@
+"""What code in a kernel asks its host while a cell runs: lines of input, packages, and commands."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import inspect
+import os
+import secrets
+import shlex
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from cellblock.errors import CellblockError, ProtocolError
+from cellblock.host.cell import Cell, OnInput
+from cellblock.model import CommandRequest
+from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, ToWorker
+
+if TYPE_CHECKING:
+    from cellblock.host.kernel import Kernel
+
+_REJECTED = "the command was rejected"
+_PLACE = "/tmp/.output-"  # in the session's own /tmp; the rest is for nobody to guess
+
+
+async def answers(kernel: Kernel, cell: Cell, question: InputRequest | Install | Command) -> AsyncIterator[ToWorker]:
+    """Yield the answers to a question.
+
+    Args:
+        kernel: The kernel that asks.
+        cell: The cell that it runs.
+        question: What it asks.
+    """
+    match question:
+        case InputRequest(number=number, prompt=prompt):
+            yield InputReply(number, await _line(cell, prompt))
+        case Install(number=number, arguments=arguments):
+            yield await _have_installed(kernel, cell, number, arguments)
+        case Command():
+            async for message in _have_run(kernel, cell, question):
+                yield message
+
+
+async def _line(cell: Cell, prompt: str) -> str | None:
+    ask: OnInput | None = cell.on_input
+    assert ask is not None
+    try:
+        if inspect.iscoroutinefunction(ask):
+            got = await ask(prompt)
+        else:
+            given = await asyncio.to_thread(ask, prompt)
+            got = await given if inspect.isawaitable(given) else given
+    except Exception as error:
+        cell.failure = error  # raised to the caller when the cell has ended; the code gets an EOFError
+        return None
+    return None if got is None else str(got)
+
+
+async def _have_installed(kernel: Kernel, cell: Cell, number: int, arguments: tuple[str, ...]) -> Installed:
+    # pip runs what packages bring along, and any of them can start programs.
+    request = CommandRequest("shell", f"%pip install {shlex.join(arguments)}", cwd=kernel.wanted.spec["cwd"])
+    if kernel.wanted.on_command is not None and (refusal := await _refusal(kernel, cell, request)) is not None:
+        return Installed(number, 1, refusal)
+    try:
+        status = os.waitstatus_to_exitcode(await kernel.wanted.installer(kernel, arguments))
+    except CellblockError as error:
+        return Installed(number, 1, str(error))
+    return Installed(number, status if status >= 0 else 128 - status)  # as a shell has it for a signal
+
+
+async def _have_run(kernel: Kernel, cell: Cell, command: Command) -> AsyncIterator[ToWorker]:
+    """Have it decided whether a command may run; where the worker cannot run it, have it run."""
+    changes = {name: value if equals else None for name, equals, value in (text.partition("=") for text in command.changes)}
+    request = CommandRequest(command.tool, command.text, command.program, command.cwd, changes)
+    refusal = await _refusal(kernel, cell, request)
+    if refusal is None and kernel.wanted.forbid_programs:
+        place = f"{_PLACE}{secrets.token_hex(8)}" if command.keep != "nothing" else None
+        try:
+            _begin(kernel, request, command.keep, place)
+        except ProtocolError:
+            refusal = "the command is too large: put it into a file"
+        except OSError as error:
+            refusal = f"the command cannot be passed on: {error.strerror}"
+        else:
+            yield Decided(command.number)
+            yield Ended(command.number, await kernel.control.finish(), place)
+            return
+    yield Decided(command.number, refusal)
+
+
+async def _refusal(kernel: Kernel, cell: Cell, request: CommandRequest) -> str | None:
+    """Have it decided whether a command may run; return why not. Nothing but a plain yes is one."""
+    decide = kernel.wanted.on_command
+    if decide is None:
+        return f"{_REJECTED}: nobody decides about commands here"
+    try:
+        allowed = await decide(request)
+    except Exception as error:
+        cell.failure = error  # raised to the caller when the cell has ended
+        return f"{_REJECTED}: whoever decides has failed"
+    if cell.reason is not None:
+        return f"{_REJECTED}: the cell is being stopped"
+    return None if allowed is True else _REJECTED
+
+
+def _begin(kernel: Kernel, request: CommandRequest, keep: str, place: str | None) -> None:
+    """Begin to run what was shown, and nothing that the worker has said besides."""
+    surroundings = {"changes": request.environment, "keep": keep, "place": place}
+    if request.tool == "shell":
+        shell = kernel.wanted.spec["env"].get("SHELL", "/bin/sh")
+        kernel.control.begin([shell, "-c", request.command], request.cwd, **surroundings)
+        return
+    # Not a pipe, and sealed: nobody can write to it between the decision and the program that reads it.
+    script = os.memfd_create("script", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with os.fdopen(os.dup(script), "wb") as file:
+            file.write(request.command.encode())
+        os.lseek(script, 0, os.SEEK_SET)
+        fcntl.fcntl(
+            script, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )
+        kernel.control.begin(request.program, request.cwd, stdin=script, **surroundings)
+    finally:
+        os.close(script)

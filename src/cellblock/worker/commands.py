@@ -1,0 +1,153 @@
+"""Commands of cells that somebody decides about: asked for with exactly the text that is then run.
+
+A session can be of two kinds. In the one this process runs what was let through, as it always does; code that does not care to
+ask is not kept from anything. In the other the system forbids this process to execute programs, and the host has them run.
+"""
+
+from __future__ import annotations
+
+import _posixsubprocess
+import contextlib
+import functools
+import os
+import subprocess
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from IPython.core.error import UsageError
+from IPython.core.magics.script import ScriptMagics
+from IPython.utils.process import arg_split
+
+from cellblock.worker.ask import Asker
+
+_FORBIDDEN = (
+    "programs are forbidden in this session: run a command with !cmd or %%bash, for somebody to decide about; "
+    "of multiprocessing's ways to start processes, 'fork' works"
+)
+
+
+class Commands:
+    """Runs what was let through.
+
+    Attributes:
+        forbidden: Whether the system forbids this process to execute programs.
+    """
+
+    def __init__(self, asker: Asker, *, forbidden: bool) -> None:
+        self.forbidden = forbidden
+        self._asker = asker
+        self._first = dict(os.environ)
+        if forbidden:
+            _say_so()
+
+    def show(self, command: str) -> int:
+        """Run a line of the shell, whose output is the cell's; return its exit status, negative for a signal."""
+        line = str.__str__(command)  # of this very class: one derived from it could be another text for each who asks
+        number = self._ask("shell", line)
+        if self.forbidden:
+            return os.waitstatus_to_exitcode(self._asker.outcome(number).status)
+        process = subprocess.Popen(line, shell=True, executable=_shell())  # noqa: S602
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # it has had the same signal
+            raise
+
+    def collect(self, command: str) -> tuple[str, int]:
+        """Run a line of the shell; return what it says on both streams, and its exit status."""
+        line = str.__str__(command)
+        number = self._ask("shell", line, keep="together")
+        if self.forbidden:
+            ended = self._asker.outcome(number)
+            return _take(ended.place, ".out"), os.waitstatus_to_exitcode(ended.status)
+        done = subprocess.run(  # noqa: S602
+            line,
+            shell=True,
+            executable=_shell(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        return done.stdout.decode("utf-8", "replace"), done.returncode
+
+    def script(self, magics: Any, line: str, cell: str, run: Callable[[str, str], None]) -> None:
+        """Run the script of a ``%%bash`` or ``%%script`` cell.
+
+        Args:
+            magics: IPython's, for its parser and its variables.
+            line: The program, its arguments, and options of the magic.
+            cell: The script.
+            run: Runs it in this process.
+        """
+        line, cell = str.__str__(line), str.__str__(cell)
+        options, program = magics.shebang.parser.parse_known_args(arg_split(line, posix=True))
+        if not program:
+            raise UsageError("say which program reads the script: %%script bash")
+        text = cell if cell.endswith("\n") else f"{cell}\n"
+        text = text.encode("utf-8", "replace").decode()  # as IPython has it
+        if self.forbidden and options.bg:
+            raise UsageError("--bg: in this session use '!command &' for what goes on in the background")
+        kept = {(False, False): "nothing", (True, False): "out", (False, True): "err", (True, True): "both"}
+        keep = kept[bool(options.out), bool(options.err)] if self.forbidden else "nothing"
+        number = self._ask("shell_magic", text, program=tuple(program), keep=keep)
+        if not self.forbidden:
+            run(line, text)
+            return
+        ended = self._asker.outcome(number)
+        for name, suffix in ((options.out, ".out"), (options.err, ".err")):
+            if name:
+                magics.shell.user_ns[name] = _take(ended.place, suffix)
+        status = os.waitstatus_to_exitcode(ended.status)
+        if options.raise_error and status:
+            raise subprocess.CalledProcessError(status, text)
+
+    def _ask(self, tool: Any, text: str, **details: Any) -> int:
+        now = dict(os.environ)
+        changes = [f"{name}={value}" for name, value in now.items() if self._first.get(name) != value]
+        changes += [name for name in self._first if name not in now]
+        return self._asker.command(tool, text, cwd=os.getcwd(), changes=tuple(sorted(changes)), **details)
+
+
+def guard_scripts() -> None:
+    """Have script cells ask where commands are asked for. Before the shell is made, which keeps hold of the method."""
+    original = ScriptMagics.shebang
+
+    @functools.wraps(original)
+    def shebang(self: Any, line: str, cell: str) -> None:
+        run = functools.partial(original, self)
+        if self.shell.commands is None:
+            run(line, cell)
+        else:
+            self.shell.commands.script(self, line, cell, run)
+
+    ScriptMagics.shebang = shebang  # type: ignore[method-assign]
+
+
+def _shell() -> str:
+    return os.environ.get("SHELL", "/bin/sh")
+
+
+def _take(place: str | None, suffix: str) -> str:
+    """Return what a command said, from the file that its output went to; nothing where the program was never begun."""
+    path = f"{place}{suffix}"
+    try:
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _say_so() -> None:
+    """Have Python's own ways to start programs say what it is that forbids them. The system forbids the others as well."""
+
+    def refuse(*_args: object, **_options: object) -> NoReturn:
+        raise PermissionError(_FORBIDDEN)
+
+    _posixsubprocess.fork_exec = refuse
+    subprocess._fork_exec = refuse  # type: ignore[attr-defined]  # noqa: SLF001
+    for name in ("system", "posix_spawn", "posix_spawnp", "execv", "execve"):
+        setattr(os, name, refuse)
