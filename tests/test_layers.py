@@ -51,7 +51,18 @@ LAYERS: dict[str, set[str]] = {
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "host": {"h11", "idna", "pip"},  # of pip, which index it has where nobody says another
-    "tools": {"anyio", "datamodel_code_generator", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
+    "tools": {
+        "anyio",
+        "datamodel_code_generator",
+        "httpx2",
+        "mcp",
+        "mcp_types",
+        "pydantic",
+        "pydantic_core",
+        "starlette",
+        "uvicorn",
+        "websockets",
+    },
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},
     "cli": {"prompt_toolkit", "rich"},

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SandboxError,
         StateError,
         StoreError,
+        ToolRunnerError,
         UnsupportedError,
     )
     from cellblock.executor import CodeExecutor
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.tools.approval import ApprovalRequest
+    from cellblock.tools.channel import ApprovalChannel, ApprovalClient
+    from cellblock.tools.rules import Rules
+    from cellblock.tools.runner import ToolRunner
+    from cellblock.tools.server import ToolServer
 
 __version__ = "0.1.0"
 
@@ -55,6 +61,7 @@ _HOME = {
     "SandboxError": "errors",
     "StateError": "errors",
     "StoreError": "errors",
+    "ToolRunnerError": "errors",
     "UnsupportedError": "errors",
     "CodeExecutor": "executor",
     "Host": "host",
@@ -72,9 +79,18 @@ _HOME = {
     "ErrorInfo": "model",
     "HistoryEntry": "model",
     "OutputItem": "model",
+    "ApprovalRequest": "tools.approval",
+    "ApprovalChannel": "tools.channel",
+    "ApprovalClient": "tools.channel",
+    "Rules": "tools.rules",
+    "ToolRunner": "tools.runner",
+    "ToolServer": "tools.server",
 }
 
 __all__ = [
+    "ApprovalChannel",
+    "ApprovalClient",
+    "ApprovalRequest",
     "AttemptSnapshot",
     "CellblockError",
     "CodeExecutionChunk",
@@ -101,10 +117,14 @@ __all__ = [
     "PreloadError",
     "ProtocolError",
     "Resources",
+    "Rules",
     "SandboxError",
     "Session",
     "StateError",
     "StoreError",
+    "ToolRunner",
+    "ToolRunnerError",
+    "ToolServer",
     "UnsupportedError",
 ]
 
