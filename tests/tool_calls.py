@@ -34,7 +34,7 @@ class Recorded:
             case "fails":
                 return ToolOutcome(True, "the disk is on fire")
             case "breaks":
-                raise McpServerError(f"MCP server {server!r}: it died")
+                raise McpServerError(f"MCP server {server!r}: it died", server=server)
             case "bug":
                 raise ZeroDivisionError
             case "silent":

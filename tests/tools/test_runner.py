@@ -209,7 +209,7 @@ async def child_of(task, loop):
 
 async def main():
     await runner.run("read", {"n": 1})
-    task = asyncio.ensure_future(runner.run("slow", {"n": 2}))
+    task = asyncio.ensure_future(runner.run("waits", {"n": 2}))
     await asyncio.sleep(0)
     while not pool._state.busy:
         await asyncio.sleep(0)
@@ -236,11 +236,19 @@ async def test_a_forked_child_makes_connections_of_its_own(servers: Recorded, po
         env={**os.environ, "CELLBLOCK_TOOL_HOST": "127.0.0.1", "CELLBLOCK_TOOL_PORT": str(port)},
         stdout=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30):
-        out, _ = await process.communicate()
+    try:
+        await eventually(lambda: [arguments for _, _, arguments in servers.calls].count({"who": "child"}) == 2)
+        # Only now, so that the fork found the call waiting.
+        servers.blocking.set()
+        async with asyncio.timeout(30):
+            out, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     child, parent = map(json.loads, out.decode().splitlines())
     assert child == {"lost": True, "child": ["read:{'who': 'child'}"] * 2}
-    assert parent == ["slow:{'n': 2}", "read:{'who': 'parent'}"]
+    assert parent == ["waits:{'n': 2}", "read:{'who': 'parent'}"]
 
 
 async def test_host_port_and_token_come_from_the_environment_and_proxies_do_not(
