@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tool_calls import Recorded, tool_port
 from cellblock.errors import CellblockError
 from cellblock.tools import pool
 from cellblock.tools.approval import ApprovalRequest
@@ -23,6 +22,7 @@ from cellblock.tools.content import ToolImage, ToolResource
 from cellblock.tools.rules import Rules
 from cellblock.tools.runner import ToolData, ToolRunner, ToolRunnerError, ToolText
 from processes import eventually
+from tool_calls import Recorded, tool_port
 
 ALLOW = Rules(default="allow")
 

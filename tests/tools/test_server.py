@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from cellblock import (
     ApprovalChannel,
@@ -204,8 +204,19 @@ async def test_forged_answers_decide_nothing(asking: ToolServer, servers: Record
 
 @pytest.mark.parametrize(
     "answer",
-    ["", "{", "[]", "1", '{"id": 1}', '{"id": "ID"}', '{"id": "ID", "result": 1}', '{"id": "ID", "result": "true"}']
-    + ['{"id": "ID", "result": {"accepted": 1}}', '{"id": "ID", "result": {"accepted": true, "always": "all"}}', "[" * 60_000],
+    [
+        "",
+        "{",
+        "[]",
+        "1",
+        '{"id": 1}',
+        '{"id": "ID"}',
+        '{"id": "ID", "result": 1}',
+        '{"id": "ID", "result": "true"}',
+        '{"id": "ID", "result": {"accepted": 1}}',
+        '{"id": "ID", "result": {"accepted": true, "always": "all"}}',
+        "[" * 60_000,
+    ],
 )
 async def test_answers_that_are_none_end_the_connection_and_fail_the_call(
     asking: ToolServer, servers: Recorded, answer: str
@@ -214,9 +225,7 @@ async def test_answers_that_are_none_end_the_connection_and_fail_the_call(
         call = asyncio.create_task(ToolRunner("fetch", PARAMS, port=asking.port).run("fetch", {}))
         request = json.loads(await client.recv())
         await client.send(answer.replace("ID", request["id"]))
-        with pytest.raises(ConnectionClosed):
-            while True:
-                await client.recv()
+        await client.wait_closed()
     with pytest.raises(ToolRunnerError, match="disconnected"):
         await call
     assert servers.calls == []
@@ -395,5 +404,5 @@ async def test_a_real_server_is_called_from_threads_and_tasks(tmp_path: Path) ->
         runner = ToolRunner("adder", {"command": sys.executable, "args": [str(source)]}, port=server.port)
         results = await asyncio.gather(*(runner.run("add", {"a": n, "b": 1}) for n in range(20)))
         assert results == [{"sum": n + 1} for n in range(20)]
-        with pytest.raises(ToolRunnerError, match="adder|add"):
+        with pytest.raises(ToolRunnerError, match="add"):
             await runner.run("add", {"a": "x"})

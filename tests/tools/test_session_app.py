@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tool_calls import Recorded, tool_port
 from cellblock.model import Decision
 from cellblock.tools import listen, pool
 from cellblock.tools.approval import ApprovalRequest
@@ -18,6 +17,7 @@ from cellblock.tools.broker import Broker
 from cellblock.tools.rules import Rules
 from cellblock.tools.runner import ToolRunner, ToolRunnerError
 from processes import eventually
+from tool_calls import Recorded, tool_port
 
 
 @pytest.fixture(autouse=True)
@@ -120,17 +120,21 @@ async def test_refusals_are_noted_for_the_session(caplog: pytest.LogCaptureFixtu
     assert "server parameters stay on the host" in caplog.text
 
 
+async def write_on(writer: asyncio.StreamWriter) -> None:
+    """Write until the other side has had enough; 64 MiB at most."""
+    for _ in range(1000):
+        writer.write(b"a" * 64 * 1024)
+        await writer.drain()
+
+
 async def test_headers_without_end_are_cut_off() -> None:
     async with tool_port(Broker(ALLOW), Recorded(), "files") as port:
         for start in (b"GET /", b"GET / HTTP/1.1\r\nX: "):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(start)
             with pytest.raises(ConnectionError):
-                for _ in range(1000):
-                    writer.write(b"a" * 64 * 1024)
-                    await writer.drain()
+                await write_on(writer)
             writer.close()
-            del reader
 
 
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +183,7 @@ async def test_a_replayed_request_needs_an_approval_of_its_own() -> None:
     async with tool_port(Broker(None, asked.append), servers, "files") as port:
         for n in range(3):
             call = asyncio.create_task(raw(port, request(CALL)))
-            await eventually(lambda n=n: len(asked) == n + 1)  # type: ignore[misc]  # its argument has a default
+            await eventually(lambda n=n: len(asked) == n + 1)
             await (asked[n].accept() if n == 0 else asked[n].reject())
             await call
     assert len(servers.calls) == 1
