@@ -91,15 +91,15 @@ class FilesError(CellblockError):
 class McpServerError(CellblockError):
     """An MCP server could not be started or reached, died, took too long, or broke the protocol or a limit.
 
-    A tool that merely reports a failure of its own is data (`ToolOutcome.is_error`). Other servers go on, and so does this one:
-    its next call connects again where the connection was lost.
+    A tool that merely reports a failure of its own is data (`ToolOutcome.is_error`). Other servers go on, and so does this
+    one: its next call connects again where the connection was lost.
 
     Attributes:
         server: The server's name.
         stderr: The last lines that it wrote to its standard error; empty where there are none.
     """
 
-    def __init__(self, message: str, *, server: str, stderr: str = "") -> None:
+    def __init__(self, message: str, *, server: str = "", stderr: str = "") -> None:
         super().__init__(message)
         self.server = server
         self.stderr = stderr

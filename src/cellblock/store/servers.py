@@ -1,4 +1,4 @@
-"""Which MCP servers there are: how a name that code in a session may use becomes a server, decided on the trusted side alone."""
+"""Which MCP servers there are: how a name that code in a session may use becomes a server is decided here."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cellblock import config
 from cellblock.errors import StateError
 from cellblock.tools.content import ToolOutcome, ToolSpec
-from cellblock.tools.params import ServerParams, resolve
+from cellblock.tools.params import ServerParams
 
 if TYPE_CHECKING:
     from cellblock.tools.connection import Connection, OnLog, OnProgress
@@ -55,7 +55,7 @@ class Servers:
     Args:
         lookup: Returns the parameters of a server by its name, or raises; asked each time a connection is made.
         connect_timeout: Seconds in which a server has to be ready.
-        environment: Where ``${NAME}`` in parameters is looked up, and where a program gets ``PATH``, ``HOME`` and the like from.
+        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Servers:
         return await (await self._connect(server)).list_tools()
 
     async def reset(self) -> None:
-        """Stop every server; returns when they are gone. Calls that are under way fail. The next call starts its server again."""
+        """Stop every server; returns when they are gone. Calls under way fail. The next call starts its server again."""
         await asyncio.gather(*(connection.close() for connection in [*self._connections.values()]))
 
     async def close(self) -> None:
@@ -138,8 +138,7 @@ class Servers:
         if self._closed:
             raise StateError(f"MCP server {server!r} cannot be used: the tools of this host have been closed")
         if connection is None:
-            params = resolve(self._lookup(server), self._environment, server_name=server)
-            connection = module.Connection(server, params, self._environment, self._connect_timeout)
+            connection = module.Connection(server, self._lookup(server), self._environment, self._connect_timeout)
             self._connections[server] = connection
         await connection.opened()
         return connection

@@ -10,15 +10,17 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
 
 import anyio
+import httpx2
 import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client.session import ClientRequestContext, IncomingMessage
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -26,7 +28,7 @@ from pydantic_core import PydanticSerializationError
 
 from cellblock.errors import InvalidInputError, McpServerError
 from cellblock.tools.content import ToolOutcome, ToolSpec, outcome_of, spec_of
-from cellblock.tools.params import HttpServer, ServerParams
+from cellblock.tools.params import HttpServer, ServerParams, resolve, secrets
 from cellblock.tools.stdio import StdioTransport
 from cellblock.tools.web import HttpTransport
 
@@ -50,18 +52,23 @@ class Connection:
 
     Args:
         server: The server's name.
-        params: How to reach it, resolved.
+        params: How to reach it.
         environment: The host's.
         connect_timeout: Seconds in which it has to be ready.
+
+    Raises:
+        InvalidInputError: The parameters refer to a variable that is not set.
     """
 
     def __init__(self, server: str, params: ServerParams, environment: Mapping[str, str], connect_timeout: float) -> None:
         self._server = server
         self._connect_timeout = connect_timeout
+        self._secrets = secrets(params, environment)
+        resolved = resolve(params, environment, server_name=server)
         self._transport: StdioTransport | HttpTransport = (
-            HttpTransport(params, connect_timeout, self._lost)
-            if isinstance(params, HttpServer)
-            else StdioTransport(params, environment)
+            HttpTransport(resolved, connect_timeout, self._lost)
+            if isinstance(resolved, HttpServer)
+            else StdioTransport(resolved, environment)
         )
         self._client: Client | None = None
         self._opening: anyio.CancelScope | None = None
@@ -144,9 +151,15 @@ class Connection:
             self._opening.cancel()
 
     def _error(self, message: str) -> McpServerError:
-        stderr = self._transport.stderr()
+        stderr = self._without_secrets(self._transport.stderr())
         said = f"\nThe last it wrote to stderr:\n{stderr[-_MAX_WORDS:]}" if stderr else ""
-        return McpServerError(message + said, server=self._server, stderr=stderr)
+        return McpServerError(self._without_secrets(message) + said, server=self._server, stderr=stderr)
+
+    def _without_secrets(self, text: str) -> str:
+        """Return a text that code in a session may see: servers print their environment, and libraries URLs."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
 
     # What callers do.
 
@@ -164,7 +177,8 @@ class Connection:
             async with asyncio.timeout(timeout):
                 return await self._call(tool, arguments, on_progress, on_log)
         except TimeoutError as error:
-            raise self._error(f"{doing} did not answer within {timeout:g} s; the call was cancelled") from error
+            within = "in time" if timeout is None else f"within {timeout:g} s"
+            raise self._error(f"{doing} did not answer {within}; the call was cancelled") from error
         except MCPError as error:
             raise await self._explained(doing, error) from error
         except ValidationError as error:
@@ -244,7 +258,7 @@ class Connection:
 
     async def _ask_for_logs(self, client: Client) -> types.RequestParamsMeta | None:
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            return {types.LOG_LEVEL_META_KEY: _LOG_LEVEL}
+            return cast(types.RequestParamsMeta, {types.LOG_LEVEL_META_KEY: _LOG_LEVEL})
         if not self._wants_logs and client.server_capabilities.logging is not None:
             self._wants_logs = True
             request = types.SetLevelRequest(params=types.SetLevelRequestParams(level=_LOG_LEVEL))
@@ -332,17 +346,19 @@ async def _decline(context: ClientRequestContext, params: types.ElicitRequestPar
     return types.ElicitResult(action="decline")
 
 
-def _as_coroutine(on_progress: OnProgress) -> Callable[[float, float | None, str | None], Awaitable[None]]:
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        on_progress(done, total, message)
+def _as_coroutine(on_progress: OnProgress) -> ProgressFnT:
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        on_progress(progress, total, message)
 
-    return progress
+    return tell
 
 
 def _reason(error: BaseException) -> str:
     """Return the first thing that went wrong in a tree of exceptions."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, httpx2.HTTPStatusError):  # its own words hold the URL
+        return f"HTTP {error.response.status_code} {error.response.reason_phrase}"
     return _cut(str(error) or type(error).__name__)
 
 

@@ -134,6 +134,18 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
     return parse_params(server_name, fill(params.to_dict()))
 
 
+def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
+    """Return what parameters refer to, and the values of headers: what no message about the server may show.
+
+    Values of fewer than four characters are left out: they would be found everywhere, and hide nothing.
+    """
+    found = {environment.get(name, "") for name in _REFERENCE.findall(json.dumps(params.to_dict()))}
+    if isinstance(params, HttpServer):
+        found.update(word for value in params.headers.values() for word in value.split() if not _REFERENCE.search(word))
+        found -= {"Bearer", "Basic"}
+    return sorted((value for value in found if len(value) >= 4), key=len, reverse=True)
+
+
 def fingerprint(params: ServerParams) -> str:
     """Return a hash that is the same for the same parameters; references count as they are written."""
     return hashlib.sha256(json.dumps(params.to_dict(), sort_keys=True).encode()).hexdigest()

@@ -71,16 +71,19 @@ class StdioTransport(asyncio.SubprocessProtocol):
         theirs, self._lifeline = os.pipe()
         try:
             command = [sys.executable, "-I", "-S", str(_KEEPER), str(theirs), self._params.command, *self._params.args]
-            self._transport, _ = await asyncio.get_running_loop().subprocess_exec(
-                lambda: self,
-                *command,
-                env=self._env,
-                cwd=self._params.cwd,
-                pass_fds=(theirs,),
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._failure = f"it cannot be started: {error}"
+            # Shielded: asyncio would kill the keeper of a start that is given up, and not what the keeper keeps.
+            with anyio.CancelScope(shield=True):
+                self._transport, _ = await asyncio.get_running_loop().subprocess_exec(
+                    lambda: self,
+                    *command,
+                    env=self._env,
+                    cwd=self._params.cwd,
+                    pass_fds=(theirs,),
+                    start_new_session=True,
+                )
+        except BaseException as error:
+            if isinstance(error, OSError | ValueError):
+                self._failure = f"it cannot be started: {error}"
             self._cut_lifeline()
             raise
         finally:

@@ -100,7 +100,7 @@ class _Client(httpx2.AsyncClient):
         try:
             response = await super().send(request, **options)
         except httpx2.HTTPError as error:
-            self._noticed(request, f"{request.url.host}: {error or type(error).__name__}", final=False)
+            self._noticed(request, f"{request.url.host}: {str(error) or type(error).__name__}", final=False)
             raise
         if response.status_code >= 400:
             # 404 with a session: the server has forgotten it (2025-11-25, transports, session management).

@@ -2,8 +2,8 @@
 
 Usage: keeper.py LIFELINE COMMAND [ARGUMENT ...]. Started by path, like boot.py. The program gets this process's standard
 streams and environment. It is ended, with everything below it and everything that it orphaned, when the host closes its
-end of the pipe LIFELINE, when the host dies in whatever way, and when the program itself has ended: asked first, killed a second
-later. Exits as the program did; 128 and the number of a signal for one that was killed.
+end of the pipe LIFELINE, when the host dies in whatever way, and when the program itself has ended: asked first, killed a
+second later. Exits as the program did; 128 and the number of a signal for one that was killed.
 """
 
 from __future__ import annotations
