@@ -53,7 +53,17 @@ LAYERS: dict[str, set[str]] = {
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "host": {"h11", "idna", "pip"},  # of pip, which index it has where nobody says another
-    "tools": {"anyio", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
+    "tools": {
+        "anyio",
+        "httpx2",
+        "mcp",
+        "mcp_types",
+        "pydantic",
+        "pydantic_core",
+        "starlette",
+        "uvicorn",
+        "websockets",
+    },
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},
     "cli": {"prompt_toolkit", "rich"},

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         SandboxError,
         StateError,
         StoreError,
+        ToolRunnerError,
         UnsupportedError,
     )
     from cellblock.executor import CodeExecutor
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
         OutputItem,
     )
     from cellblock.terminal import printable
+    from cellblock.tools.approval import ApprovalRequest
+    from cellblock.tools.channel import ApprovalChannel, ApprovalClient
+    from cellblock.tools.rules import Rules
+    from cellblock.tools.runner import ToolRunner
+    from cellblock.tools.server import ToolServer
 
 __version__ = "0.1.0"
 
@@ -59,6 +65,7 @@ _HOME = {
     "SandboxError": "errors",
     "StateError": "errors",
     "StoreError": "errors",
+    "ToolRunnerError": "errors",
     "UnsupportedError": "errors",
     "CodeExecutor": "executor",
     "Host": "host",
@@ -78,9 +85,18 @@ _HOME = {
     "HistoryEntry": "model",
     "OutputItem": "model",
     "printable": "terminal",
+    "ApprovalRequest": "tools.approval",
+    "ApprovalChannel": "tools.channel",
+    "ApprovalClient": "tools.channel",
+    "Rules": "tools.rules",
+    "ToolRunner": "tools.runner",
+    "ToolServer": "tools.server",
 }
 
 __all__ = [
+    "ApprovalChannel",
+    "ApprovalClient",
+    "ApprovalRequest",
     "AttemptSnapshot",
     "CellblockError",
     "CodeExecutionChunk",
@@ -108,10 +124,14 @@ __all__ = [
     "PreloadError",
     "ProtocolError",
     "Resources",
+    "Rules",
     "SandboxError",
     "Session",
     "StateError",
     "StoreError",
+    "ToolRunner",
+    "ToolRunnerError",
+    "ToolServer",
     "UnsupportedError",
     "generate_mcp_sources",
     "printable",
