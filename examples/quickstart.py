@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from cellblock import (
+    CodeExecutionChunk,
     CodeExecutionError,
     CodeExecutionResult,
     CodeExecutor,
@@ -136,7 +137,7 @@ async def run(
         async for item in executor.stream(code.strip(), timeout=timeout, chunks=True):
             if isinstance(item, CodeExecutionResult):
                 result = item
-            else:
+            elif isinstance(item, CodeExecutionChunk):
                 screen.write(item.text)
     except (CodeExecutionError, ExecutionTimeoutError) as error:
         screen.write(f"{error}\n", RED)

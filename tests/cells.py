@@ -6,7 +6,7 @@ import ast
 import asyncio
 from typing import Any
 
-from cellblock import CodeExecutionChunk, CodeExecutionResult, Session
+from cellblock import CodeExecutionResult, Session
 
 
 async def ok(session: Session, code: str, **options: Any) -> CodeExecutionResult:
@@ -31,7 +31,7 @@ async def running(session: Session, code: str) -> asyncio.Task[CodeExecutionResu
         try:
             async for event in session.stream(code):
                 heard.set()
-                if not isinstance(event, CodeExecutionChunk):
+                if isinstance(event, CodeExecutionResult):
                     return event
         finally:
             heard.set()  # whatever went wrong is for whoever waits for the task

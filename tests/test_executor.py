@@ -255,6 +255,7 @@ async def test_chunks_come_while_the_cell_runs(executor: CodeExecutor) -> None:
                 # The cell waits for an answer that is given only when its output is here.
                 answer.set_result("it")
         else:
+            assert isinstance(item, CodeExecutionResult)
             assert item.output == "".join(texts)
     assert texts[0] == "first\n"
 

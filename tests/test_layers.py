@@ -39,7 +39,9 @@ LAYERS: dict[str, set[str]] = {
     "daemon": {"config", "errors", "host", "model", "store", "tools"},
     # The fronts.
     "apigen": {"errors", "store", "tools"},
-    "executor": _FRONT,
+    "executor": _FRONT | {"outside"},
+    # What joins hosts, tools and the store for a front.
+    "outside": _FRONT,
     "sync": _FRONT | {"executor"},
     "gateway": _FRONT,
     "mcp_server": _FRONT,

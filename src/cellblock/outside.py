@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import weakref
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellblock import config
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from cellblock.tools.content import ToolOutcome
 
 _shared: weakref.WeakKeyDictionary[Host, SharedServers] = weakref.WeakKeyDictionary()
-_PNG = "image/png"
 
 
 class Outside:
@@ -116,7 +112,7 @@ class Outside:
 
     async def _record(self, decision: Decision) -> None:
         if self._approvals is None:
-            self._approvals = Approvals(config.state_directory() / "approvals.db")
+            self._approvals = Approvals(config.state_directory())
         await self._approvals.add(decision)
 
     # -- tools ---------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from cellblock.host.checks import Isolate, check_forbidding, check_isolation, de
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
+from cellblock.host.network import OnHost
 from cellblock.host.packages import PackageIndex, configuration_files
 from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
@@ -151,6 +152,7 @@ class Host:
         isolate: Isolate | None = None,
         policy: Policy | None = None,
         on_command: OnCommand | None = None,
+        on_host: OnHost | None = None,
         forbid_programs: bool = False,
         tool_port: Taker | None = None,
         excused: Callable[[], float] = lambda: 0.0,
@@ -170,6 +172,7 @@ class Host:
             policy: What this session may do, where that is not what the host says: less, where the host was given a policy.
             on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
                 (docs/shell.md). Anything but True is a no. Without it nobody is asked.
+            on_host: Decides whether a host may be reached that the policy does not name, where its network says ``ask``.
             forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
                 `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
 
@@ -196,6 +199,7 @@ class Host:
             isolate=self.isolate if isolate is None else check_isolation(isolate),
             policy=self._narrowed(policy, isolate or self.isolate),
             on_command=on_command,
+            on_host=on_host,
             forbid_programs=forbid_programs,
             tool_port=tool_port,
             excused=excused,

@@ -26,8 +26,8 @@ CREATE TABLE IF NOT EXISTS servers (
 class ServerRegistry:
     """The registered MCP servers: names and parameters. References to the environment are stored as such, and no secret.
 
-    A server belongs to the directory that its API was generated in, its *root*, and can be named by sessions in whose workspace
-    that lies: two projects can have two servers of one name, and neither has the other's.
+    A server belongs to the directory that its API was generated in, its *root*, and can be named by sessions in whose
+    workspace that lies: two projects can have two servers of one name, and neither has the other's.
 
     Several processes may use it at a time.
 

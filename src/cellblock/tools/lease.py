@@ -80,10 +80,8 @@ class Lease:
         """Return what a server says of one of its tools; asked once for each server."""
         if not any(name == server for name, _ in self._hints):
             for spec in await self._servers(server).list_tools(server):
-                # Where it says nothing the specification says it for it.
-                read_only = Hints.read_only if spec.read_only is None else spec.read_only
-                destructive = Hints.destructive if spec.destructive is None else spec.destructive
-                self._hints[server, spec.name] = Hints(read_only, destructive)
+                given = {"read_only": spec.read_only, "destructive": spec.destructive}
+                self._hints[server, spec.name] = Hints(**{name: hint for name, hint in given.items() if hint is not None})
         return self._hints.get((server, tool))
 
     async def call(self, server: str, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:

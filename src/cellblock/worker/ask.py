@@ -17,7 +17,6 @@ from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRe
 from cellblock.worker.channel import Channel
 from cellblock.worker.streams import Outbox
 
-
 _Answer = TypeVar("_Answer", InputReply, Installed, Decided, Ended)
 
 
