@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import getpass
 import importlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -129,7 +130,14 @@ class Asker:
                 break
             except KeyboardInterrupt:
                 interrupted = True
-        if interrupted or ended is None:
+        if ended is None:
+            raise KeyboardInterrupt  # the host is gone, and everything here with it
+        if interrupted:
+            for suffix in (".out", ".err"):
+                try:
+                    os.unlink(f"{ended.place}{suffix}")
+                except OSError:
+                    continue  # there is no such file
             raise KeyboardInterrupt
         return ended
 
