@@ -83,7 +83,10 @@ ATTACKS: dict[str, tuple[str, Any]] = {
         ["EPERM"],
     ),
     "the C library's system": ("libc.system(b'touch executed')", 127 << 8),
-    "the C library's posix_spawn": ("libc.posix_spawn(ctypes.byref(ctypes.c_int()), b'/usr/bin/touch', None, None, ARGV, None)", 1),
+    "the C library's posix_spawn": (
+        "libc.posix_spawn(ctypes.byref(ctypes.c_int()), b'/usr/bin/touch', None, None, ARGV, None)",
+        1,
+    ),
     "the C library's popen": ("libc.popen(b'touch executed', b'r')", 0),
     "Python's own, put back": (
         "import sys; [sys.modules.pop(name) for name in ('subprocess', '_posixsubprocess')]; import subprocess\n"
@@ -97,7 +100,10 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "another filter": ("[call(NR['seccomp'], 1, 0, 0), libc.prctl(22, 2, 0, 0, 0)]", ["EPERM", -1]),
     "another user namespace": ("call(NR['unshare'], 0x10000000)", "EPERM"),
     "process 1": ("[read('/proc/1/mem'), read('/proc/1/environ'), answer(os.readlink, '/proc/1/fd/4')]", ["EACCES"] * 3),
-    "capabilities": ("[line.split()[1] for line in read('/proc/self/status').split('\\n') if line.startswith('Cap')]", ["0" * 16] * 5),
+    "capabilities": (
+        "[line.split()[1] for line in read('/proc/self/status').split('\\n') if line.startswith('Cap')]",
+        ["0" * 16] * 5,
+    ),
 }
 
 SETUP = """
@@ -225,11 +231,16 @@ async def test_what_code_changes_around_a_command_is_shown_and_its_own_packages_
 ) -> None:
     await ok(cage, "open('id', 'w').write('#!/bin/sh\\ntouch executed'); os.chmod('id', 0o755)")
     # Where a session's own packages lie is on the kernel's PATH, and the session can write there.
-    await ok(cage, "place = os.environ['PATH'].split(':')[0]; write(f'{place}/id', '#!/bin/sh\\ntouch executed'); os.chmod(f'{place}/id', 0o755)")
+    await ok(
+        cage,
+        "place = os.environ['PATH'].split(':')[0]; write(f'{place}/id', '#!/bin/sh\\ntouch executed'); os.chmod(f'{place}/id', 0o755)",
+    )
     await ok(cage, "!id")
     assert decider.asked[-1].environment == {}
     assert not (workspace / "executed").exists()
-    await ok(cage, "os.environ['PATH'] = os.getcwd() + ':' + os.environ['PATH']; del os.environ['LANG']; os.chdir('/tmp')\n!id")
+    await ok(
+        cage, "os.environ['PATH'] = os.getcwd() + ':' + os.environ['PATH']; del os.environ['LANG']; os.chdir('/tmp')\n!id"
+    )
     assert decider.asked[-1].environment["PATH"].split(":")[0] == str(workspace)  # type: ignore[union-attr]
     assert decider.asked[-1].environment["LANG"] is None
     assert decider.asked[-1].cwd == "/tmp"

@@ -1,4 +1,4 @@
-"""What code in a kernel asks the host: lines for `input()`, packages, commands. It gets an answer or an error, never a hang."""
+"""What code in a kernel asks its host: lines for `input()`, packages, commands. It gets an answer or an error, no hang."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from cellblock.errors import ProtocolError
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, Message
 from cellblock.worker.channel import Channel
 from cellblock.worker.streams import Outbox
-
 
 _Answer = TypeVar("_Answer", InputReply, Installed, Decided, Ended)
 

@@ -109,5 +109,7 @@ def _keep(keep: str, place: str | None) -> None:
     opened: dict[str, int] = {}
     for stream, suffix in _KEPT[keep].items():
         if suffix not in opened:
-            opened[suffix] = os.open(f"{place}{suffix}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            opened[suffix] = os.open(
+                f"{place}{suffix}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
         os.dup2(opened[suffix], stream)
