@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,22 +44,26 @@ def decider() -> Decider:
     return Decider()
 
 
+@pytest.fixture
+async def cage(native_host: Host, workspace: Path, tmp_path: Path, decider: Decider) -> AsyncIterator[Session]:
+    """A fresh session that may execute no programs, with the attacker's tools."""
+    async with native_host.session(
+        working_dir=workspace, images_dir=tmp_path / "images", on_command=decider, forbid_programs=True
+    ) as session:
+        yield await arm(session)
+
+
 @pytest.fixture(params=["zygote", "spawn"])
-async def cage(
+async def any_cage(
     request: pytest.FixtureRequest, native_host: Host, workspace: Path, tmp_path: Path, decider: Decider
 ) -> AsyncIterator[Session]:
-    """A fresh session that may execute no programs, with the attacker's tools."""
-    images = tmp_path / "images"
-    if request.param == "zygote":
-        options: dict[str, Any] = {"working_dir": workspace, "images_dir": images, "on_command": decider}
-        async with native_host.session(forbid_programs=True, **options) as session:
-            yield await arm(session)
-        return
-    async with (
-        Host(isolate="native", launch="spawn") as host,
-        host.session(working_dir=workspace, images_dir=images, on_command=decider, forbid_programs=True) as session,
-    ):
-        yield await arm(session)
+    """Likewise, of both ways to launch."""
+    async with AsyncExitStack() as stack:
+        host = native_host
+        if request.param == "spawn":
+            host = await stack.enter_async_context(Host(isolate="native", launch="spawn"))
+        session = host.session(working_dir=workspace, images_dir=tmp_path / "images", on_command=decider, forbid_programs=True)
+        yield await arm(await stack.enter_async_context(session))
 
 
 # Each leaves a file named after it, should it come to execute anything.
@@ -116,11 +121,11 @@ def in_child(action):
 """
 
 
-async def test_nothing_is_executed_in_any_way(cage: Session, workspace: Path, decider: Decider) -> None:
-    await ok(cage, SETUP)
+async def test_nothing_is_executed_in_any_way(any_cage: Session, workspace: Path, decider: Decider) -> None:
+    await ok(any_cage, SETUP)
     found = {}
     for name, (code, _) in ATTACKS.items():
-        found[name] = await value(cage, code)
+        found[name] = await value(any_cage, code)
     assert found == {name: expected for name, (_, expected) in ATTACKS.items()}
     assert not (workspace / "executed").exists()
     assert decider.asked == []
@@ -176,10 +181,10 @@ thread = threading.Thread(target=meddle); thread.start()
 """
 
 
-async def test_a_running_command_is_out_of_reach(cage: Session, decider: Decider) -> None:
-    await ok(cage, MEDDLING)
-    await ok(cage, "%%bash --no-raise-error\nexec sleep 1000", timeout=60)
-    (found,) = await value(cage, "thread.join(); found")
+async def test_a_running_command_is_out_of_reach(any_cage: Session, decider: Decider) -> None:
+    await ok(any_cage, MEDDLING)
+    await ok(any_cage, "%%bash --no-raise-error\nexec sleep 1000", timeout=60)
+    (found,) = await value(any_cage, "thread.join(); found")
     assert found[:5] == ["EACCES"] * 5
     assert found[5:8] == ["EPERM"] * 3
     assert decider.commands == ["exec sleep 1000\n"]

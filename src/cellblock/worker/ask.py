@@ -34,7 +34,7 @@ class Asker:
         self._outbox = outbox
         self._put_back = put_back
         self._number = 0
-        self._heard: deque[Message] = deque()
+        self._heard: deque[InputReply | Installed | Decided | Ended] = deque()
 
     def take_places(self) -> None:
         """Take the places of `input` and `getpass`."""
@@ -147,9 +147,11 @@ class Asker:
                 message = self._heard.popleft()
                 if isinstance(message, kind) and message.number == number:
                     return message
-                if not isinstance(message, (InputReply, Installed, Decided, Ended)):
-                    self._put_back(message)
             messages = self._channel.receive(wait=True)
             if messages is None:
                 return None
-            self._heard.extend(messages)
+            for message in messages:
+                if isinstance(message, (InputReply, Installed, Decided, Ended)):
+                    self._heard.append(message)
+                else:
+                    self._put_back(message)
