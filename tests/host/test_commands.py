@@ -115,12 +115,10 @@ async def test_every_way_asks_with_what_then_runs(shell: Session, decider: Decid
 
 
 @pytest.mark.parametrize("decision", [False, None, 1, "yes", RuntimeError("no idea")])
-@pytest.mark.parametrize("code", ["!touch made", "x = !touch made", "%%bash\ntouch made", "%%bash --bg\ntouch made"])
+@pytest.mark.parametrize("code", ["!touch made", "x = !touch made", "%%bash\ntouch made"])
 async def test_nothing_but_true_lets_a_command_through(
     shell: Session, decider: Decider, tmp_path: Path, code: str, decision: Any
 ) -> None:
-    if "--bg" in code and shell.wanted.forbid_programs:
-        pytest.skip("is refused before anybody is asked")
     decider.decision = decision
     if isinstance(decision, RuntimeError):
         with pytest.raises(RuntimeError, match="no idea"):
@@ -133,6 +131,15 @@ async def test_nothing_but_true_lets_a_command_through(
     decider.decision = True
     await ok(shell, "!touch made")
     assert (tmp_path / "work" / "made").exists()
+
+
+async def test_a_script_in_the_background_is_asked_for_as_well(host: Host, decider: Decider, tmp_path: Path) -> None:
+    async with host.session(working_dir=tmp_path, images_dir=tmp_path, on_command=decider) as session:
+        await ok(session, "%%bash --bg\necho > made")
+        await eventually(lambda: (tmp_path / "made").exists())
+        decider.decision = False
+        assert "rejected" in str((await session.execute("%%bash --bg\necho > other")).text)
+    assert not (tmp_path / "other").exists()
 
 
 async def test_how_a_command_ended_is_told_as_always(shell: Session) -> None:

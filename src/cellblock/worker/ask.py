@@ -144,9 +144,9 @@ class Asker:
         """Return the answer of one kind to one question, or None where the host is gone."""
         while True:
             while self._heard:
-                message = self._heard.popleft()
-                if isinstance(message, kind) and message.number == number:
-                    return message
+                answer = self._heard.popleft()
+                if isinstance(answer, kind) and answer.number == number:
+                    return answer
             messages = self._channel.receive(wait=True)
             if messages is None:
                 return None
