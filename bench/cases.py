@@ -9,41 +9,45 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 from bench import memory
 from bench.systems import Kernel, System
 
 Series = dict[str, list[float]]
-Case = Callable[..., Coroutine[Any, Any, Series]]
 
-_PLOT_STACK = ("pandas", "matplotlib.pyplot")
-_SETTLE = 0.5  # seconds until nothing of a start still runs
+PLOT_STACK = ("pandas", "matplotlib.pyplot")
+SETTLE = 0.5  # seconds until nothing of a start still runs
 
 
-def _ms(since: float) -> float:
+def ms(since: float) -> float:
+    """Return the milliseconds since a time of `time.perf_counter`."""
     return (time.perf_counter() - since) * 1000
 
 
 async def create(system: System, *, n: int, pause: float = 0.0, preload: bool = False) -> Series:
     """A new kernel, to the result of its first cell."""
-    await system.open(_PLOT_STACK if preload else ())
-    code = f"import {', '.join(_PLOT_STACK)}\nprint(6 * 7)" if preload else "print(6 * 7)"
+    await system.open(PLOT_STACK if preload else ())
+    series = await created(system, n, preload=preload, pause=pause)
+    await system.close()
+    return series
+
+
+async def created(system: System, n: int, *, preload: bool, pause: float = 0.0, isolate: str = "none") -> Series:
+    """Make kernels one after the other, in an open system."""
+    code = f"import {', '.join(PLOT_STACK)}\nprint(6 * 7)" if preload else "print(6 * 7)"
     times: list[float] = []
     right = 0
     # The first one is not counted: it loads what this process needs itself.
     for number in range(n + 1):
         began = time.perf_counter()
-        kernel = await system.kernel()
+        kernel = await system.kernel(isolate)
         text = await kernel.execute(code)
         if number:
-            times.append(_ms(began))
+            times.append(ms(began))
             right += text == "42"
         await kernel.close()
         if pause:
             await asyncio.sleep(pause)
-    await system.close()
     return {"ms": times, "right": [right / n]}
 
 
@@ -51,15 +55,21 @@ async def roundtrip(system: System, *, n: int) -> Series:
     """One cell that does next to nothing."""
     await system.open()
     kernel = await system.kernel()
+    times = await round_trips(kernel, n)
+    await kernel.close()
+    await system.close()
+    return {"ms": times}
+
+
+async def round_trips(kernel: Kernel, n: int) -> list[float]:
+    """Run the same cell again and again; return what each took."""
     times: list[float] = []
     for number in range(n + 20):
         began = time.perf_counter()
         await kernel.execute("x = 1")
         if number >= 20:
-            times.append(_ms(began))
-    await kernel.close()
-    await system.close()
-    return {"ms": times}
+            times.append(ms(began))
+    return times
 
 
 async def lost(system: System, *, n: int) -> Series:
@@ -97,11 +107,11 @@ async def idle(system: System, *, n: int) -> Series:
     """What a kernel that does nothing costs, with some of its kind alive."""
     await system.open()
     kernels = [await system.kernel() for _ in range(n)]
-    await asyncio.sleep(_SETTLE)
+    await asyncio.sleep(SETTLE)
     series = _weigh("started", n)
     for kernel in kernels:
         await kernel.execute("x = 1")
-    await asyncio.sleep(_SETTLE)
+    await asyncio.sleep(SETTLE)
     series |= _weigh("used", n)
     for kernel in kernels:
         await kernel.close()
@@ -124,13 +134,13 @@ def _weigh(state: str, n: int) -> Series:
     return {f"{state}: kernel": [total], f"{state}: all processes": [total]}
 
 
-async def rate(system: System, *, n: int, at_once: int) -> Series:
+async def rate(system: System, *, n: int, at_once: int, isolate: str = "none") -> Series:
     """Kernels made, used for one cell and ended per second, some at once."""
     await system.open()
-    await (await system.kernel()).close()
+    await (await system.kernel(isolate)).close()
 
     async def one() -> None:
-        kernel = await system.kernel()
+        kernel = await system.kernel(isolate)
         await kernel.execute("x = 1")
         await kernel.close()
 
@@ -161,12 +171,12 @@ async def many(system: System, *, n: int) -> Series:
     answered = 0
     for number, kernel in enumerate(kernels):
         answered += await kernel.execute(f"print({number})") == str(number)
-    await asyncio.sleep(_SETTLE)
+    await asyncio.sleep(SETTLE)
     for _ in range(2):
         for kernel in kernels:
             began = time.perf_counter()
             await kernel.execute("x = 1")
-            times.append(_ms(began))
+            times.append(ms(began))
     await asyncio.gather(*(kernel.close() for kernel in kernels))
     await system.close()
     return {"answered": [float(answered)], "ms": times, "ms to make one": [took * 1000]}
@@ -189,7 +199,7 @@ async def imports(system: System, *, n: int) -> Series:
 def _run(program: str) -> float:
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=True)
-    return _ms(began)
+    return ms(began)
 
 
 _SLEEPS = "import time\ntime.sleep({seconds})"
@@ -212,24 +222,10 @@ async def timeout(system: System, *, n: int, seconds: float, deadline: float = 0
             await kernel.execute("x = 1")
             began = time.perf_counter()
             await kernel.execute(code.format(seconds=seconds), timeout=deadline)
-            late.append(_ms(began) - deadline * 1000)
+            late.append(ms(began) - deadline * 1000)
             began = time.perf_counter()
             await kernel.execute("print(6 * 7)")
-            following.append(_ms(began))
+            following.append(ms(began))
             await kernel.close()
     await system.close()
     return series
-
-
-CASES: dict[str, Case] = {
-    "create": create,
-    "roundtrip": roundtrip,
-    "lost": lost,
-    "stream": stream,
-    "idle": idle,
-    "rate": rate,
-    "many": many,
-    "cold": cold,
-    "imports": imports,
-    "timeout": timeout,
-}

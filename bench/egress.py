@@ -1,23 +1,25 @@
-"""What the egress proxy costs: throughput and added latency on loopback, with and without it.
+"""What the egress proxy costs: throughput and added time per connection on loopback.
 
-Run it with ``python bench/egress.py``. Client, proxy and server are three processes, as they are in use.
+Client, proxy and server are three processes, as they are in use.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import multiprocessing
 import socket
 import statistics
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 
+from bench.cases import Series
+from bench.systems import System
 from cellblock.host.egress import EgressProxy, Rules
 
 _PIECE = bytes(1024 * 1024)
+_SPAWNED = multiprocessing.get_context("spawn")  # a fork would be within this process's event loop
 
 
 def serve(pipe: Connection) -> None:
@@ -55,10 +57,10 @@ def proxy(pipe: Connection, target: int) -> None:
     asyncio.run(run())
 
 
-def started(target: Callable[..., None], *values: int) -> tuple[multiprocessing.Process, int]:
+def started(target: Callable[..., None], *values: int) -> tuple[SpawnProcess, int]:
     """Start one of the above; return its process and its port."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=target, args=(theirs, *values), daemon=True)
+    ours, theirs = _SPAWNED.Pipe()
+    process = _SPAWNED.Process(target=target, args=(theirs, *values), daemon=True)
     process.start()
     return process, ours.recv()
 
@@ -98,50 +100,24 @@ def transfer(port: int, via: int | None, how: str, size: int) -> float:
     return time.perf_counter() - began
 
 
-def measure(size: int, rounds: int, count: int) -> dict[str, dict[str, float]]:
-    """Measure all ways in turns, so that a busy machine hurts them alike."""
-    _server, port = started(serve)
-    _proxy, via = started(proxy, port)
+async def egress(_system: System, *, n: int, size: int, transfers: int) -> Series:
+    """Fetch much, and fetch a byte on each of many connections; all ways in turns, so that a busy machine hurts them alike."""
+    server, port = started(serve)
+    proxied, via = started(proxy, port)
     ways = [("direct", None, "connect"), ("CONNECT", via, "connect"), ("SOCKS5", via, "socks5")]
     ways += [("direct HTTP", None, "http"), ("plain HTTP", via, "http")]
-    rates: dict[str, list[float]] = {name: [] for name, *_ in ways}
-    times: dict[str, list[float]] = {name: [] for name, *_ in ways}
-    for _ in range(rounds):
+    series: Series = {}
+    for _ in range(transfers):
         for name, through, how in ways:
-            rates[name].append(size / transfer(port, through, how, size) / 1e6)
-    for _ in range(count):
+            series.setdefault(f"{name}: MB/s", []).append(size / transfer(port, through, how, size) / 1e6)
+    for _ in range(n):
         for name, through, how in ways:
-            times[name].append(transfer(port, through, how, 1) * 1e3)
-    return {
-        name: {
-            "mb_per_s": round(statistics.median(rates[name]), 1),
-            "p50_ms": round(statistics.median(times[name]), 3),
-            "p95_ms": round(statistics.quantiles(times[name], n=20)[-1], 3),
-        }
-        for name in rates
-    }
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=500_000_000, help="bytes for each transfer")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=500, help="connections for the latency")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    found = measure(options.size, options.rounds, options.count)
-    if options.json:
-        print(json.dumps(found, indent=2))
-        return
-    for name, figures in found.items():
-        base = found["direct HTTP" if "HTTP" in name else "direct"]
-        added = figures["p50_ms"] - base["p50_ms"]
-        rate, median, late = figures["mb_per_s"], figures["p50_ms"], figures["p95_ms"]
-        print(
-            f"{name:12} {rate:8.0f} MB/s   connect + first byte p50 {median:.2f} ms, p95 {late:.2f} ms, added {added:+.2f} ms"
-        )
-
-
-if __name__ == "__main__":
-    main()
+            series.setdefault(f"{name}: ms", []).append(transfer(port, through, how, 1) * 1e3)
+    for process in (proxied, server):
+        process.terminate()
+        process.join()
+    bases = {"CONNECT": "direct", "SOCKS5": "direct", "plain HTTP": "direct HTTP"}
+    for name, base in bases.items():
+        added = statistics.median(series[f"{name}: ms"]) - statistics.median(series[f"{base}: ms"])
+        series[f"{name}: added ms"] = [added]
+    return series

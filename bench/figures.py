@@ -28,6 +28,25 @@ _NUMBERS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Value:
+    """A figure of one system, as measured.
+
+    Attributes:
+        value: Over the samples of all rounds.
+        low: That of the lowest round.
+        high: That of the highest round.
+        rounds: How many rounds there were.
+        date: When.
+    """
+
+    value: float
+    low: float
+    high: float
+    rounds: int
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """One number.
 
@@ -53,14 +72,20 @@ class Figure:
     times: Mapping[str, float] = field(default_factory=dict)
     chart: bool = False
 
-    def of(self, results: Results, system: str) -> tuple[float, float, float] | None:
-        """Return it over all rounds, and the lowest and highest of single rounds; None where it was not measured."""
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from all others."""
+        return self.step, self.series, self.number
+
+    def of(self, results: Results, system: str, date: str) -> Value | None:
+        """Return it over all rounds; None where it was not measured."""
         number = _NUMBERS[self.number]
         rounds = [one[self.series] for one in results.get(self.step, {}).get(system, []) if one.get(self.series)]
         if not rounds:
             return None
         single = [number(samples) for samples in rounds]
-        return number([sample for samples in rounds for sample in samples]), min(single), max(single)
+        whole = number([sample for samples in rounds for sample in samples])
+        return Value(whole, min(single), max(single), len(rounds), date)
 
     def better(self, own: float, peer: float) -> float | None:
         """Return how many times better than a peer's one number is; None where that says nothing."""
@@ -73,6 +98,7 @@ class Figure:
 _CREATE = {"ipybox": 300.0, "kernelbox": 50.0}
 _TRIP = {"ipybox": 90.0, "kernelbox": 12.0}
 _MAKE, _LOADED = "new kernel to first result", "new kernel to first result, pandas + matplotlib"
+_SANDBOXED = "sandboxed kernel to first result"
 
 FIGURES = (
     Figure(f"{_MAKE}, p50", "create", "ms", "p50", "ms", 8, times=_CREATE, chart=True),
@@ -107,6 +133,24 @@ FIGURES = (
     Figure("… the next cell answers after", "timeout", "sleeps: next cell", "max", "ms"),
     Figure("late at its deadline, ignores signals", "timeout", "ignores signals", "max", "ms", 3000),
     Figure("… the next cell answers after", "timeout", "ignores signals: next cell", "max", "ms"),
+    Figure(f"{_SANDBOXED}, p50", "sandbox: create", "native", "p50", "ms", 10, chart=True),
+    Figure(f"{_SANDBOXED}, p95", "sandbox: create", "native", "p95", "ms"),
+    Figure("… more than an unsandboxed one in turns with it, p50", "sandbox: create", "more, ms", "p50", "ms", 5),
+    Figure(f"{_SANDBOXED}, pandas + matplotlib, p50", "sandbox: create preloaded", "native", "p50", "ms", 16, chart=True),
+    Figure(f"{_SANDBOXED}, pandas + matplotlib, p95", "sandbox: create preloaded", "native", "p95", "ms"),
+    Figure("… more than an unsandboxed one in turns with it, p50", "sandbox: create preloaded", "more, ms", "p50", "ms", 5),
+    Figure("sandboxed round trip of `x = 1`, p50", "sandbox: round trip", "native", "p50", "ms"),
+    Figure("… more than an unsandboxed one in turns with it, p50", "sandbox: round trip", "more, %", "p50", "%", 5),
+    Figure("sandboxed kernels per second, 4 at once", "sandbox: rate", "per second", "p50", "1/s", 70, True, chart=True),
+    Figure("egress proxy, CONNECT", "sandbox: egress", "CONNECT: MB/s", "p50", "MB/s", 200, True, chart=True),
+    Figure("egress proxy, SOCKS5", "sandbox: egress", "SOCKS5: MB/s", "p50", "MB/s", 200, True),
+    Figure("egress proxy, plain HTTP", "sandbox: egress", "plain HTTP: MB/s", "p50", "MB/s", 200, True),
+    Figure("… without it", "sandbox: egress", "direct: MB/s", "p50", "MB/s"),
+    Figure("egress proxy, added to a connection, CONNECT", "sandbox: egress", "CONNECT: added ms", "p50", "ms", 1),
+    Figure("egress proxy, added to a connection, SOCKS5", "sandbox: egress", "SOCKS5: added ms", "p50", "ms", 1),
+    Figure("egress proxy, added to a request, plain HTTP", "sandbox: egress", "plain HTTP: added ms", "p50", "ms", 1),
+    Figure("under `srt`: the first kernel to first result, p50", "sandbox: srt", "first", "p50", "ms", 1500),
+    Figure("under `srt`: the next kernels to first result, p50", "sandbox: srt", "next", "p50", "ms", 15),
 )
 
 FLOOR = (
@@ -123,43 +167,72 @@ class Row:
 
     Attributes:
         figure: The figure.
-        values: By system: over all rounds, lowest round, highest round.
+        values: By system.
         times: How many times better than each peer cellblock is.
         met: Whether the target and all wanted ratios are reached; None where there are none.
     """
 
     figure: Figure
-    values: dict[str, tuple[float, float, float]]
+    values: dict[str, Value]
     times: dict[str, float]
     met: bool | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
-        values = {system: dict(zip(("value", "low", "high"), value, strict=True)) for system, value in self.values.items()}
+        values = {system: asdict(value) for system, value in self.values.items()}
         figure = {**asdict(self.figure), "times": dict(self.figure.times)}
         return {"figure": figure, "values": values, "times": self.times, "met": self.met}
 
 
-def rows(figures: Sequence[Figure], results: Results, systems: Sequence[str]) -> list[Row]:
-    """Work out all figures that there are results for."""
+Values = dict[tuple[str, str, str], dict[str, Value]]
+"""key of a figure → system → value"""
+
+
+def values(figures: Sequence[Figure], results: Results, date: str) -> Values:
+    """Work out what there are results for."""
+    found: Values = {}
+    for figure in figures:
+        for system in results.get(figure.step, {}):
+            if (value := figure.of(results, system, date)) is not None:
+                found.setdefault(figure.key, {})[system] = value
+    return found
+
+
+def values_of(rows: Sequence[Mapping[str, Any]]) -> Values:
+    """Return what was written down, by `Row.to_dict`."""
+    found: Values = {}
+    for row in rows:
+        key = tuple(row["figure"][name] for name in ("step", "series", "number"))
+        found[key] = {system: Value(**value) for system, value in row["values"].items()}
+    return found
+
+
+def merged(older: Values, newer: Values) -> Values:
+    """Return the older values with the newer ones in their places."""
+    return {key: older.get(key, {}) | newer.get(key, {}) for key in {**older, **newer}}
+
+
+def rows(figures: Sequence[Figure], measured: Values, systems: Sequence[str]) -> list[Row]:
+    """Judge all figures that there are values for."""
     found = []
     for figure in figures:
-        values = {system: value for system in systems if (value := figure.of(results, system)) is not None}
+        own_and_peers = measured.get(figure.key, {})
+        values = {system: own_and_peers[system] for system in systems if system in own_and_peers}
         if not values:
             continue
         own = values.get("cellblock")
         times: dict[str, float] = {}
         if own is not None:
             for system, value in values.items():
-                better = figure.better(own[0], value[0])
+                better = figure.better(own.value, value.value)
                 if system != "cellblock" and better is not None:
                     times[system] = better
         found.append(Row(figure, values, times, _met(figure, own, times)))
     return found
 
 
-def _met(figure: Figure, own: tuple[float, float, float] | None, times: dict[str, float]) -> bool | None:
+def _met(figure: Figure, own: Value | None, times: dict[str, float]) -> bool | None:
     if own is None or (figure.target is None and not figure.times):
         return None
-    reached = figure.target is None or (own[0] >= figure.target if figure.more_is_better else own[0] <= figure.target)
+    reached = figure.target is None or (own.value >= figure.target if figure.more_is_better else own.value <= figure.target)
     return reached and all(times[system] >= wanted for system, wanted in figure.times.items() if system in times)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Row
+from bench.figures import FIGURES, FLOOR, Row, rows, values_of
 from bench.systems import NAMES, TITLES
+
+NOTHING: Mapping[str, Any] = {"runs": [], "figures": [], "floor": []}
+"""What is written down before anything is measured."""
 
 
 def machine() -> dict[str, Any]:
@@ -46,11 +49,11 @@ def table(rows: Sequence[Row]) -> str:
         sign = "≥" if figure.more_is_better else "≤"
         target = "" if figure.target is None else f"{sign} {number(figure.target)}"
         own = row.values.get("cellblock")
-        cells = [figure.title, figure.unit, target, number(own[0]) if own else "–"]
-        cells += [f"{number(own[1])} … {number(own[2])}" if own and own[1] != own[2] else "", _mark(row.met)]
+        cells = [figure.title, figure.unit, target, number(own.value) if own else "–"]
+        cells += [f"{number(own.low)} … {number(own.high)}" if own and own.low != own.high else "", _mark(row.met)]
         for name in peers:
             value = row.values.get(name)
-            text = "–" if value is None else number(value[0])
+            text = "–" if value is None else number(value.value)
             if name in row.times:
                 text += f" ({number(row.times[name])}×)"
             if name in figure.times:
@@ -65,8 +68,32 @@ def floor_table(rows: Sequence[Row]) -> str:
     lines = [_line(["the floor", "p50, ms", "rounds"]), _line(["---", "---:", "---:"])]
     for row in rows:
         value = row.values["floor"]
-        lines.append(_line([row.figure.title, number(value[0]), f"{number(value[1])} … {number(value[2])}"]))
+        lines.append(_line([row.figure.title, number(value.value), f"{number(value.low)} … {number(value.high)}"]))
     return "\n".join(lines)
+
+
+def tables(data: Mapping[str, Any]) -> str:
+    """Return all that a page shows of `bench/results/latest.json`.
+
+    Args:
+        data: What is written there.
+    """
+    return "\n\n".join([table(own(data)), floor_table(floor(data)), "\n".join(map(_run, data["runs"]))])
+
+
+def own(data: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of the figures."""
+    return rows(FIGURES, values_of(data["figures"]), NAMES)
+
+
+def floor(data: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of the floor."""
+    return rows(FLOOR, values_of(data["floor"]), ("floor",))
+
+
+def _run(run: Mapping[str, Any]) -> str:
+    started = f"{run['disturbed']} of {run['measurements']} measurements began while the machine was busy with something else"
+    return "- " + "; ".join([f"{run['date']}, {run['part']}: {started}", *run["failures"]]) + "."
 
 
 def _mark(met: bool | None) -> str:
@@ -86,14 +113,21 @@ def insert(page: Path, text: str) -> None:
     page.write_text(f"{before}{start}{text}\n{end}{after}")
 
 
-def write_json(path: Path, facts: dict[str, Any], rows: Sequence[Row], floor: Sequence[Row]) -> None:
+def read(path: Path) -> dict[str, Any]:
+    """Return what was written down; nothing, where nothing was."""
+    if not path.exists():
+        return dict(NOTHING)
+    data: dict[str, Any] = json.loads(path.read_text())
+    return data
+
+
+def write(path: Path, data: Mapping[str, Any]) -> None:
     """Write everything down."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = {**facts, "figures": [row.to_dict() for row in rows], "floor": [row.to_dict() for row in floor]}
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
-def draw(path: Path, facts: dict[str, Any], rows: Sequence[Row]) -> None:
+def draw(path: Path, where: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Draw the figures as horizontal bars on logarithmic scales."""
     import matplotlib as mpl
 
@@ -109,7 +143,7 @@ def draw(path: Path, facts: dict[str, Any], rows: Sequence[Row]) -> None:
     figure, axes = plt.subplots(lines, columns, figsize=(15, 1.9 * lines), layout="constrained", squeeze=False)
     for axis, row in zip(axes.flat, shown, strict=False):
         systems = [name for name in reversed(NAMES) if name in row.values]
-        values = [row.values[name][0] for name in systems]
+        values = [row.values[name].value for name in systems]
         bars = axis.barh([TITLES[name] for name in systems], values, color=[colours[name] for name in systems], height=0.7)
         axis.bar_label(bars, [f" {number(value)}" for value in values], fontsize=8)
         axis.set_xscale("log")
@@ -125,7 +159,6 @@ def draw(path: Path, facts: dict[str, Any], rows: Sequence[Row]) -> None:
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes.flat[len(shown) :]:
         axis.axis("off")
-    where = facts["machine"]
     figure.suptitle(
         f"{where['cpu']}, {where['cores']} cores, {where['system']}, Python {where['python']}; "
         "dashed: what cellblock is to reach; logarithmic scales",

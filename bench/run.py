@@ -2,7 +2,10 @@
 
 python bench/run.py              everything, in about ten minutes
 python bench/run.py --quick      a look, in about one: too few samples to quote
+python bench/run.py --only sandbox --rounds 1
 python bench/run.py --only "round trip" --only floor
+
+A run of a part puts its figures in the place of older ones, with their date; a run of everything begins anew.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +29,7 @@ if __name__ == "__main__":  # and not where tests import it, whose own entry thi
     sys.path[0] = str(ROOT)
 
 from bench import memory, peers, quiet, report  # noqa: E402
-from bench.figures import FIGURES, FLOOR, Results, rows  # noqa: E402
+from bench.figures import FIGURES, FLOOR, Results, merged, rows, values, values_of  # noqa: E402
 from bench.steps import STEPS, Step  # noqa: E402
 from bench.systems import NAMES, TITLES  # noqa: E402
 
@@ -42,14 +46,22 @@ class Task:
     round: int
 
 
-def tasks(only: Sequence[str], systems: Sequence[str], quick: bool) -> list[Task]:
-    """Return all measurements in order: rounds of steps of systems, so that a change of the machine hits all alike."""
-    steps = [step for step in STEPS if not only or step.name in only]
-    rounds = range(1 if quick else max(step.rounds for step in steps))
+def tasks(only: Sequence[str], systems: Sequence[str], quick: bool, rounds: int | None = None) -> list[Task]:
+    """Return all measurements in order: rounds of steps of systems, so that a change of the machine hits all alike.
+
+    Args:
+        only: Names of steps, or of parts; none for all.
+        systems: Which to measure.
+        quick: Whether it is a short run, of one round.
+        rounds: How many there are to be; None for what each step says.
+    """
+    steps = [step for step in STEPS if not only or {step.name, step.part} & set(only)]
+    if quick or rounds:
+        steps = [replace(step, rounds=rounds or 1) for step in steps]
     wanted = ("floor", *systems)
     return [
         Task(step, system, number)
-        for number in rounds
+        for number in range(max(step.rounds for step in steps))
         for step in steps
         if number < step.rounds
         for system in wanted
@@ -121,48 +133,82 @@ def _brief(series: dict[str, list[float]]) -> str:
     return ", ".join(f"{name} {report.number(sorted(samples)[len(samples) // 2])}" for name, samples in series.items())
 
 
+def added(older: Mapping[str, Any], facts: dict[str, Any], results: Results, run: dict[str, Any]) -> dict[str, Any]:
+    """Return what was written down before, with a run of a part in the place of what it has measured anew.
+
+    Args:
+        older: From `report.read`.
+        facts: Of the machine and its packages, now.
+        results: Of the run.
+        run: What the page says of it: ``date``, ``part``, ``measurements``, ``disturbed``, ``failures``.
+    """
+    found = merged(values_of(older["figures"]), values(FIGURES, results, run["date"]))
+    floor = merged(values_of(older["floor"]), values(FLOOR, results, run["date"]))
+    return {
+        **{name: older[name] for name in ("machine", "versions") if name in older},
+        **facts,
+        "runs": [*(earlier for earlier in older["runs"] if earlier["part"] != run["part"]), run],
+        "figures": [row.to_dict() for row in rows(FIGURES, found, NAMES)],
+        "floor": [row.to_dict() for row in rows(FLOOR, floor, ("floor",))],
+    }
+
+
 def main() -> None:
     """Do it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a short run; writes nothing unless --out is given")
-    parser.add_argument("--only", action="append", default=[], choices=[step.name for step in STEPS], metavar="NAME")
-    parser.add_argument("--system", action="append", default=[], choices=NAMES, help="measure only these")
-    parser.add_argument("--patience", type=float, default=2, help="seconds to wait for a quiet machine each time")
-    parser.add_argument("--out", type=Path, help="folder for latest.json and the chart")
-    options = parser.parse_args()
-    systems = options.system or NAMES
+    options = _options()
+    folder = options.out or ROOT / "bench" / "results"
+    file, chart = folder / "latest.json", (options.out or ROOT / "docs") / "performance.png"
+    whole = not (options.only or options.system or options.report)
+    data = dict(report.NOTHING) if whole else report.read(file)
+    if not options.report:
+        machine = report.machine()
+        if data.get("machine", machine) != machine:
+            sys.exit(f"{file} is of another machine or Python: measure everything, or write elsewhere, with --out")
+        facts, results, done = _measured(options)
+        facts["machine"] = machine
+        print(f"\n{report.tables(added(report.NOTHING, facts, results, done))}\n")
+        if options.quick and not options.out:
+            return
+        data = added(data, facts, results, done)
+        report.write(file, data)
+    report.draw(chart, data["machine"], report.own(data))
+    if not options.out:
+        report.insert(ROOT / "docs" / "performance.md", report.tables(data))
+    print(f"written: {os.path.relpath(file)}, {os.path.relpath(chart)}")
+
+
+def _measured(options: argparse.Namespace) -> tuple[dict[str, Any], Results, dict[str, Any]]:
+    todo = tasks(options.only, options.system or NAMES, options.quick, options.rounds)
+    facts: dict[str, Any] = {}
     pythons = dict.fromkeys(("floor", "cellblock"), Path(sys.executable))
-    facts: dict[str, Any] = {"machine": report.machine(), "quick": options.quick}
-    if set(systems) != {"cellblock"}:
+    if {task.system for task in todo} - set(pythons):
         pythons |= dict.fromkeys(("ipybox", "kernelbox", "jupyter"), peers.python())
         facts["versions"] = peers.versions(pythons["jupyter"], _PACKAGES)
-    todo = tasks(options.only, systems, options.quick)
     results, failures, disturbed = run(todo, pythons, options.quick, options.patience)
-    found, floor = rows(FIGURES, results, NAMES), rows(FLOOR, results, ("floor",))
-    tables = "\n\n".join(
-        [
-            report.table(found),
-            report.floor_table(floor),
-            f"{disturbed} of {len(todo)} measurements began while the machine was busy with something else.",
-        ]
+    part = ", ".join([*options.only, *options.system]) or "everything"
+    done = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "part": f"{part}, a short look" if options.quick else part,
+        "measurements": len(todo),
+        "disturbed": disturbed,
+        "failures": failures,
+    }
+    return facts, results, done
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = list(dict.fromkeys(name for step in STEPS for name in (step.part, step.name)))
+    parser.add_argument("--quick", action="store_true", help="a short run; writes nothing unless --out is given")
+    parser.add_argument(
+        "--only", action="append", default=[], choices=names, metavar="NAME", help=f"measure only these: {', '.join(names)}"
     )
-    print(f"\n{tables}\n")
-    for failure in failures:
-        print(f"failed: {failure}")
-    whole = not (options.quick or options.only or options.system)
-    if whole or options.out:
-        folder = options.out or ROOT / "bench" / "results"
-        chart = folder / "performance.png" if options.out else ROOT / "docs" / "performance.png"
-        report.write_json(
-            folder / "latest.json",
-            {**facts, "measurements": len(todo), "disturbed": disturbed, "failures": failures},
-            found,
-            floor,
-        )
-        report.draw(chart, facts, found)
-        if not options.out:
-            report.insert(ROOT / "docs" / "performance.md", tables)
-        print(f"written: {os.path.relpath(folder / 'latest.json')}, {os.path.relpath(chart)}")
+    parser.add_argument("--system", action="append", default=[], choices=NAMES, help="measure only these")
+    parser.add_argument("--rounds", type=int, help="how often each is measured, instead of once to three times")
+    parser.add_argument("--patience", type=float, default=2, help="seconds to wait for a quiet machine each time")
+    parser.add_argument("--out", type=Path, help="folder for latest.json and the chart")
+    parser.add_argument("--report", action="store_true", help="measure nothing; show again what was written down")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

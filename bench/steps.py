@@ -14,8 +14,8 @@ class Step:
     """One case with its options.
 
     Attributes:
-        name: What results and `--only` call it.
-        case: The function in `cases`.
+        name: What results and `--only` call it; what is before a colon in it is the part that it belongs to.
+        case: The module and the function in it.
         systems: The options by system; a system that lacks the notion, or would take hours, is not there.
         quick: Options that a short run has instead.
         rounds: How often it is done in a full run; systems take turns in each.
@@ -26,6 +26,11 @@ class Step:
     systems: Mapping[str, Options]
     quick: Mapping[str, Options] = field(default_factory=dict)
     rounds: int = 3
+
+    @property
+    def part(self) -> str:
+        """What `--only` calls this and the steps that belong with it."""
+        return self.name.partition(":")[0]
 
     def options(self, system: str, quick: bool) -> Options:
         """Return the options for one system."""
@@ -39,29 +44,42 @@ def _counts(cellblock: int, ipybox: int, kernelbox: int, jupyter: int, **common:
 
 
 _ONE: dict[str, Options] = {"cellblock": {"n": 5}, "ipybox": {"n": 1}, "kernelbox": {"n": 1}, "jupyter": {"n": 1}}
+_TURNS: dict[str, Options] = {"cellblock": {"n": 5, "turns": 1}}
 
 STEPS = (
     Step("floor", "floor", {"floor": {"n": 2000}}, {"floor": {"n": 200}}),
-    Step("create", "create", _counts(100, 2, 8, 8), _ONE),
-    Step("create with pauses", "create", _counts(50, 0, 0, 0, pause=0.05), _ONE, rounds=2),
-    Step("create preloaded", "create", _counts(80, 1, 3, 3, preload=True), _ONE, rounds=2),
-    Step("create preloaded with pauses", "create", _counts(40, 0, 0, 0, preload=True, pause=0.05), _ONE, rounds=2),
-    Step("round trip", "roundtrip", _counts(2000, 60, 300, 500), _counts(200, 5, 20, 20)),
-    Step("output lost", "lost", _counts(10_000, 200, 500, 500), _counts(200, 10, 20, 20), rounds=1),
+    Step("create", "cases.create", _counts(100, 2, 8, 8), _ONE),
+    Step("create with pauses", "cases.create", _counts(50, 0, 0, 0, pause=0.05), _ONE, rounds=2),
+    Step("create preloaded", "cases.create", _counts(80, 1, 3, 3, preload=True), _ONE, rounds=2),
+    Step("create preloaded with pauses", "cases.create", _counts(40, 0, 0, 0, preload=True, pause=0.05), _ONE, rounds=2),
+    Step("round trip", "cases.roundtrip", _counts(2000, 60, 300, 500), _counts(200, 5, 20, 20)),
+    Step("output lost", "cases.lost", _counts(10_000, 200, 500, 500), _counts(200, 10, 20, 20), rounds=1),
     Step(
         "stream",
-        "stream",
+        "cases.stream",
         {"cellblock": {"size": 100_000_000}, "ipybox": {"size": 2_000_000}, "jupyter": {"size": 20_000_000}},
         {"cellblock": {"size": 10_000_000}, "ipybox": {"size": 1_000_000}, "jupyter": {"size": 2_000_000}},
         rounds=2,
     ),
-    Step("idle, 20 alive", "idle", _counts(20, 0, 0, 0), _ONE, rounds=1),
-    Step("idle, 100 alive", "idle", _counts(100, 2, 8, 8), _counts(10, 1, 1, 1), rounds=1),
-    Step("rate, one at a time", "rate", _counts(100, 0, 0, 0, at_once=1), _ONE, rounds=2),
-    Step("rate, 4 at once", "rate", _counts(200, 4, 8, 8, at_once=4), _counts(8, 0, 4, 4), rounds=2),
-    Step("rate, 8 at once", "rate", _counts(200, 0, 0, 0, at_once=8), _counts(8, 0, 0, 0), rounds=2),
-    Step("many", "many", _counts(1000, 0, 0, 0), _counts(20, 0, 0, 0), rounds=1),
-    Step("cold start", "cold", _counts(8, 1, 2, 2), _counts(2, 0, 1, 1), rounds=2),
-    Step("import", "imports", _counts(30, 1, 5, 5), _counts(3, 1, 1, 1), rounds=2),
-    Step("timeout", "timeout", _counts(4, 1, 1, 0, seconds=6.0), _counts(1, 0, 0, 0, seconds=6.0), rounds=1),
+    Step("idle, 20 alive", "cases.idle", _counts(20, 0, 0, 0), _ONE, rounds=1),
+    Step("idle, 100 alive", "cases.idle", _counts(100, 2, 8, 8), _counts(10, 1, 1, 1), rounds=1),
+    Step("rate, one at a time", "cases.rate", _counts(100, 0, 0, 0, at_once=1), _ONE, rounds=2),
+    Step("rate, 4 at once", "cases.rate", _counts(200, 4, 8, 8, at_once=4), _counts(8, 0, 4, 4), rounds=2),
+    Step("rate, 8 at once", "cases.rate", _counts(200, 0, 0, 0, at_once=8), _counts(8, 0, 0, 0), rounds=2),
+    Step("many", "cases.many", _counts(1000, 0, 0, 0), _counts(20, 0, 0, 0), rounds=1),
+    Step("cold start", "cases.cold", _counts(8, 1, 2, 2), _counts(2, 0, 1, 1), rounds=2),
+    Step("import", "cases.imports", _counts(30, 1, 5, 5), _counts(3, 1, 1, 1), rounds=2),
+    Step("timeout", "cases.timeout", _counts(4, 1, 1, 0, seconds=6.0), _counts(1, 0, 0, 0, seconds=6.0), rounds=1),
+    Step("sandbox: create", "sandbox.create", _counts(20, 0, 0, 0, turns=4), _TURNS),
+    Step("sandbox: create preloaded", "sandbox.create", _counts(15, 0, 0, 0, turns=4, preload=True), _TURNS, rounds=2),
+    Step("sandbox: round trip", "sandbox.roundtrip", _counts(250, 0, 0, 0, turns=8), _TURNS),
+    Step("sandbox: rate", "cases.rate", _counts(200, 0, 0, 0, at_once=4, isolate="native"), _counts(8, 0, 0, 0), rounds=2),
+    Step(
+        "sandbox: egress",
+        "egress.egress",
+        {"cellblock": {"n": 300, "size": 500_000_000, "transfers": 3}},
+        {"cellblock": {"n": 10, "size": 10_000_000, "transfers": 1}},
+        rounds=2,
+    ),
+    Step("sandbox: srt", "sandbox.srt", _counts(20, 0, 0, 0, firsts=3), {"cellblock": {"n": 3, "firsts": 1}}, rounds=2),
 )

@@ -38,14 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 async def zygote_host() -> AsyncIterator[Host]:
     """A warm host that forks its kernels."""
-    async with Host(launch="zygote") as host:
+    async with Host(launch="zygote", isolate="none") as host:
         yield host
 
 
 @pytest.fixture(scope="session")
 async def spawn_host() -> AsyncIterator[Host]:
     """A host that starts an interpreter for each kernel."""
-    async with Host(launch="spawn") as host:
+    async with Host(launch="spawn", isolate="none") as host:
         yield host
 
 
@@ -65,7 +65,7 @@ async def session(host: Host, tmp_path: Path) -> AsyncIterator[Session]:
 @pytest.fixture
 async def executor(host: Host, tmp_path: Path) -> AsyncIterator[CodeExecutor]:
     """A fresh executor on a warm host."""
-    async with CodeExecutor(host=host, images_dir=tmp_path / "images") as executor:
+    async with CodeExecutor(host=host, sandbox=False, images_dir=tmp_path / "images") as executor:
         yield executor
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import sys
@@ -48,7 +49,7 @@ async def _running(executor: CodeExecutor, code: str, tmp_path: Path) -> asyncio
 
 
 async def test_it_can_be_started_stopped_and_started_again(host: Host) -> None:
-    executor = CodeExecutor(host=host)
+    executor = CodeExecutor(host=host, sandbox=False)
     for number in range(2):
         await executor.start()
         assert (await executor.execute(f"{number}")).text == str(number)
@@ -56,7 +57,7 @@ async def test_it_can_be_started_stopped_and_started_again(host: Host) -> None:
 
 
 async def test_a_second_start_begins_without_the_variables_of_the_first(host: Host) -> None:
-    executor = CodeExecutor(host=host)
+    executor = CodeExecutor(host=host, sandbox=False)
     async with executor:
         await executor.execute("x = 1")
     async with executor:
@@ -65,7 +66,7 @@ async def test_a_second_start_begins_without_the_variables_of_the_first(host: Ho
 
 
 async def test_stopping_twice_or_before_the_start_is_fine(host: Host) -> None:
-    executor = CodeExecutor(host=host)
+    executor = CodeExecutor(host=host, sandbox=False)
     await executor.stop()
     async with executor:
         await executor.stop()
@@ -79,7 +80,7 @@ async def test_starting_twice_is_an_error_that_says_so(executor: CodeExecutor) -
 
 
 async def test_two_starts_at_once_make_one_kernel(host: Host) -> None:
-    executor = CodeExecutor(host=host)
+    executor = CodeExecutor(host=host, sandbox=False)
     first, second = await asyncio.gather(executor.start(), executor.start(), return_exceptions=True)
     assert first is None
     assert isinstance(second, StateError)
@@ -103,19 +104,19 @@ _USES: dict[str, Callable[[CodeExecutor], Any]] = {
 @pytest.mark.parametrize("use", _USES.values(), ids=_USES.keys())
 async def test_use_before_the_start_says_how_to_start(host: Host, use: Callable[[CodeExecutor], Any]) -> None:
     with pytest.raises(StateError, match=r"not started: use 'async with CodeExecutor\(\)', or await start\(\) first"):
-        await use(CodeExecutor(host=host))
+        await use(CodeExecutor(host=host, sandbox=False))
 
 
 @pytest.mark.parametrize("use", _USES.values(), ids=_USES.keys())
 async def test_use_after_the_stop_says_that_it_is_stopped(host: Host, use: Callable[[CodeExecutor], Any]) -> None:
-    async with CodeExecutor(host=host) as executor:
+    async with CodeExecutor(host=host, sandbox=False) as executor:
         pass
     with pytest.raises(StateError, match=r"stopped; start\(\) it again or make a new one"):
         await use(executor)
 
 
 async def test_stop_ends_a_running_cell(host: Host, tmp_path: Path) -> None:
-    executor = CodeExecutor(host=host)
+    executor = CodeExecutor(host=host, sandbox=False)
     await executor.start()
     task = await _running(executor, "while True: pass", tmp_path)
     await executor.stop()
@@ -126,7 +127,7 @@ async def test_stop_ends_a_running_cell(host: Host, tmp_path: Path) -> None:
 async def test_an_error_in_the_block_stops_the_executor(host: Host) -> None:
     before = len(below(os.getpid()))
     with pytest.raises(ZeroDivisionError):
-        async with CodeExecutor(host=host) as executor:
+        async with CodeExecutor(host=host, sandbox=False) as executor:
             await executor.execute(str(1 // 0))
     await eventually(lambda: len(below(os.getpid())) <= before)
     with pytest.raises(StateError):
@@ -135,7 +136,7 @@ async def test_an_error_in_the_block_stops_the_executor(host: Host) -> None:
 
 async def test_an_executor_that_nobody_stopped_is_cleaned_up_and_reported(host: Host) -> None:
     before = len(below(os.getpid()))
-    executor = CodeExecutor(host=host)
+    executor = CodeExecutor(host=host, sandbox=False)
     await executor.start()
     await eventually(lambda: len(below(os.getpid())) > before)
     holder = [executor]
@@ -148,7 +149,7 @@ async def test_an_executor_that_nobody_stopped_is_cleaned_up_and_reported(host: 
 
 async def test_garbage_may_be_collected_in_any_thread(host: Host) -> None:
     before = len(below(os.getpid()))
-    holder = [CodeExecutor(host=host)]
+    holder = [CodeExecutor(host=host, sandbox=False)]
     await holder[0].start()
 
     def collect() -> None:
@@ -216,7 +217,7 @@ async def test_input_without_anybody_to_answer_is_an_error_that_says_what_to_do(
 
 
 async def test_the_working_directory_is_restored_after_each_cell_where_one_was_given(host: Host, tmp_path: Path) -> None:
-    async with CodeExecutor(host=host, working_dir=tmp_path) as executor:
+    async with CodeExecutor(host=host, sandbox=False, working_dir=tmp_path) as executor:
         result = await executor.execute("import os; os.chdir('/'); os.getcwd()")
         assert result.return_value == "'/'"
         assert f"back in the working directory {tmp_path}" in result.stderr
@@ -229,7 +230,7 @@ async def test_a_change_of_directory_stays_where_none_was_given(executor: CodeEx
 
 
 async def test_limits_and_a_spill_directory_are_passed_on(host: Host, tmp_path: Path) -> None:
-    async with CodeExecutor(host=host, limits=Limits(text=20_000), spill_dir=tmp_path / "spill") as executor:
+    async with CodeExecutor(host=host, sandbox=False, limits=Limits(text=20_000), spill_dir=tmp_path / "spill") as executor:
         result = await executor.execute("for number in range(100_000): print(number)")
         assert result.truncated
         assert len(result.output) < 200_000
@@ -343,7 +344,7 @@ async def test_preloaded_modules_are_there_from_the_start(tmp_path: Path) -> Non
 async def test_an_interpreter_can_be_a_path_or_a_virtual_environment(host: Host) -> None:
     environment = Path(sys.executable).parent.parent
     for python in (sys.executable, environment):
-        async with CodeExecutor(python=python, host=host) as executor:
+        async with CodeExecutor(python=python, host=host, sandbox=False) as executor:
             assert (await executor.execute("import sys; sys.prefix")).text == repr(str(environment))
 
 
@@ -356,7 +357,7 @@ async def test_a_preload_that_fails_names_the_module_and_says_what_to_do() -> No
             await executor.start()
         with pytest.raises(StateError, match="not started"):
             await executor.execute("1")
-        async with CodeExecutor(host=host) as other:
+        async with CodeExecutor(host=host, sandbox=False) as other:
             assert (await other.execute("1")).ok
 
 
@@ -392,7 +393,7 @@ async def test_an_option_that_cannot_be_used_refuses_to_start(
     if "images_dir" in options and os.access("/proc", os.W_OK):
         options = {"images_dir": "/dev/null/images"}  # root may write anywhere, but not below a file
         message = "images_dir: /dev/null is no directory"
-    executor = CodeExecutor(host=host, **options)
+    executor = CodeExecutor(host=host, sandbox=False, **options)
     with pytest.raises(error, match=message):
         await executor.start()
 
@@ -400,7 +401,11 @@ async def test_an_option_that_cannot_be_used_refuses_to_start(
 _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a port of the tool server": ({"tool_server_port": 8900}, UnsupportedError, "tool_server_port=8900.*leave it out"),
     "a port of the gateway": ({"kernel_gateway_port": 0}, UnsupportedError, "kernel_gateway_port=0.*leave it out"),
-    "a configuration of no sandbox": ({"sandbox_config": "s.json"}, InvalidInputError, "is for sandbox=True"),
+    "a configuration of no sandbox": (
+        {"sandbox": False, "sandbox_config": "s.json"},
+        InvalidInputError,
+        "sandbox=False means that there is none",
+    ),
     "no configuration": ({"sandbox": True, "sandbox_config": "/no.json"}, InvalidInputError, "/no.json cannot be read"),
     "an isolation": ({"sandbox": True, "isolate": "none"}, InvalidInputError, "isolate must be 'native' or 'srt', not 'none'"),
     "a level": ({"log_level": "LOUD"}, InvalidInputError, "log_level must be one of DEBUG, INFO.*not 'LOUD'"),
@@ -456,3 +461,36 @@ async def test_the_session_underneath_completes_inspects_and_remembers(executor:
     await executor.execute("number = 1")
     assert "number" in (await executor.session.complete("numb")).matches
     assert [entry.code for entry in executor.session.history()] == ["number = 1"]
+
+
+# -- the sandbox, which is the default ---------------------------------------------------------------------------------
+
+CONFINED = "'NoNewPrivs:\\t1' in open('/proc/self/status').read()"
+
+
+async def test_a_host_without_sandboxes_does_not_take_that_from_an_executor(tmp_path: Path) -> None:
+    async with Host(isolate="none") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
+        assert (await executor.execute(CONFINED)).text == "True"
+
+
+async def test_a_sandbox_is_left_out_by_that_word(executor: CodeExecutor) -> None:
+    assert (await executor.execute(CONFINED)).text == "False"
+
+
+@pytest.mark.srt
+async def test_an_executor_is_isolated_like_the_other_sessions_of_its_host(tmp_path: Path) -> None:
+    async with Host(isolate="srt") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
+        assert executor.session.wanted.isolate == "srt"
+
+
+async def test_a_home_directory_is_no_workspace_by_accident(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(host, "facts", dataclasses.replace(host.facts, home=str(tmp_path)))
+    with pytest.raises(InvalidInputError, match=r"holds your home directory.*pass working_dir="):
+        await CodeExecutor(host=host).start()
+    host.session(isolate="native", working_dir=tmp_path)  # somebody has decided that
+    host.session(isolate="native", working_dir="project")
+    host.session()

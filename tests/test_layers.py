@@ -18,7 +18,7 @@ from cellblock.zygote import boot
 
 PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
 
-_FRONT = {"config", "daemon", "errors", "host", "model", "store", "tools"}
+_FRONT = {"config", "daemon", "errors", "host", "model", "store", "terminal", "tools"}
 
 LAYERS: dict[str, set[str]] = {
     # Standard library only.
@@ -26,6 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "model": {"errors"},
     "wire": {"errors", "model"},
     "config": {"errors", "model"},
+    "terminal": set(),
     # Inside the sandbox.
     "worker": {"errors", "model", "wire"},
     "sandbox": {"errors", "model"},
@@ -33,10 +34,11 @@ LAYERS: dict[str, set[str]] = {
     # The trusted side. It starts zygotes by command line: never zygote, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
     "host": {"config", "errors", "model", "sandbox", "wire"},
-    "store": {"errors", "model"},
-    "tools": {"errors", "model"},
+    "store": {"config", "errors", "model", "tools"},  # of tools, what the parameters of a server are
+    "tools": {"config", "errors", "model"},
     "daemon": {"config", "errors", "host", "model", "store", "tools"},
     # The fronts.
+    "apigen": {"errors", "store", "tools"},
     "executor": _FRONT,
     "sync": _FRONT | {"executor"},
     "gateway": _FRONT,
@@ -44,14 +46,24 @@ LAYERS: dict[str, set[str]] = {
     "cli": _FRONT | {"executor", "gateway", "mcp_server", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"errors", "executor", "host", "model", "sandbox", "sync", "tools"},
+    "__init__": {"apigen", "errors", "executor", "host", "model", "sandbox", "sync", "terminal", "tools"},
 }
 """Layer → the layers that it may know, beside itself."""
 
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "host": {"h11", "idna", "pip"},  # of pip, which index it has where nobody says another
-    "tools": {"anyio", "datamodel_code_generator", "httpx", "mcp", "pydantic"},
+    "tools": {
+        "anyio",
+        "httpx2",
+        "mcp",
+        "mcp_types",
+        "pydantic",
+        "pydantic_core",
+        "starlette",
+        "uvicorn",
+        "websockets",
+    },
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},
     "cli": {"prompt_toolkit", "rich"},

@@ -245,7 +245,7 @@ def test_the_constructor_takes_what_is_documented_in_that_order() -> None:
         ("images_dir", None),
         ("approval_timeout", 60),
         ("connect_timeout", 30),
-        ("sandbox", False),
+        ("sandbox", True),  # documented as False: see docs/decisions/0013-sandboxed-by-default.md
         ("sandbox_config", None),
         ("log_level", "WARNING"),
     ]

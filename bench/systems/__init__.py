@@ -30,7 +30,7 @@ class Kernel(Protocol):
         """End it."""
 
 
-class System(Protocol):
+class System:
     """One way to get kernels.
 
     Attributes:
@@ -39,15 +39,16 @@ class System(Protocol):
         module: What such a program imports.
     """
 
-    blocking: bool
+    blocking = True
     cold: str
     module: str
 
     async def open(self, preload: tuple[str, ...] = ()) -> None:
-        """Do what is done once, before the first kernel."""
+        """Do what is done once, before the first kernel. Only cellblock knows preloading."""
 
-    async def kernel(self) -> Kernel:
-        """Start a kernel."""
+    async def kernel(self, isolate: str = "none") -> Kernel:
+        """Start a kernel. Only cellblock has sandboxes."""
+        raise NotImplementedError
 
     async def close(self) -> None:
         """Undo `open`."""

@@ -6,6 +6,8 @@ from typing import Any
 
 from jupyter_client.manager import start_new_kernel  # type: ignore[import-not-found]  # in the peers' environment only
 
+from bench.systems import Kernel, System
+
 _COLD = """
 from jupyter_client.manager import start_new_kernel
 manager, client = start_new_kernel()
@@ -48,19 +50,12 @@ class _Kernel:
         self._manager.shutdown_kernel(now=True)
 
 
-class _Jupyter:
-    blocking = True
+class _Jupyter(System):
     cold = _COLD
     module = "jupyter_client"
 
-    async def open(self, preload: tuple[str, ...] = ()) -> None:
-        pass
-
-    async def kernel(self) -> _Kernel:
+    async def kernel(self, isolate: str = "none") -> Kernel:
         return _Kernel()
-
-    async def close(self) -> None:
-        pass
 
 
 SYSTEM = _Jupyter()

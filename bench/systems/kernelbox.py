@@ -1,4 +1,4 @@
-"""KernelBox, through its four functions. It does not stream, and knows nothing of preloading."""
+"""KernelBox, through its four functions. It does not stream."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import tempfile
 os.environ["KERNELBOX_HOME"] = tempfile.mkdtemp(dir=".")
 
 from kernelbox import destroy, execute, get_or_create  # type: ignore[import-not-found]
+
+from bench.systems import Kernel, System
 
 _COLD = """
 from kernelbox import destroy, execute, get_or_create
@@ -35,22 +37,15 @@ class _Kernel:
         destroy(self._name)
 
 
-class _KernelBox:
-    blocking = True
+class _KernelBox(System):
     cold = _COLD
     module = "kernelbox"
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
 
-    async def open(self, preload: tuple[str, ...] = ()) -> None:
-        pass
-
-    async def kernel(self) -> _Kernel:
+    async def kernel(self, isolate: str = "none") -> Kernel:
         return _Kernel(f"bench-{next(self._numbers)}")
-
-    async def close(self) -> None:
-        pass
 
 
 SYSTEM = _KernelBox()

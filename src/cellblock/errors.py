@@ -13,7 +13,10 @@ could not do its part, or was asked for something it cannot do::
     │   └── SandboxError          the sandbox cannot be enforced, and so nothing was started
     ├── KernelDiedError           the kernel died while it was asked something that is no cell
     ├── ProtocolError             the other end of a wire broke the protocol
+    ├── ToolRunnerError           a tool failed, or approval of its call was denied
     ├── FilesError                `session.files` could not do what was asked with a file, folder or archive
+    ├── McpServerError            an MCP server could not be started or reached, or did not keep to the protocol
+    ├── StoreError                what is stored on the trusted side cannot be read, written, or trusted
     ├── CodeExecutionError        `CodeExecutor` only: the code failed; ``result`` has all the rest
     └── ExecutionTimeoutError     `CodeExecutor` only: the code was stopped at its deadline  (also a TimeoutError)
 """
@@ -66,6 +69,10 @@ class ProtocolError(CellblockError):
     """The other end of a wire sent what the protocol does not allow (see docs/wire.md)."""
 
 
+class ToolRunnerError(CellblockError):
+    """A tool failed, or approval of its call was denied or not given in time. The message has the server's own words."""
+
+
 class FilesError(CellblockError):
     """A file, folder or archive could not be handled; the message says which, why, and what to do.
 
@@ -79,6 +86,27 @@ class FilesError(CellblockError):
         super().__init__(message)
         self.path = path
         self.errno = errno
+
+
+class McpServerError(CellblockError):
+    """An MCP server could not be started or reached, died, took too long, or broke the protocol or a limit.
+
+    A tool that merely reports a failure of its own is data (`ToolOutcome.is_error`). Other servers go on, and so does this
+    one: its next call connects again where the connection was lost.
+
+    Attributes:
+        server: The server's name.
+        stderr: The last lines that it wrote to its standard error; empty where there are none.
+    """
+
+    def __init__(self, message: str, *, server: str = "", stderr: str = "") -> None:
+        super().__init__(message)
+        self.server = server
+        self.stderr = stderr
+
+
+class StoreError(CellblockError):
+    """What is stored on the trusted side cannot be read or written, or others could change it; the message says where."""
 
 
 class CodeExecutionError(CellblockError):

@@ -21,6 +21,7 @@ from cellblock.errors import (
 )
 from cellblock.host import Host, Limits, Policy, Session, SrtPolicy, shared
 from cellblock.host.cell import OnInput
+from cellblock.host.checks import Isolate, default_isolation
 from cellblock.host.session import DEFAULT_TIMEOUT
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 
@@ -52,7 +53,7 @@ class CodeExecutor:
         images_dir: str | os.PathLike[str] | None = None,
         approval_timeout: float | None = 60,
         connect_timeout: float = 30,
-        sandbox: bool = False,
+        sandbox: bool = True,
         sandbox_config: str | os.PathLike[str] | None = None,
         log_level: str = _DEFAULT_LEVEL,
         *,
@@ -62,7 +63,7 @@ class CodeExecutor:
         spill_dir: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
         host: Host | None = None,
-        isolate: Literal["native", "srt"] = "native",
+        isolate: Literal["native", "srt"] | None = None,
     ) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
 
@@ -75,7 +76,7 @@ class CodeExecutor:
             images_dir: Where PNG images are written; ``images`` in the current directory by default.
             approval_timeout: Seconds that an approval request may wait; None for no limit.
             connect_timeout: Seconds in which an MCP server must start.
-            sandbox: Whether to run the kernel in a sandbox: without, it has all rights of this process.
+            sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this process.
             sandbox_config: A JSON file with the sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md).
             log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
             working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
@@ -85,7 +86,8 @@ class CodeExecutor:
             spill_dir: Where output that is too large to keep is written; by default it is dropped.
             limits: How much output is kept.
             host: The host to run in, which stays open; by default one that all executors of the event loop share.
-            isolate: What the sandbox is made of: ``native``, Linux's own means, or ``srt``, Anthropic's sandbox-runtime.
+            isolate: What the sandbox is made of: ``native``, Linux's own means, or ``srt``, Anthropic's sandbox-runtime. By
+                default what `host` says, or else ``native`` on Linux and ``srt`` elsewhere.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -93,10 +95,11 @@ class CodeExecutor:
         """
         _check_ports(tool_server_port=tool_server_port, kernel_gateway_port=kernel_gateway_port)
         if sandbox_config is not None and not sandbox:
-            raise InvalidInputError("sandbox_config is for sandbox=True: without it the kernel runs with all of your rights")
-        if isolate not in ("native", "srt"):
+            raise InvalidInputError("sandbox_config says what a sandbox allows, and sandbox=False means that there is none")
+        if isolate not in ("native", "srt", None):
             raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
-        policy = None if sandbox_config is None else _load_policy(sandbox_config, isolate)
+        kept_in = _isolation(isolate, host) if sandbox else "none"
+        policy = None if sandbox_config is None else _load_policy(sandbox_config, kept_in)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
         _check_seconds("approval_timeout", approval_timeout)
@@ -117,7 +120,7 @@ class CodeExecutor:
                 limits=limits,
                 python=python,
                 preload=preload,
-                isolate=isolate if sandbox else "none",
+                isolate=kept_in,
                 policy=policy,
             )
 
@@ -277,7 +280,13 @@ def _end_dropped(session: Session, shared_host: Host | None) -> None:
     task.add_done_callback(_dropped.discard)
 
 
-def _load_policy(path: str | os.PathLike[str], isolate: str) -> Policy:
+def _isolation(isolate: Isolate | None, host: Host | None) -> Isolate:
+    if isolate is not None:
+        return isolate
+    return default_isolation() if host is None or host.isolate == "none" else host.isolate
+
+
+def _load_policy(path: str | os.PathLike[str], isolate: Isolate) -> Policy:
     return SrtPolicy.load(path) if isolate == "srt" else Policy.load(path)
 
 

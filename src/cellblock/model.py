@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ Status = Literal["success", "error", "timeout", "interrupted", "died", "max_atte
 
 Recovery = Literal["interrupted", "interrupted_twice", "killed_children", "restarted"]
 """The rung of the ladder that stopped the code. Only ``restarted`` loses the session's variables."""
+
+CallKind = Literal["tool", "shell", "network"]
+"""What code wants done outside of its session: an MCP tool called, a command run, a host reached."""
 
 StreamName = Literal["stdout", "stderr"]
 OutputKind = Literal["stream", "display_data", "execute_result", "error"]
@@ -251,3 +255,46 @@ class HistoryEntry:
     code: str
     status: Status
     execution_count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about one call, and by whom: what the audit trail keeps.
+
+    Attributes:
+        outcome: ``allow`` or ``deny``.
+        by: The rule, as its text; else ``person``, ``caller`` (`CodeExecutor.execute`), ``nobody`` or ``timeout``.
+        session: The session whose code asked.
+        kind: ``tool``, ``shell`` or ``network``.
+        server: The MCP server's name, or ``shell``, or ``network``.
+        tool: The tool's name.
+        payload: The arguments as canonical JSON: the bytes that were shown, and that are executed.
+        at: When it was decided, in seconds since the epoch.
+        reason: Why it was denied, for the code that asked.
+    """
+
+    outcome: Literal["allow", "deny"]
+    by: str
+    session: str
+    kind: CallKind
+    server: str
+    tool: str
+    payload: bytes
+    at: float
+    reason: str = ""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the call may be made."""
+        return self.outcome == "allow"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments to execute, parsed anew from the bytes each time."""
+        data: dict[str, Any] = json.loads(self.payload)
+        return data
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the bytes, in hexadecimal."""
+        return hashlib.sha256(self.payload).hexdigest()

@@ -60,7 +60,7 @@ def test_a_typo_in_a_configuration_is_named(tmp_path: Path) -> None:
 def test_a_directory_of_the_system_is_no_workspace() -> None:
     done = run("policy", "show", cwd=Path("/usr"))
     assert done.returncode == 2
-    assert "/usr cannot be a workspace" in done.stderr
+    assert "cannot have /usr as its workspace" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("nosuch",), ("policy",), ("doctor", "--nosuch")])

@@ -84,10 +84,21 @@ def with_etc(plan: Plan) -> None:
     plan["steps"].append(["bind", "/etc", "/etc", "ro"])
 
 
+def with_tests(plan: Plan) -> None:
+    """Show a directory that is nobody's business, as another's workspace is."""
+    here = str(Path(__file__).parent)
+    plan["steps"].append(["bind", here, here, "ro"])
+
+
 def unbounded(plan: Plan) -> None:
     """Leave out both of the limits on processes: the one that holds users and the one that holds root."""
     unlimited("NPROC")(plan)
     without("sysctl", "kernel/pid_max")(plan)
+
+
+def unreserved(plan: Plan) -> None:
+    """Leave out the placeholders."""
+    plan["reserve"] = {}
 
 
 class Row(NamedTuple):
@@ -120,6 +131,9 @@ DATA: dict[str, Row] = {
     "1 the rest of /etc is not there": Row("answer(os.stat, '/etc/shadow') == 'ENOENT'", True, with_etc, False),
     "1 masks": Row("read('.env')", "EACCES", without("mask", ".env"), "SECRET"),
     "5 set-id bits": Row("write('f'); [answer(os.chmod, 'f', 0o4755)]", ["EPERM"], no_filter, [None]),
+    "6 links lead to what is there": Row(
+        "os.symlink('/etc/shadow', 'link'); [answer(os.stat, 'link') == 'ENOENT', os.unlink('link')][0]", True, with_etc, False
+    ),
     "11 kallsyms is masked": Row("read('/proc/kallsyms')[:3]", "EAC", without("mask", "/proc/kallsyms"), "000"),
     # Other users are refused by the files' modes as well.
     "11 /proc/sys is read-only": Row(
@@ -147,10 +161,14 @@ DATA: dict[str, Row] = {
     "20 a bomb": Row(BOMB, True, unbounded, False),
     "21 /tmp": Row("answer(os.posix_fallocate, os.open('/tmp/f', os.O_CREAT | os.O_RDWR), 0, 2**30) == 'ENOSPC'", True, large_tmp, False),
     "21 size of files": Row("answer(os.ftruncate, os.open('f', os.O_CREAT | os.O_RDWR), 2**34)", "EFBIG", unlimited("FSIZE"), None),
+    "31 the rest of the machine is not there": Row(
+        f"answer(os.listdir, {str(Path(__file__).parent)!r}) == 'ENOENT'", True, with_tests, False
+    ),
     "43 what runs code": Row("[write('.bashrc'), answer(os.rename, '.bashrc', 'x')]", ["EROFS", "EBUSY"], without("protect", ".bashrc"),
                              [None, None]),
     "43 a repository": Row("[write('.git/hooks/x'), answer(os.rename, '.git', 'x')]", ["EROFS", "EBUSY"], without("protect", ".git"),
                            [None, None]),
+    "43 what does not exist": Row("[write('.mcp.json'), write('.vscode/x')]", ["EISDIR", "EROFS"], unreserved, [None, None]),
 }  # fmt: skip
 
 
@@ -287,7 +305,7 @@ DRAW = "import numpy; numpy.random.random()"  # Python itself sees to its own mo
 
 CODE: dict[str, Change] = {
     "13 capabilities are dropped": Change(
-        "sandbox/linux.py", "    drop_capabilities()\n    _prctl", "    _prctl",
+        "sandbox/linux.py", "    _call(\"capset\"", "    return\n    _call(\"capset\"",
         "[line[-16:] for line in read('/proc/self/status').split('\\n') if line[:7] == 'CapEff:'][0] == '0' * 16", True, False,
     ),
     "13 no new privileges": Change(  # the kernel takes no filter then
@@ -300,8 +318,10 @@ CODE: dict[str, Change] = {
     "10 the host's devices keep their modes": Change(
         "sandbox/linux.py", '"dev": _RDONLY | ', '"dev": ', "bool(os.statvfs('/dev/null').f_flag & os.ST_RDONLY)", True, False,
     ),
-    "9 standard input is the sandbox's": Change(
-        "sandbox/linux.py", "    os.dup2(null, 0, inheritable=True)", "    pass", "os.readlink('/proc/self/fd/0')", "/dev/null", "/null",
+    "9 standard input is the sandbox's": Change(  # by the mount: how the host's is called depends on when its root is gone
+        "sandbox/linux.py", "    os.dup2(null, 0, inheritable=True)", "    pass",
+        "len({read(f'/proc/self/fdinfo/{number}').split('mnt_id:')[1].split()[0] for number in (0, os.open('/dev/null', 0))}) == 1",
+        True, False,
     ),
     "9 descriptors are closed": Change(
         "zygote/init.py", "    os.closerange(max(*wanted, 2) + 1,", "    (lambda *_: None)(max(*wanted, 2) + 1,",

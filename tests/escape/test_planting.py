@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
-from cellblock.sandbox.policy import PROTECTED, Filesystem, Policy
+from cellblock.sandbox.policy import MAKEABLE, PROTECTED, Filesystem, Policy
 from cells import value
+from processes import eventually
 
 from .conftest import arm
 
@@ -119,7 +120,7 @@ async def test_a_link_that_one_session_leaves_does_not_stop_the_next(
     attack: Attack, workspace: Path, name: str, target: str
 ) -> None:
     (workspace / "inside").write_text("inside")
-    await attack(f"answer(os.symlink, {target!r}, {name!r}) or 1" if target else f"os.symlink({name!r}, {name!r}) or 1")
+    (workspace / name).symlink_to(target or name)  # by a session whose policy allows that
     assert await attack(f"[write('{name}'), answer(os.unlink, '{name}')]") in (["EROFS", "EBUSY"], ["EACCES", "EBUSY"])
 
 
@@ -201,23 +202,74 @@ write('pyvenv.cfg', 'home = /nowhere')
     assert not mark.exists()
 
 
-async def test_names_that_do_not_exist_yet_can_be_made(attack: Attack, workspace: Path) -> None:
-    """What is not promised: nothing can be mounted where nothing is."""
-    assert (
-        await attack(
-            "[write(name) for name in ('.mcp.json', '.vscode/tasks.json', '.claude/settings.json', 'sub/.git/config')]"
-        )
-        == [None] * 4
-    )
-    # In the session that comes next, they are protected.
-    assert await attack(
-        "[write(name) for name in ('.mcp.json', '.vscode/tasks.json', '.claude/settings.json', 'sub/.git/config')]"
-    ) == [
-        "EROFS",
-        "EROFS",
-        "EROFS",
-        None,
+@pytest.mark.parametrize("name", [name for name in PROTECTED if name not in MAKEABLE])
+async def test_what_runs_code_cannot_be_made(attack: Attack, workspace: Path, name: str) -> None:
+    code = f"""
+os.mkdir('evil'), write('file'), write('evil/tasks.json')
+[
+    write('{name}'), write('{name}/tasks.json'), answer(os.mkdir, '{name}'), answer(os.symlink, 'evil', '{name}'),
+    answer(os.rename, 'evil', '{name}'), answer(os.replace, 'file', '{name}'), answer(os.link, 'file', '{name}'),
+    answer(os.rename, '{name}', 'moved'), answer(os.rmdir, '{name}'), answer(os.chmod, '{name}', 0o777), answer(os.listdir, '{name}'),
+]
+"""
+    assert await attack(code) == [
+        *("EISDIR", "EROFS", "EEXIST", "EEXIST"),
+        *("EBUSY", "EISDIR", "EEXIST"),
+        *("EBUSY", "EBUSY", "EROFS", []),
     ]
+    assert sorted(path.name for path in workspace.iterdir()) == ["evil", "file"]
+
+
+async def test_a_repository_and_start_up_files_can_be_made(attack: Attack) -> None:
+    """What is not promised. In the session that comes next, they are protected."""
+    names = [*sorted(MAKEABLE - {".git"}), ".git/config", "sub/.git/config", "sub/.vscode/tasks.json"]
+    assert await attack(f"[write(name) for name in {names}]") == [None] * len(names)
+    assert await attack(f"[write(name) for name in {names}]") == ["EROFS"] * (len(names) - 2) + [None] * 2
+
+
+@pytest.mark.parametrize(
+    ("denied", "attempts", "answers"),
+    [
+        ("secret", "[write('secret'), write('secret/x')]", ["EISDIR", "EROFS"]),
+        ("{workspace}/secret", "[write('secret'), write('secret/x')]", ["EISDIR", "EROFS"]),
+        ("a/b", "[write('a/b'), answer(os.chmod, 'a', 0o777), answer(os.rename, 'a', 'x')]", ["EROFS", "EROFS", "EBUSY"]),
+        ("./.bashrc", "[write('.bashrc'), answer(os.rmdir, '.bashrc')]", ["EISDIR", "EBUSY"]),
+        (".git/config", "[write('.git/config'), answer(os.rename, '.git', 'x')]", ["EROFS", "EBUSY"]),
+        ("link", "[write('link'), write('later'), answer(os.rmdir, 'later')]", ["EROFS", "EISDIR", "EBUSY"]),
+    ],
+)
+async def test_what_a_policy_denies_cannot_be_made(
+    native_host: Host, workspace: Path, tmp_path: Path, denied: str, attempts: str, answers: list[str]
+) -> None:
+    (workspace / "link").symlink_to("later")
+    policy = Policy(filesystem=Filesystem(deny_write=(denied.format(workspace=workspace),)))
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+        await arm(session)
+        assert await value(session, attempts) == answers
+        assert await value(session, "[write('.vscode/x')]") == [None]  # nobody said anything about that
+    assert sorted(path.name for path in workspace.iterdir()) == [".vscode", "link"]
+
+
+async def test_what_runs_code_cannot_be_made_in_other_directories_either(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    policy = Policy(filesystem=Filesystem(write=(".", str(tmp_path / "other"))))
+    async with (
+        Host(isolate="native", policy=policy) as host,
+        host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
+    ):
+        await arm(session)
+        assert await value(session, "[write('.vscode/x'), write('../other/.vscode/x')]") == ["EROFS", "EROFS"]
+    assert [*(tmp_path / "other").iterdir()] == [*workspace.iterdir()] == []
+
+
+async def test_a_workspace_that_cannot_be_written_gets_no_placeholders(native_host: Host, tmp_path: Path) -> None:
+    place = tmp_path / "sealed"
+    place.mkdir(mode=0o555)
+    async with native_host.session(working_dir=place, images_dir=tmp_path / "images") as session:
+        await arm(session)
+        # Its owner can change the mode from inside, too: so they are there all the same.
+        assert await value(session, "answer(os.chmod, '.', 0o755); [write('.vscode/x')]") == ["EROFS"]
+    await eventually(lambda: [*place.iterdir()] == [])
 
 
 @pytest.mark.slow

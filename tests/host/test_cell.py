@@ -184,19 +184,19 @@ async def test_chunks_come_in_order_and_end_with_the_cell() -> None:
     cell.emit("", "stdout")
     cell.emit("b", None)
     cell.finish(Reply(1))
-    chunks = [await cell.next_chunk() for _ in range(3)]
+    chunks = [await cell.next_event() for _ in range(3)]
     assert [(chunk.text, chunk.name) if chunk else None for chunk in chunks] == [("a", "stdout"), ("b", None), None]
 
 
 async def test_a_reader_that_waits_is_woken_by_a_chunk_and_by_the_end() -> None:
     cell = Cell("code", None, 100)
-    waiting = asyncio.ensure_future(cell.next_chunk())
+    waiting = asyncio.ensure_future(cell.next_event())
     await asyncio.sleep(0)
     cell.emit("a", "stdout")
     chunk = await waiting
     assert chunk is not None
     assert chunk.text == "a"
-    waiting = asyncio.ensure_future(cell.next_chunk())
+    waiting = asyncio.ensure_future(cell.next_event())
     await asyncio.sleep(0)
     cell.finish(Reply(1))
     assert await waiting is None
@@ -209,10 +209,10 @@ async def test_a_slow_reader_makes_the_kernel_wait_until_half_is_read() -> None:
     for _ in range(4):
         cell.emit("x" * 30, "stdout")
     assert paused == [True]
-    await cell.next_chunk()
-    await cell.next_chunk()
+    await cell.next_event()
+    await cell.next_event()
     assert paused == [True]
-    await cell.next_chunk()
+    await cell.next_event()
     assert paused == [True, False]
 
 
@@ -227,7 +227,7 @@ async def test_a_cell_that_is_being_stopped_waits_for_no_reader_and_queues_no_mo
     cell.emit("lost", "stdout")
     cell.finish(Reply(1))
     assert paused == [True, False]
-    assert [chunk.text if chunk else None for chunk in (await cell.next_chunk(), await cell.next_chunk())] == ["x" * 100, None]
+    assert [chunk.text if chunk else None for chunk in (await cell.next_event(), await cell.next_event())] == ["x" * 100, None]
 
 
 def test_without_a_reader_there_are_no_chunks() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
-from cellblock.host.packages import PackageIndex, configuration_files, make_place, remove_place
+from cellblock.host.packages import PackageIndex, configuration_files, name_place, remove_places_of_the_dead
 
 
 def write(path: Path, text: str) -> Path:
@@ -63,15 +63,15 @@ def test_a_configuration_file_that_is_named_counts_last(tmp_path: Path) -> None:
 
 
 def test_the_places_of_hosts_that_were_killed_are_removed() -> None:
-    place = make_place()
+    place = Path(name_place())
+    place.mkdir()
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
-    stale = Path(place).with_name(f"cellblock-packages-{dead.stdout.strip()}-abc")
+    stale = place.with_name(f"cellblock-packages-{dead.stdout.strip()}-abc")
     (stale / "lib").mkdir(parents=True)
-    other = make_place()
+    remove_places_of_the_dead()
     assert not stale.exists()
-    assert Path(place).is_dir()
-    remove_place(place)
-    remove_place(other)
+    assert place.is_dir()
+    place.rmdir()
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,16 @@ import pytest
 
 from cellblock import InvalidInputError
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.plan import HOME, base_steps, check_workspace, grafts, make_plan
-from cellblock.sandbox.policy import Filesystem, Network, Policy, Resources
+from cellblock.sandbox.plan import (
+    HOME,
+    base_steps,
+    check_unnamed_workspace,
+    check_workspace,
+    grafts,
+    make_plan,
+    usual_beginning,
+)
+from cellblock.sandbox.policy import MAKEABLE, Filesystem, Network, Policy, Resources
 
 from .model import FACTS, INTERPRETER, NOTHING, READ, WORKSPACE, WRITE, access, inside
 
@@ -39,12 +47,31 @@ def test_the_steps_of_a_small_policy() -> None:
         ["tmpfs", "/dev/shm", 2**20, 0o1777],
         ["devpts", "/dev/pts"],
         ["proc", "/proc"],
+        ["sysctl", "kernel/pid_max", "512", [6, 14]],
         ["bind", "/data", "/data", "ro"],
         ["bind", "/w", "/w", "rw"],
         ["mask", "/w/.env"],
         ["protect", "/w", "/w/.vscode"],
-        ["sysctl", "kernel/pid_max", "512", [6, 14]],
     ]
+
+
+def test_plans_begin_with_what_was_done_ahead_unless_their_policy_is_unusual() -> None:
+    usual = usual_beginning(FACTS, INTERPRETER)
+
+    def begins(policy: Policy) -> bool:
+        return bool(make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["steps"][: len(usual)] == usual)
+
+    assert begins(Policy())
+    assert begins(Policy(Filesystem(read=("/data",), deny_read=("secret",)), Network(("x.org",)), Resources(processes=400)))
+    assert not begins(Policy(resources=Resources(tmp=2**20)))
+    assert not begins(Policy(Filesystem(read=("/",))))
+
+
+def test_what_is_mounted_into_proc_is_below_its_seals() -> None:
+    steps = plan(Filesystem(read=("/proc",)))["steps"]
+    assert isinstance(steps, list)
+    assert steps.index(["bind", "/proc", "/proc", "ro"]) < len(steps) - 1 - steps[::-1].index(["mask", "/proc/kcore"])
+    assert steps[-1][0] == "read_only"
 
 
 def test_the_steps_that_all_sessions_share() -> None:
@@ -107,7 +134,7 @@ def test_a_workspace_that_packages_are_imported_from_is_read_only() -> None:
     ["/", "/tmp", "/usr", "/usr/local", "/etc", "/etc/ssl", "/proc/1", "/dev/shm/x", "/sys/x", "/home", "/var", "/run", HOME],
 )
 def test_the_system_is_no_workspace(workspace: str) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be a workspace"):
+    with pytest.raises(InvalidInputError, match=r"cannot have .* as its workspace"):
         check_workspace(workspace)
     with pytest.raises(InvalidInputError):
         plan(Filesystem(write=(workspace,)))
@@ -124,6 +151,35 @@ def test_denials_are_kept_inside_of_a_narrower_workspace() -> None:
     assert access(made, "/w/sub/secret") == access(made, "/w/sub/.vscode") == READ
     assert access(made, "/w/sub/file") == WRITE
     assert access(made, "/w/file") == NOTHING
+
+
+def reserved(filesystem: Filesystem) -> object:
+    return plan(filesystem)["reserve"]
+
+
+def test_names_are_reserved_in_every_writable_directory() -> None:
+    assert reserved(Filesystem(write=(".", "/data"))) == {
+        top: [".gitmodules", ".vscode", ".idea", ".claude", ".mcp.json"] for top in ("/w", "/data")
+    }
+    assert reserved(Filesystem(write=())) == reserved(Filesystem(deny_write=())) == {}
+
+
+def test_what_sessions_may_make_is_not_reserved_unless_it_is_said() -> None:
+    assert reserved(Filesystem(deny_write=(*MAKEABLE,))) == {}
+    assert reserved(Filesystem(deny_write=(".git", "./.bashrc", ".git/config"))) == {"/w": [".bashrc", ".git/config"]}
+
+
+def test_paths_are_reserved_where_they_lie() -> None:
+    denied = ("a/b/../c", "/w/x", "~/y", "/elsewhere", "../out", ".")
+    assert reserved(Filesystem(write=(".", "~/", "/w/sub"), deny_write=denied)) == {
+        "/w": ["x", "a/c", "sub/a/c", "out", "sub"],
+        "/h/u": ["y", "a/c"],
+        "/w/sub": ["a/c"],
+    }
+
+
+def test_an_interpreter_is_not_reserved() -> None:
+    assert plan(Filesystem(deny_write=()), interpreter=("/w/venv",))["reserve"] == {}
 
 
 def test_what_a_home_lacks_is_no_error_but_what_is_named_is() -> None:
@@ -148,3 +204,14 @@ def test_local_sockets_are_forbidden_where_everything_can_be_read(
     policy = replace(Policy(Filesystem(read=read)), unix_sockets=unix_sockets)
     program = base64.b64decode(make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["seccomp"])
     assert program == seccomp.program("x86_64", unix_sockets=allowed)
+
+
+@pytest.mark.parametrize("workspace", ["/homes/me", "/homes", "/", "/tmp"])
+def test_where_a_program_happens_to_run_is_no_workspace_if_the_home_directory_is_in_it(workspace: str) -> None:
+    with pytest.raises(InvalidInputError, match="pass working_dir="):
+        check_unnamed_workspace(workspace, "/homes/me")
+
+
+@pytest.mark.parametrize("workspace", ["/homes/me/project", "/homes/meadow", "/srv/project"])
+def test_where_a_program_runs_is_its_workspace_otherwise(workspace: str) -> None:
+    check_unnamed_workspace(workspace, "/homes/me")

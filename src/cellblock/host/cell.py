@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +27,17 @@ OnInput: TypeAlias = Callable[[str], str | Awaitable[str]]
 """Answers `input()`: takes the prompt, returns the line. A plain function runs in a thread, as it may block."""
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that is no output, for whoever streams a cell.
+
+    Attributes:
+        about: What it is: an approval request.
+    """
+
+    about: object
+
+
 _LETTING_GO = 1.0  # seconds; what a caller gave us to ask may not let itself be cancelled
 STATE_LOST = "Variables and imports are lost; the session goes on with a fresh kernel."
 
@@ -38,6 +50,7 @@ class Cell:
         reason: Why it is being stopped, where it is.
         recovery: The highest rung of the ladder that was needed.
         after_death: Whether the kernel before this one died without a result to say so.
+        followed: Whether somebody reads its events.
     """
 
     def __init__(self, code: str, on_input: OnInput | None, queue_limit: int | None) -> None:
@@ -56,13 +69,14 @@ class Cell:
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
         self.after_death = False
+        self.followed = False
         self.climbing: asyncio.Task[None] | None = None
         self.asking: asyncio.Task[None] | None = None
         self.failure: BaseException | None = None
         self.memory: int | None = None
         self.pause: Callable[[bool], None] = lambda _paused: None
         self._queue_limit = queue_limit
-        self._chunks: deque[CodeExecutionChunk] = deque()
+        self._events: deque[CodeExecutionChunk | Notice] = deque()
         self._queued = 0
         self._paused = False
         self._changed = asyncio.Event()
@@ -95,12 +109,17 @@ class Cell:
             return
         if self._queued >= self._queue_limit and self.reason is not None:
             return  # the result has what is kept of it
-        self._chunks.append(CodeExecutionChunk(text, name))
+        self._events.append(CodeExecutionChunk(text, name))
         self._queued += len(text)
         self._changed.set()
         if self._queued >= self._queue_limit and self.reason is None and not self._paused:
             self._paused = True
             self.pause(True)
+
+    def notify(self, notice: Notice) -> None:
+        """Queue something that is no output; it waits behind what the cell wrote before."""
+        self._events.append(notice)
+        self._changed.set()
 
     def release(self) -> None:
         """Let the kernel go on, whether or not anybody reads."""
@@ -108,18 +127,20 @@ class Cell:
             self._paused = False
             self.pause(False)
 
-    async def next_chunk(self) -> CodeExecutionChunk | None:
-        """Return the next chunk, or None when the cell has ended and all were read."""
-        while not self._chunks:
+    async def next_event(self) -> CodeExecutionChunk | Notice | None:
+        """Return the next chunk or notice, or None when the cell has ended and all were read."""
+        while not self._events:
             if self.ended.is_set():
                 return None
             self._changed.clear()
             await self._changed.wait()
-        chunk = self._chunks.popleft()
-        self._queued -= len(chunk.text)
+        event = self._events.popleft()
+        if isinstance(event, Notice):
+            return event
+        self._queued -= len(event.text)
         if self._paused and self._queued < (self._queue_limit or 0) // 2:
             self.release()
-        return chunk
+        return event
 
     # -- the result ----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Literal
 
 from cellblock.errors import InvalidInputError, SandboxError
@@ -48,6 +49,11 @@ def check_isolation(isolate: Isolate) -> Isolate:
     if isolate == "native" and (missing := probe.missing()):
         raise SandboxError(f"there can be no sandbox on this machine: {'; '.join(missing)}")
     return isolate
+
+
+def default_isolation() -> Isolate:
+    """Return how kernels are kept in on this kind of machine where nobody says another way."""
+    return "native" if sys.platform == "linux" else "srt"
 
 
 def check_forbidding(isolate: Isolate, asked: bool) -> None:

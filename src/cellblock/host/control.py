@@ -23,7 +23,7 @@ class Control:
         refused: Why the sandbox was not made, where it was not.
         on_exit: Told the worker's wait status, or None where nobody knows it, when the worker or init has ended.
         on_memory: Told how many bytes the session uses, after `measure`.
-        on_listener: Given the listener that init makes before there is any code in the session. Kept open by nobody else.
+        takers: Each is given the listener of its name, once, which init makes before there is any code in the session.
         on_surprise: Told what init, or somebody in its name, did that it must not.
     """
 
@@ -38,7 +38,7 @@ class Control:
         self.refused: str | None = None
         self.on_exit: Callable[[int | None], None] = lambda _status: None
         self.on_memory: Callable[[int], None] = lambda _used: None
-        self.on_listener: Callable[[socket.socket], None] | None = None
+        self.takers: dict[str, Callable[[socket.socket], None]] = {}
         self.on_surprise: Callable[[str], None] = lambda _what: None
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
@@ -190,13 +190,12 @@ class Control:
                 _settle(self.gone, None)
 
     def _take_listener(self, listener: socket.socket, message: dict[str, Any]) -> None:
-        """Take a listener that init made: the first before there is any code in the session, others because we asked."""
-        port = message.get("port")
-        if self._listened is not None and not self._listened.done() and isinstance(port, int):
-            self._listened.set_result((listener, port))
-        elif self.on_listener is not None:
-            taker, self.on_listener = self.on_listener, None
+        """Take a listener that init made: named ones before there is any code in the session, others because we asked."""
+        port, name = message.get("port"), message.get("name")
+        if isinstance(name, str) and (taker := self.takers.pop(name, None)) is not None:
             taker(listener)
+        elif self._listened is not None and not self._listened.done() and isinstance(port, int):
+            self._listened.set_result((listener, port))
         else:
             listener.close()
             self.on_surprise("it passed a socket that nobody asked for")

@@ -7,14 +7,14 @@ import itertools
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checks import Isolate, check_forbidding, check_isolation
+from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
@@ -22,7 +22,7 @@ from cellblock.host.packages import PackageIndex, configuration_files
 from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
-from cellblock.host.wanted import OnCommand, Wanted
+from cellblock.host.wanted import OnCommand, Taker, Wanted
 from cellblock.sandbox import probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
@@ -41,6 +41,11 @@ class Host:
     """Runs sessions on this machine, in the caller's process and event loop.
 
     One zygote serves each pair of interpreter and preloaded modules; sessions run in parallel. An async context manager.
+
+    Attributes:
+        isolate: How kernels of its sessions are kept in, where a session does not say another way.
+        facts: What this machine has.
+        index: Where packages for sessions come from.
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class Host:
         preload: Sequence[str] = (),
         launch: Launch | None = None,
         start_timeout: float = 60.0,
-        isolate: Isolate = "none",
+        isolate: Isolate | None = None,
         policy: Policy | None = None,
     ) -> None:
         """Configure a host.
@@ -64,7 +69,7 @@ class Host:
             start_timeout: Seconds until a kernel must be ready.
             isolate: ``native`` puts kernels in sandboxes made of Linux namespaces, mounts and system-call filters; ``srt``
                 runs them under that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights
-                of this process.
+                of this process. By default ``native`` on Linux and ``srt`` elsewhere.
             policy: What sandboxed kernels may do; sessions can narrow it. For ``srt`` also an `SrtPolicy`: its own settings.
 
         Raises:
@@ -83,10 +88,10 @@ class Host:
         self._preload = environment.check_modules(preload)
         self._launch: Launch = launch or ("zygote" if sys.platform == "linux" else "spawn")
         self._start_timeout = start_timeout
-        self._isolate = check_isolation(isolate)
+        self.isolate: Isolate = check_isolation(isolate or default_isolation())
         self._given_policy = policy
-        self._policy = _fitting(policy or Policy(), self._isolate)
-        self._facts = probe.look()
+        self._policy = _fitting(policy or Policy(), self.isolate)
+        self.facts = probe.look()
         own = config.environment()
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
         self._launchers: dict[LaunchKey, Launcher] = {}
@@ -112,9 +117,9 @@ class Host:
             LaunchError: It cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
         self.check_usable()
-        if self._isolate == "srt":
+        if self.isolate == "srt":
             return  # it is made for a workspace, and a session will say which
-        launcher = await self._launcher((self._interpreter, self._preload, self._isolate, None, None))
+        launcher = await self._launcher((self._interpreter, self._preload, self.isolate, None, None))
         await launcher.start(self._start_timeout)
 
     @property
@@ -147,6 +152,8 @@ class Host:
         policy: Policy | None = None,
         on_command: OnCommand | None = None,
         forbid_programs: bool = False,
+        tool_port: Taker | None = None,
+        excused: Callable[[], float] = lambda: 0.0,
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
 
@@ -166,13 +173,16 @@ class Host:
             forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
                 `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
 
+            tool_port: Takes the listener on which tools are served to the code of the session, one for each of its kernels.
+            excused: Seconds so far that do not count towards the timeouts of its cells.
+
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
             InvalidInputError, InterpreterError: An argument is wrong.
         """
         self.check_usable()
         if forbid_programs:
-            check_forbidding(isolate or self._isolate, on_command is not None)
+            check_forbidding(isolate or self.isolate, on_command is not None)
         session = Session(
             self,
             next(self._numbers),
@@ -183,10 +193,12 @@ class Host:
             images_dir=images_dir,
             spill_dir=spill_dir,
             limits=limits,
-            isolate=self._isolate if isolate is None else check_isolation(isolate),
-            policy=self._narrowed(policy, isolate or self._isolate),
+            isolate=self.isolate if isolate is None else check_isolation(isolate),
+            policy=self._narrowed(policy, isolate or self.isolate),
             on_command=on_command,
             forbid_programs=forbid_programs,
+            tool_port=tool_port,
+            excused=excused,
         )
         self._sessions.add(session)
         return session
@@ -250,10 +262,10 @@ class Host:
         if wanted.isolate == "none":
             return {}
         if wanted.isolate == "srt":
-            return srt.additions(policy, self._facts, workspace)
+            return srt.additions(policy, self.facts, workspace)
         if launcher.interpreter is None:
             return {"policy": policy.to_dict(), "workspace": workspace}
-        return {"plan": make_plan(policy, self._facts, workspace, launcher.interpreter)}
+        return {"plan": make_plan(policy, self.facts, workspace, launcher.interpreter)}
 
     def _narrowed(self, policy: Policy | None, isolate: Isolate) -> Policy:
         if policy is None:
@@ -280,7 +292,7 @@ class Host:
             launcher = self._launchers.get(key)
         if launcher is None:
             interpreter, preload, isolate, policy, workspace = key
-            starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self._facts, workspace)
+            starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
             kind = Zygote if self._launch == "zygote" else Spawner
             launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter)
             self._close_idle()

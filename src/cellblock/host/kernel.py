@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from cellblock.errors import KernelDiedError, LaunchError, ProtocolError, SandboxError
 from cellblock.host.cell import STATE_LOST, Cell
@@ -13,7 +13,7 @@ from cellblock.host.control import Control
 from cellblock.host.deaths import Death, describe_status
 from cellblock.host.launch import Ends, Launcher
 from cellblock.host.questions import answers
-from cellblock.host.readers import pending, read_some, unread
+from cellblock.host.readers import hung_up, pending, read_some, unread
 from cellblock.host.wanted import Wanted
 from cellblock.model import StreamName
 from cellblock.wire.frames import VERSION
@@ -81,7 +81,7 @@ class Kernel:
         self.control = Control(ends.control)
         self.control.on_exit = self._on_death
         self.control.on_memory = self._weigh
-        self.control.on_listener = wanted.on_listener
+        self.control.takers = dict(wanted.takers)
         self.control.on_surprise = self._condemn
         self._listen(True)
 
@@ -180,6 +180,11 @@ class Kernel:
             raise LaunchError(f"the kernel was not ready within {timeout:g} s{self._said()}")
         self.ready.result()
 
+    async def settle(self) -> None:
+        """Where the worker is gone and nobody has told us yet, wait until somebody has."""
+        if self.death is None and hung_up(self._ends.channel.fileno()):
+            await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
+
     def abandon(self) -> None:
         """Take the kernel for dead: nothing that was done to end it has worked."""
         self._on_death(None)
@@ -191,6 +196,10 @@ class Kernel:
     def note(self, line: str) -> None:
         """Tell the reader of the running cell, or of the next one, something that the host knows."""
         self._add_text("stderr", f"{line}\n".encode())
+
+    def show(self, data: Mapping[str, bytes]) -> None:
+        """Show a MIME bundle from elsewhere to the reader of the running cell, or of the next one."""
+        self._take(Display("display_data", data))
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
@@ -337,10 +346,19 @@ class Kernel:
             self._launcher.kill(self._number)
 
     def _weigh_in(self, seconds: float) -> None:
-        """Have the session's memory measured after some time, instead of whenever that was to happen."""
+        """Have the session's memory measured after some time, unless that is to happen earlier anyway.
+
+        A later time never takes the place of an earlier one: cells that follow each other quickly would put it off for ever.
+        """
         if self._scale is not None:
+            if self._scale.when() <= self._loop.time() + seconds:
+                return
             self._scale.cancel()
-        self._scale = self._loop.call_later(seconds, self.control.measure)
+        self._scale = self._loop.call_later(seconds, self._measure)
+
+    def _measure(self) -> None:
+        self._scale = None
+        self.control.measure()
 
     def _weigh(self, used: int) -> None:
         """Kill a session that uses more memory than it may; no other one should suffer for it."""

@@ -146,19 +146,18 @@ def configuration_files(environment: Mapping[str, str], home: str) -> list[Path]
     return [*files, Path(named)] if named else files
 
 
-def make_place() -> str:
-    """Make a directory for the packages of one session, and remove those of hosts that were killed."""
+def name_place() -> str:
+    """Return where the packages of one session could lie: a name that nobody can guess, of a directory to make later."""
+    return os.path.join(tempfile.gettempdir(), f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
+
+
+def remove_places_of_the_dead() -> None:
+    """Remove the packages of hosts that were killed."""
     root = tempfile.gettempdir()
     for name in os.listdir(root):
         owner = name.removeprefix(_PREFIX).split("-")[0]
         if name.startswith(_PREFIX) and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
-            shutil.rmtree(os.path.join(root, name), ignore_errors=True)
-    return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root)
-
-
-def name_place() -> str:
-    """Return where the packages of one session could lie: a name that nobody can guess, of a directory to make later."""
-    return os.path.join(tempfile.gettempdir(), f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
+            remove_place(os.path.join(root, name))
 
 
 def remove_place(place: str) -> None:
@@ -175,10 +174,7 @@ class SessionPackages:
     """
 
     def __init__(self, interpreter: str, env: Mapping[str, str], cwd: str, *, confined: bool) -> None:
-        """Choose their place.
-
-        Where nothing is mounted it is made when something is first installed: most sessions install nothing, and what was
-        never made cannot be left behind by a host that is killed.
+        """Choose their place, and make nothing yet.
 
         Args:
             interpreter: The interpreter whose pip installs.
@@ -186,13 +182,27 @@ class SessionPackages:
             cwd: The session's directory.
             confined: Whether the session is in a sandbox, and so needs a way to the index.
         """
-        self.place = make_place() if confined else name_place()
-        self._made = confined
+        self.place = name_place()
+        self._made = False
         self.inside = PLACE if confined else self.place
         self._interpreter = interpreter
         self._env = env
         self._cwd = cwd
         self._confined = confined
+
+    def prepare(self) -> None:
+        """Make what has to be there before a kernel is.
+
+        Where nothing is mounted that is nothing: most sessions install nothing, and what was never made cannot be left behind.
+        """
+        if self._confined:
+            remove_places_of_the_dead()
+            self._make()
+
+    def _make(self) -> None:
+        if not self._made:
+            os.mkdir(self.place, 0o700)  # fails where it exists: it would be somebody else's
+            self._made = True
 
     def mounts(self, index: PackageIndex, policy: Policy) -> list[list[str]]:
         """Return the steps that let a sandboxed session see its packages, and the index where that is a directory."""
@@ -220,9 +230,7 @@ class SessionPackages:
         # Not what lies in the session's directory or home under the name of pip.
         argv = [self._interpreter, "-P", "-s", "-m", "pip", "install", "--prefix", self.inside, "--no-input", *arguments]
         env = {**self._env, **dict(index.settings), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_WARN_SCRIPT_LOCATION": "1"}
-        if not self._made:
-            os.mkdir(self.place, 0o700)  # fails where it exists: it would be somebody else's
-            self._made = True
+        self._make()
         if not self._confined:
             kernel.control.begin(argv, self._cwd, env=env)
             return await kernel.control.finish()

@@ -6,6 +6,7 @@ import array
 import asyncio
 import fcntl
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -96,6 +97,13 @@ class Tail:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def hung_up(descriptor: int) -> bool:
+    """Whether nobody has the other end of a socket any more."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # POLLHUP comes without being asked for
+    return bool(poll.poll(0))
 
 
 async def process_ended(process: subprocess.Popen[bytes], timeout: float) -> bool:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment
-from cellblock.host.cell import Cell, OnInput
+from cellblock.host.cell import Cell, Notice, OnInput
 from cellblock.host.checks import Isolate, check_code, check_place, check_timeout
 from cellblock.host.collect import Limits
+from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
 from cellblock.host.network import SessionNetwork
 from cellblock.host.packages import SessionPackages
-from cellblock.host.wanted import OnCommand, Wanted
+from cellblock.host.wanted import OnCommand, Taker, Wanted
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -30,7 +31,7 @@ from cellblock.model import (
     Recovery,
     Status,
 )
-from cellblock.sandbox.plan import HOME, check_workspace
+from cellblock.sandbox.plan import EGRESS_PORT, HOME, check_unnamed_workspace, check_workspace
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
@@ -54,6 +55,9 @@ _LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...]
     ("killed_children", Kernel.kill_children, 0.5),
     ("restarted", Kernel.kill, 1.0),
 )
+
+# The port of each listener inside (0 is any), and the variable that tells it to the code.
+_LISTENERS = {"egress": (EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": (0, "CELLBLOCK_TOOL_PORT")}
 
 log = logging.getLogger("cellblock")
 
@@ -86,10 +90,12 @@ class Session:
         policy: Policy,
         on_command: OnCommand | None,
         forbid_programs: bool,
+        tool_port: Taker | None,
+        excused: Callable[[], float],
     ) -> None:
         self._host = host
         self._name = f"session {number}"
-        self._network = SessionNetwork(policy.network, self._note) if isolate == "native" else None
+        self._network = SessionNetwork(policy.network, self.note) if isolate == "native" else None
         proxies = self._network.environment() if self._network is not None else {}
         home = HOME if isolate == "native" else None
         env = environment.kernel_environment(interpreter, proxies | dict(kernel_env or {}), home)
@@ -103,10 +109,18 @@ class Session:
         self._packages = SessionPackages(interpreter, env, cwd, confined=isolate == "native")
         spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
         if isolate != "none":
+            if working_dir is None:
+                check_unnamed_workspace(cwd, host.facts.home)
             check_workspace(cwd)
             spec["mounts"] = self._packages.mounts(host.index, policy)
         if on_command is not None:
             spec["commands"] = "forbidden" if forbid_programs else "asked"
+        takers: dict[str, Taker] = {}
+        if self._network is not None and policy.network.allow:
+            takers["egress"] = self._network.adopt
+        if tool_port is not None:
+            takers["tools"] = tool_port
+        spec["listeners"] = {name: _LISTENERS[name] for name in takers}
         self.wanted = Wanted(
             interpreter,
             preload,
@@ -115,11 +129,12 @@ class Session:
             spec,
             limits or Limits(),
             spill_to,
-            self._network.adopt if self._network is not None else None,
+            takers,
             self._install,
             on_command,
             forbid_programs,
         )
+        self._excused = excused
         self._turn = asyncio.Lock()
         self._kernel: Kernel | None = None
         self._starting: asyncio.Task[Kernel] | None = None
@@ -147,6 +162,7 @@ class Session:
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
         try:
+            self._packages.prepare()
             self._kernel = await self._new_kernel()
         except BaseException:
             self._state = "closed"
@@ -201,11 +217,11 @@ class Session:
         async with self._turn:
             kernel = await self._live_kernel()
             cell = Cell(code, on_input, queue_limit=None)
-            timer = self._begin(kernel, cell, timeout)
+            deadline = self._begin(kernel, cell, timeout)
             try:
                 await cell.ended.wait()
             finally:
-                await self._leave(kernel, cell, timer)
+                await self._leave(kernel, cell, deadline)
             return await self._finished(cell)
 
     async def stream(
@@ -215,7 +231,7 @@ class Session:
         timeout: float | None = DEFAULT_TIMEOUT,
         chunks: bool = True,
         on_input: OnInput | None = None,
-    ) -> AsyncGenerator[CodeExecutionChunk | CodeExecutionResult, None]:
+    ) -> AsyncGenerator[CodeExecutionChunk | Notice | CodeExecutionResult, None]:
         """Run a cell and yield its output as it happens, then its result.
 
         A reader that is slow slows the cell down; one that leaves stops it.
@@ -227,7 +243,7 @@ class Session:
             on_input: As for `execute`.
 
         Yields:
-            Chunks of output, and last the `CodeExecutionResult`, which has all of it again.
+            Chunks of output, what `notify` was given, and last the `CodeExecutionResult`, which has all of it again.
 
         Raises:
             InvalidInputError, SandboxError, StateError, LaunchError: As for `execute`.
@@ -238,12 +254,13 @@ class Session:
         async with self._turn:
             kernel = await self._live_kernel()
             cell = Cell(code, on_input, queue_limit=self.wanted.limits.queue if chunks else None)
-            timer = self._begin(kernel, cell, timeout)
+            cell.followed = True
+            deadline = self._begin(kernel, cell, timeout)
             try:
-                while (chunk := await cell.next_chunk()) is not None:
-                    yield chunk
+                while (event := await cell.next_event()) is not None:
+                    yield event
             finally:
-                await self._leave(kernel, cell, timer)
+                await self._leave(kernel, cell, deadline)
             result = await self._finished(cell)
         yield result
 
@@ -370,9 +387,38 @@ class Session:
         """The last attempts to reach something on the network that the policy does not allow, oldest first."""
         return [] if self._network is None else list(self._network.denials)
 
-    def _note(self, line: str) -> None:
+    # -- for whoever serves something in the session -------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether a cell is running now."""
+        return self._cell is not None and not self._cell.ended.is_set()
+
+    def notify(self, about: object) -> bool:
+        """Hand something to whoever streams the running cell, as a `Notice`.
+
+        Returns:
+            Whether there is somebody.
+        """
+        if self._cell is None or not self._cell.followed or not self.running:
+            return False
+        self._cell.notify(Notice(about))
+        return True
+
+    def tell(self, line: str) -> None:
+        """Show a line to whoever streams the running cell's output; it is not in the result."""
+        if self._cell is not None and self.running:
+            self._cell.emit(f"{line}\n", "stderr")
+
+    def note(self, line: str) -> None:
+        """Show a line in the output of the running cell, or of the next one."""
         if self._kernel is not None:
             self._kernel.note(line)
+
+    def show(self, data: Mapping[str, bytes]) -> None:
+        """Show a MIME bundle in the output of the running cell, or of the next one."""
+        if self._kernel is not None:
+            self._kernel.show(data)
 
     # -- turns, starts and stops ---------------------------------------------------------------------------------------
 
@@ -386,8 +432,10 @@ class Session:
     async def _live_kernel(self) -> Kernel:
         self._check_running()  # again: it may have been closed while we waited for our turn
         kernel = self._kernel
-        if kernel is not None and kernel.death is None:
-            return kernel
+        if kernel is not None:
+            await kernel.settle()
+            if kernel.death is None:
+                return kernel
         if self._starting is None:
             self._starting = asyncio.create_task(self._replace(kernel))
         starting = self._starting
@@ -408,18 +456,18 @@ class Session:
     async def _new_kernel(self) -> Kernel:
         return await self._host.launch(self.wanted)
 
-    def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> asyncio.TimerHandle | None:
+    def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
         """Begin a cell and set its deadline."""
         kernel.begin(cell)
         self._cell = cell
         if timeout is None:
             return None
-        return asyncio.get_running_loop().call_later(timeout, self._stop_cell, kernel, cell, "timeout")
+        return Deadline(timeout, self._excused, lambda: self._stop_cell(kernel, cell, "timeout"))
 
-    async def _leave(self, kernel: Kernel, cell: Cell, timer: asyncio.TimerHandle | None) -> None:
+    async def _leave(self, kernel: Kernel, cell: Cell, deadline: Deadline | None) -> None:
         """Leave a cell only when it has ended, for whatever reason it is left."""
-        if timer is not None:
-            timer.cancel()
+        if deadline is not None:
+            deadline.cancel()
         if not cell.ended.is_set():
             # Cancelled, or the reader of a stream has left: the code must not go on without anybody who waits.
             self._stop_cell(kernel, cell, "interrupted")

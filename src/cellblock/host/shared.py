@@ -18,7 +18,8 @@ class _Shared:
     """A host and how many use it."""
 
     def __init__(self) -> None:
-        self.host = Host()
+        # Each executor says how its own session is kept in; where none can be, sandbox=False must still work.
+        self.host = Host(isolate="none")
         self.users = 0
         self.timer: asyncio.TimerHandle | None = None
         self.closing: asyncio.Task[None] | None = None

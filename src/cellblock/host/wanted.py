@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Installer: TypeAlias = Callable[["Kernel", tuple[str, ...]], Awaitable[int]]
 """Installs packages for a session: takes its kernel and pip's arguments, returns pip's wait status."""
+
+Taker: TypeAlias = Callable[[socket.socket], None]
+"""Takes a listener, which is then its own to close."""
 
 OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool]]
 """Decides whether a command may run."""
@@ -35,7 +38,7 @@ class Wanted:
         spec: What its init is told: environment, directories, packages.
         limits: How much output is kept.
         spill_dir: Where output that is too large to keep is written.
-        on_listener: Takes the listener for its proxy, made in its network namespace.
+        takers: Each is given a listener that its init makes, ``egress`` or ``tools``, to serve on it.
         installer: Installs packages when it asks.
         on_command: Decides about the commands of its cells; None where they are not asked for.
         forbid_programs: Whether the system forbids it to execute programs, and its init runs those that were let through.
@@ -48,7 +51,7 @@ class Wanted:
     spec: dict[str, Any]
     limits: Limits
     spill_dir: Path | None
-    on_listener: Callable[[socket.socket], None] | None
+    takers: Mapping[str, Taker]
     installer: Installer
     on_command: OnCommand | None = None
     forbid_programs: bool = False

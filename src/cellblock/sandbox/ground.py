@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from cellblock.sandbox import linux, seccomp
-from cellblock.sandbox.plan import HOME, base_steps, make_plan
+from cellblock.sandbox.placeholders import Hold
+from cellblock.sandbox.plan import HOME, Step, base_steps, make_plan, usual_beginning
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts, interpreter_directories, look
 
@@ -18,15 +20,18 @@ class Ground:
     Attributes:
         facts: What this machine has.
         interpreter: Where the interpreter and its packages lie.
+        beginning: What most plans begin with.
     """
 
     facts: Facts
     interpreter: tuple[str, ...]
+    beginning: list[Step]
 
     @classmethod
     def prepare(cls) -> Ground:
         """Look around, after `enter`."""
-        ground = cls(look(), interpreter_directories())
+        facts, interpreter = look(), interpreter_directories()
+        ground = cls(facts, interpreter, usual_beginning(facts, interpreter))
         seccomp.program(ground.facts.machine)  # assembled once; sessions inherit it
         return ground
 
@@ -42,16 +47,19 @@ class Ground:
         facts = look()
         linux.enter_base(facts.uid, facts.gid, base_steps(facts, interpreter_directories()))
 
-    def settle_in(self) -> None:
-        """As process 1 of new namespaces: see `linux.settle_in`."""
+    def settle_in(self) -> list[Step]:
+        """As process 1 of new namespaces: see `linux.settle_in` and, for what is returned, `linux.prepare`."""
         linux.settle_in(self.facts.uid, self.facts.gid)
+        return linux.prepare(self.beginning)
 
-    def build(self, spec: dict[str, Any]) -> dict[str, Any]:
+    def build(self, spec: dict[str, Any], prepared: list[Step], keep: Callable[[str, Hold], None]) -> dict[str, Any]:
         """As a session's init: build what the session's policy asks for.
 
         Args:
             spec: From the host, with the session's ``plan``, or with ``policy`` and ``workspace`` where the host does not know
                 this interpreter.
+            prepared: From `settle_in`.
+            keep: Takes each directory and our hold on its placeholders, before any is made; to be released at the end.
 
         Returns:
             What the worker must apply to itself, before it runs anything.
@@ -62,7 +70,12 @@ class Ground:
         plan = spec.pop("plan", None)
         if plan is None:
             plan = make_plan(Policy.from_dict(spec["policy"]), self.facts, spec["workspace"], self.interpreter)
-        linux.build({**plan, "steps": [*plan["steps"], *spec.pop("mounts", [])]})
+        for top, names in plan["reserve"].items():
+            hold = Hold.take(top, names)
+            if hold is not None:
+                keep(top, hold)
+                hold.fill()
+        linux.build({**plan, "steps": [*plan["steps"], *spec.pop("mounts", [])]}, prepared)
         linux.hide()
         if spec["env"].get("HOME") == HOME:
             spec["env"]["HOME"] = plan["home"]
@@ -71,5 +84,4 @@ class Ground:
             "limits": plan["limits"],
             "nice": plan["nice"],
             "seccomp": plan["seccomp"],
-            "egress": plan["egress"],
         }

@@ -21,15 +21,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.plan import BLANK, EMPTY, HOSTNAME, USER, Step
+from cellblock.sandbox.placeholders import is_placeholder
+from cellblock.sandbox.plan import BLANK, EMPTY, HOSTNAME, STAGE, USER, Step
 
 _CLONE_NEW_ALL = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00020000
 _CLONE_NEWUSER, _CLONE_NEWNS = 0x10000000, 0x00020000
 _SIGCHLD = 17
 
-# Where a zygote keeps what its sessions have in common, and where a session's tree is put together: both exist on every
-# system, and what they hide is hidden from these processes only.
-BASE, _STAGE = "/dev/shm", "/tmp"
+# Where a zygote keeps what its sessions have in common, and in it the place where a session's tree is put together: it exists
+# on every system, and what it hides is hidden from these processes only.
+BASE = "/dev/shm"
+_STAGE = f"{BASE}{STAGE}"
 
 # The same numbers on every architecture, but for the first two.
 _CLONE = {"x86_64": 56, "aarch64": 220}
@@ -107,11 +109,15 @@ def settle_in(uid: int, gid: int) -> None:
 
 def _map_user(uid: int, outer_uid: int, gid: int, outer_gid: int) -> None:
     for name, content in (("setgroups", "deny"), ("uid_map", f"{uid} {outer_uid} 1"), ("gid_map", f"{gid} {outer_gid} 1")):
-        descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, content.encode())
-        finally:
-            os.close(descriptor)
+        _write(f"/proc/self/{name}", content)
+
+
+def _write(path: str, content: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, content.encode())
+    finally:
+        os.close(descriptor)
 
 
 def enter_base(uid: int, gid: int, steps: list[Step]) -> None:
@@ -142,21 +148,51 @@ def enter_base(uid: int, gid: int, steps: list[Step]) -> None:
     _move(descriptor, own)
 
 
-def build(plan: dict[str, Any]) -> None:
+def prepare(steps: list[Step]) -> list[Step]:
+    """As a session's init that nobody waits for yet: begin the tree with what most plans begin with.
+
+    Args:
+        steps: From `usual_beginning`.
+
+    Returns:
+        What `build` need not do any more: these steps, or none where one has failed. It will try again then, and say why.
+    """
+    try:
+        builder = _Builder(steps)
+        builder.take_sources()
+        _move(_new_root(), _STAGE)
+        os.chdir(_STAGE)
+        builder.do_steps()
+    except OSError:
+        return []
+    finally:
+        os.chdir("/")
+    return steps
+
+
+def _new_root() -> int:
+    return _new_filesystem("tmpfs", {"size": "8m", "mode": "755"}, _NOSUID | _NODEV)
+
+
+def build(plan: dict[str, Any], prepared: list[Step]) -> None:
     """Make the session's view of the file system, and the only one there is. Processes of the mount namespace all get it.
 
     Args:
         plan: From `make_plan`.
+        prepared: From `prepare`.
     """
     steps: list[Step] = plan["steps"]
-    builder = _Builder(steps)
+    begun = bool(prepared) and not plan["everything"] and steps[: len(prepared)] == prepared
+    if not begun:
+        _libc.umount2(_STAGE.encode(), _MNT_DETACH)  # what was begun in vain; it fails where there is nothing
+    builder = _Builder(steps[len(prepared) :] if begun else steps)
     builder.take_sources()
     if plan["everything"]:
         root = _clone_tree("/")
         _set_attributes(root, b"", _RDONLY | _NOSUID | _NODEV)
-    else:
-        root = _new_filesystem("tmpfs", {"size": "8m", "mode": "755"}, _NOSUID | _NODEV)
-    _move(root, _STAGE)
+        _move(root, _STAGE)
+    elif not begun:
+        _move(_new_root(), _STAGE)
     os.chdir(_STAGE)
     builder.do_steps()
     _call("pivot_root", _PIVOT_ROOT[os.uname().machine], b".", b".")
@@ -188,7 +224,7 @@ class _Builder:
                 self._sources["graft", step[1]] = _clone_tree(f"{BASE}{step[1]}")
             elif step[0] in ("protect", "mask"):
                 # Now, because the new tree is built on top of some of it. Later the links lead elsewhere, or nowhere.
-                self._resolved[step[-1]] = os.path.realpath(step[-1])
+                self._resolved[step[-1]] = _resolved(step[-1])
 
     def do_steps(self) -> None:
         for step in self._steps:
@@ -259,7 +295,7 @@ class _Builder:
                 if stat.S_ISLNK(mode):
                     _move_onto(_clone_tree(f"{BASE}{BLANK}"), place)  # a link cannot be made read-only, but hidden
                     break
-                if path == target or not stat.S_ISDIR(mode):
+                if path == target or not stat.S_ISDIR(mode) or is_placeholder(mode):
                     descriptor = _clone(place)
                     _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
                     _move_onto(descriptor, place)
@@ -294,8 +330,13 @@ class _Builder:
         # Before, there is one for the whole machine, which a host that runs as root would change.
         if kernel_version() < tuple(since):
             return
-        with open(f"./proc/sys/{name}", "w") as file:
-            file.write(value)
+        _write(f"./proc/sys/{name}", value)
+
+
+def detach(path: str) -> None:
+    """As init, at the very end: undo what is mounted at a path and below, which we could not remove otherwise."""
+    while _libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
+        continue  # there may be another below
 
 
 def confine(plan: dict[str, Any]) -> None:
@@ -336,9 +377,9 @@ def confine(plan: dict[str, Any]) -> None:
 
 
 def _filter(program: bytes) -> None:
-    buffer = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
-    _prctl(_PR_SET_SECCOMP, 2, ctypes.create_string_buffer(header, len(header)))
+    # The address of the bytes themselves: for a buffer ctypes would make a type of its size.
+    address = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value
+    _prctl(_PR_SET_SECCOMP, 2, struct.pack("HxxxxxxQ", len(program) // 8, address))
 
 
 def _stand_apart() -> None:
@@ -393,12 +434,17 @@ def hide() -> None:
 
 def _clone_tree(path: str) -> int:
     """Return a copy of the mounts at a path, attached nowhere. No symbolic link on the way to it is followed."""
-    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
-    descriptor = _call("openat2", _OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
+    descriptor = _open_without_links(path, 0)
     try:
         return _clone(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _open_without_links(path: str, flags: int) -> int:
+    """Take hold of a path, on the way to which no symbolic link is followed; with O_NOFOLLOW the last part may be one."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC | flags, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
+    return _call("openat2", _OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
 
 
 def _clone(descriptor: int) -> int:
@@ -409,9 +455,8 @@ def _clone(descriptor: int) -> int:
 @contextmanager
 def _taken(target: str) -> Iterator[tuple[int | None, int]]:
     """Hold what lies at a path of the new tree, and its mode; None where nothing does, or a link is on the way to it."""
-    how = struct.pack("QQQ", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
     try:
-        place = _call("openat2", _OPENAT2, _AT_FDCWD, os.fsencode(f".{target}"), how, len(how))
+        place = _open_without_links(f".{target}", os.O_NOFOLLOW)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise
@@ -452,6 +497,16 @@ def _move_onto(descriptor: int, place: int) -> None:
         _call("move_mount", _MOVE_MOUNT, descriptor, b"", place, b"", _MOVE_F_EMPTY | _MOVE_T_EMPTY)
     finally:
         os.close(descriptor)
+
+
+def _resolved(path: str) -> str:
+    """Return a path without symbolic links: by one look where there are none, as is usual, instead of one for each part."""
+    try:
+        os.close(_open_without_links(path, 0))
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            return os.path.realpath(path)
+    return path
 
 
 def _is_directory(descriptor: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.policy import Policy, Resources
+from cellblock.sandbox.policy import MAKEABLE, Policy
 from cellblock.sandbox.probe import Facts
 
 Step: TypeAlias = list[Any]
@@ -31,12 +31,14 @@ _HOME_IN_TMP = "/tmp/home"
 
 _MASKS = "/.masks"
 BLANK, EMPTY = f"{_MASKS}/blank", f"{_MASKS}/empty"
+STAGE = "/.stage"
+"""In the zygote's tree, where a session's own is put together."""
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _READABLE_SYS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 
 # /proc is whole, because numeric libraries read many corners of it. Where the host's user is root, these would obey.
-_PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr", "/proc/pressure")
+_PROC_READ_ONLY = ("/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr", "/proc/pressure")
 _PROC_MASKED = (
     "/proc/acpi",
     "/proc/allocinfo",
@@ -78,6 +80,7 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
             steps.append(["bind", path, path, "ro"])
             covered.append(path)
     steps += [
+        ["directory", STAGE],
         # What masks are made of: nobody may open them, and there is nothing in them.
         ["tmpfs", _MASKS, 64 * 1024, 0o755],
         ["file", BLANK, "", 0],
@@ -120,7 +123,27 @@ def check_workspace(workspace: str) -> None:
         InvalidInputError: It belongs to the system, or is one that every session has for itself.
     """
     if workspace in _TAKEN or any(workspace.startswith(f"{path}/") for path in _SYSTEM):
-        raise InvalidInputError(f"{workspace} cannot be a workspace: pass working_dir= with a directory of your own")
+        raise InvalidInputError(
+            f"a sandboxed session cannot have {workspace} as its workspace: pass working_dir= with a directory of your own"
+        )
+
+
+def check_unnamed_workspace(workspace: str, home: str) -> None:
+    """Check that a directory can be a workspace although nobody named it: it is where the program happens to run.
+
+    Args:
+        workspace: The directory.
+        home: The user's home directory.
+
+    Raises:
+        InvalidInputError: It cannot be one, or has the whole home directory in it.
+    """
+    check_workspace(workspace)
+    if _inside(home, workspace):
+        raise InvalidInputError(
+            f"{workspace}, where this program runs, holds your home directory, and a session can read and change all of its "
+            "workspace: pass working_dir= with the directory that it may have"
+        )
 
 
 @functools.lru_cache(maxsize=256)
@@ -134,7 +157,8 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         interpreter: As for `base_steps`.
 
     Returns:
-        The plan, as JSON data: ``steps`` for the file system, and what else init and worker apply.
+        The plan, as JSON data: names to ``reserve`` in each directory, ``steps`` for the file system, and what else init and
+        worker apply.
 
     Raises:
         InvalidInputError: The workspace cannot be one.
@@ -142,6 +166,9 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
     check_workspace(workspace)
     everything = "/" in policy.filesystem.read
     resources = policy.resources
+    mounts = _mounts(policy, facts, workspace, interpreter)
+    # Where a mount is put into /proc or on it, its seals must lie on top.
+    again = any(_inside(step[-2 if step[0].startswith("bind") else -1], "/proc") for step in mounts)
     return {
         "uid": facts.uid,
         "gid": facts.gid,
@@ -149,9 +176,15 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         "home": _HOME_IN_TMP if everything else HOME,
         "steps": [
             *_own(facts, policy, interpreter, everything),
-            *_mounts(policy, facts, workspace, interpreter),
-            *_proc(resources),
+            *_proc(),
+            # The only setting in there, and before they are sealed. Since Linux 6.14 each pid namespace has its own; it holds
+            # root, too, whom RLIMIT_NPROC does not.
+            ["sysctl", "kernel/pid_max", str(max(resources.processes, 301)), [6, 14]],
+            ["read_only", "/proc/sys"],
+            *mounts,
+            *([*_proc(), ["read_only", "/proc/sys"]] if again else ()),
         ],
+        "reserve": _reserved(policy, facts, workspace),
         "limits": {
             "NOFILE": resources.open_files,
             "FSIZE": resources.file_size,
@@ -166,8 +199,15 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
         "seccomp": base64.b64encode(seccomp.program(facts.machine, unix_sockets=policy.unix_sockets or not everything)).decode(
             "ascii"
         ),
-        "egress": bool(policy.network.allow),
     }
+
+
+def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> list[Step]:
+    """Return the steps that a plan begins with whose policy has nothing unusual. They need no workspace.
+
+    All of them are about the tree, so that nothing is left of them where another tree is built instead.
+    """
+    return [*_own(facts, Policy(), interpreter, everything=False), *_proc()]
 
 
 def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything: bool) -> list[Step]:
@@ -209,9 +249,7 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     for path in _resolve(policy.filesystem.deny_read, workspace, facts):
         add(path, ["mask", path])
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
-    denied = [*interpreter, *_resolve(policy.filesystem.deny_write, workspace, facts, absolute_only=True)]
-    for top in dict.fromkeys((workspace, *writable)):
-        denied += [os.path.normpath(os.path.join(top, name)) for name in policy.filesystem.deny_write if name[0] not in "/~"]
+    denied = [*interpreter, *_denied(policy.filesystem.deny_write, policy, facts, workspace)]
     protect = {(top, path) for top in writable for path in denied if path != top and _inside(path, top)}
     return [
         *(step for path in _by_depth(mounts) for step in mounts[path]),
@@ -220,18 +258,33 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     ]
 
 
+def _denied(patterns: Iterable[str], policy: Policy, facts: Facts, workspace: str) -> list[str]:
+    """Return the paths that cannot be written. A relative pattern is meant in every directory that otherwise could be."""
+    patterns = [*patterns]
+    denied = _resolve(patterns, workspace, facts, absolute_only=True)
+    for top in dict.fromkeys((workspace, *_resolve(policy.filesystem.write, workspace, facts))):
+        denied += [os.path.normpath(os.path.join(top, name)) for name in patterns if name[0] not in "/~"]
+    return denied
+
+
+def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, list[str]]:
+    """Return the names below each writable directory that must not come to be where they do not exist."""
+    patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
+    reserved = {}
+    for top in dict.fromkeys(_resolve(policy.filesystem.write, workspace, facts)):
+        denied = dict.fromkeys(_denied(patterns, policy, facts, workspace))
+        names = [os.path.relpath(path, top) for path in denied if path != top and _inside(path, top)]
+        if names:
+            reserved[top] = names
+    return reserved
+
+
 def _by_depth(paths: Iterable[str]) -> list[str]:
     return sorted(paths, key=lambda path: (path.count("/"), path))
 
 
-def _proc(resources: Resources) -> list[Step]:
-    return [
-        # Before /proc/sys is sealed. Since Linux 6.14 each pid namespace has its own; it holds root, too, whom RLIMIT_NPROC
-        # does not.
-        ["sysctl", "kernel/pid_max", str(max(resources.processes, 301)), [6, 14]],
-        *(["mask", path] for path in _PROC_MASKED),
-        *(["read_only", path] for path in _PROC_READ_ONLY),
-    ]
+def _proc() -> list[Step]:
+    return [*(["mask", path] for path in _PROC_MASKED), *(["read_only", path] for path in _PROC_READ_ONLY)]
 
 
 _DEVICE_LINKS = (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2"))

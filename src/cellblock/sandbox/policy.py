@@ -19,17 +19,9 @@ from cellblock.errors import InvalidInputError
 
 MIB = 1024 * 1024
 
-# Read-only, or kept from being made, at the top of every writable directory: each of these can make a program on the host
-# run what it says, long after the session.
-PROTECTED = (
-    # All of it: not only config and hooks run programs, but what commondir, modules and worktrees in it lead to.
-    ".git",
+# What programs read at their start, where it lies in a home directory.
+START_UP = (
     ".gitconfig",
-    ".gitmodules",
-    ".vscode",
-    ".idea",
-    ".claude",
-    ".mcp.json",
     ".bashrc",
     ".bash_profile",
     ".bash_login",
@@ -39,6 +31,23 @@ PROTECTED = (
     ".zshenv",
     ".ripgreprc",
 )
+
+# Read-only, or kept from being made, at the top of every writable directory: each of these can make a program on the host
+# run what it says, long after the session.
+PROTECTED = (
+    # All of it: not only config and hooks run programs, but what commondir, modules and worktrees in it lead to.
+    ".git",
+    ".gitmodules",
+    ".vscode",
+    ".idea",
+    ".claude",
+    ".mcp.json",
+    *START_UP,
+)
+
+# Of these, what sessions may make where it does not exist. Git has to work in a workspace, and start-up files are read in home
+# directories only, where a directory in the place of one does harm itself: git ends with an error.
+MAKEABLE = frozenset((".git", *START_UP))
 
 # Not readable at the top of the workspace. Beside ``.env`` these are there for whoever makes a home directory one.
 SECRET = (".env", ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure", ".config/gcloud", ".pypirc", ".npmrc")
@@ -52,7 +61,7 @@ class Filesystem:
         read: What can be read, besides the system, the interpreter and the workspace. ``/`` is everything.
         write: What can be written. ``.`` is the workspace.
         deny_read: What is masked, whatever the other two say.
-        deny_write: What is read-only, whatever `write` says.
+        deny_write: What is read-only, or cannot be made, whatever `write` says.
     """
 
     read: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
 
         serve(preload, native)
     else:
-        from cellblock.zygote.init import serve_alone
+        from cellblock.zygote.alone import serve_alone
 
         serve_alone(preload, native)
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
-from cellblock.sandbox.plan import EGRESS_PORT, HOME
+from cellblock.sandbox.placeholders import Hold
+from cellblock.sandbox.plan import HOME, Step
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.programs import Programs
@@ -33,7 +34,8 @@ CHANNEL = 3
 
 EXIT_BROKEN = 70
 _HANDOVER, _HOST = 3, 4
-_HIGH = 64  # above every descriptor that is put into a place
+HIGH = 64
+"""Above every descriptor that is put into a place."""
 
 
 def run_init(
@@ -55,8 +57,7 @@ def run_init(
         ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
     """
     try:
-        if ground is not None:
-            ground.settle_in()
+        prepared = ground.settle_in() if ground is not None else []
         _place({_HANDOVER: handover} if host is None else {_HANDOVER: handover, _HOST: host})
         if os.getsid(0) != os.getpid():
             os.setsid()
@@ -68,9 +69,9 @@ def run_init(
         wake = _wake_on_signals()
         worker = os.fork()
         if worker == 0:
-            _run_worker(theirs, warmed, preload)
+            _run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
-        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground).run()
+        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground, prepared).run()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -85,7 +86,7 @@ def _place(wanted: dict[int, int]) -> None:
         wanted: From their places, which follow on 3 without a gap, to where they are now.
     """
     # First out of the way of all places, or one would overwrite another that is still to be moved.
-    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, _HIGH) for place, source in wanted.items()}
+    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, HIGH) for place, source in wanted.items()}
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0, inheritable=True)
     for place, source in moved.items():
@@ -105,7 +106,7 @@ def _wake_on_signals() -> int:
     return reader
 
 
-def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...]) -> NoReturn:
+def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
     status, spec = EXIT_BROKEN, None
     try:
         processes.die_with_parent(signal.SIGKILL)
@@ -114,6 +115,8 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         _place({CHANNEL: inner.detach()})
+        if native:
+            linux.drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
         if warmed is None:
             # It takes long and may fail: what it says is for the session's standard error, which comes first.
             spec = _take_over()
@@ -176,6 +179,7 @@ class _Init:
         wake: int,
         worker: int,
         ground: Ground | None,
+        prepared: list[Step],
     ) -> None:
         self._handover = handover
         self._inner = inner
@@ -185,6 +189,8 @@ class _Init:
         self._worker = worker
         self._ground = ground
         self._programs = Programs()
+        self._holds: dict[str, Hold] = {}
+        self._prepared = prepared
         self._poll = select.poll()
         for descriptor in (handover.fileno(), host, wake):
             if descriptor is not None:
@@ -213,7 +219,6 @@ class _Init:
         self._control = socket.socket(fileno=control)
         self._poll.unregister(self._handover)
         self._poll.register(control, select.POLLIN)
-        self._handover.close()
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
         spec = decode_control(self._control.recv(MAX_CONTROL))
         # What the sandbox that this zygote runs in has set, such as where its proxies are.
@@ -222,22 +227,35 @@ class _Init:
         if (restrictions := spec.pop("restrictions", None)) is not None:
             spec["confinement"] = restrictions | {"root": linux.identity_of_root()}
             linux.hide()
-        if self._ground is not None:
-            try:
-                spec["confinement"] = self._ground.build(spec)
-                if spec["confinement"]["egress"]:
-                    with linux.listen(EGRESS_PORT) as listener:
-                        socket.send_fds(self._control, [encode_control("listening")], [listener.fileno()])
-            except (OSError, ValueError) as error:
-                self._tell("refused", error=str(error))
-                self._end()
+        try:
+            if self._ground is not None:
+                spec["confinement"] = self._ground.build(spec, self._prepared, self._keep)
+            for name, (port, variable) in spec.pop("listeners").items():
+                spec["env"][variable] = str(self._listen(port, name=name))
+        except (OSError, ValueError) as error:
+            self._tell("refused", error=str(error))
+            self._end()
         self._programs.env, self._programs.confinement = spec["env"], spec.get("confinement")
         if spec.get("commands") == "forbidden":
             spec["confinement"] = {**spec["confinement"], "programs": False}
+        self._handover.close()
         socket.send_fds(self._inner, [encode_control(**spec)], [channel, out, err])
         self._inner.close()
         _place_output(out, err)
         os.close(channel)
+
+    def _listen(self, port: int, **fields: Any) -> int:
+        """Make a listener in the session, for the host to serve; return its port."""
+        assert self._control is not None
+        with linux.listen(port) as listener:
+            port = listener.getsockname()[1]
+            socket.send_fds(self._control, [encode_control("listening", port=port, **fields)], [listener.fileno()])
+        return port
+
+    def _keep(self, top: str, hold: Hold) -> None:
+        """Share a hold on placeholders with whoever made us, to be released there if we are killed."""
+        self._holds[top] = hold
+        socket.send_fds(self._handover, [encode_control("hold", names=hold.names)], [hold.descriptor])
 
     def _obey(self) -> None:
         assert self._control is not None
@@ -260,9 +278,7 @@ class _Init:
         elif message["op"] == "stop":
             self._programs.stop(self._worker)
         elif message["op"] == "listen":
-            with linux.listen(0) as listener:
-                port = listener.getsockname()[1]
-                socket.send_fds(self._control, [encode_control("listening", port=port)], [listener.fileno()])
+            self._listen(0)
             return
         elif message["op"] == "measure":
             self._tell("memory", bytes=processes.memory_of_namespace(HOME))
@@ -313,6 +329,9 @@ class _Init:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     continue
             except ChildProcessError:
+                for top, hold in self._holds.items():
+                    linux.detach(top)
+                    hold.release()
                 os._exit(0)
             # The time limit is for a fork that raced with the walk, and made no signal since.
             if poll.poll(10):
@@ -335,30 +354,22 @@ def _kill_everything() -> None:
         return  # there are none
 
 
-def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
-    """Be a session of one's own, without a zygote, with the handover socket as standard input.
+def release_holds(handover: socket.socket) -> None:
+    """Release what an init held that has ended, whether or not it could do so itself.
 
-    The worker is forked before anything but this module is loaded, and imports IPython itself, so that nothing forks that
-    cannot stand it (macOS's system libraries, mostly).
+    Nobody reads this while init lives: its descriptors, and so its locks, are kept by lying in the socket.
+
+    Args:
+        handover: Our end of the socket on which init was handed its session; it is closed.
     """
-    with socket.socket(fileno=os.dup(0)) as handover:
-        data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
-        if not data:
-            os._exit(0)
-        host = descriptors[0] if descriptors else None
-        if not native:
-            run_init(handover.detach(), host, None, preload, None)
-        ground = Ground.prepare()
-        init = linux.fork_into_namespaces()
-        if init == 0:
-            run_init(handover.detach(), host, None, preload, ground)
-    _guard(init)
-
-
-def _guard(init: int) -> NoReturn:
-    """Stand between the host, which knows this process, and an init in namespaces of its own. They end together."""
-    for descriptor in (0, 1, 2):
-        os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
-    os.closerange(3, _HIGH)
-    signal.signal(signal.SIGTERM, lambda *_: processes.kill([init]))
-    os._exit(os.waitstatus_to_exitcode(os.waitpid(init, 0)[1]) & 255)
+    with handover:
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS, socket.MSG_DONTWAIT)
+            except OSError:
+                return  # it ended before it had taken anything over
+            if not data:
+                return
+            hold = Hold(descriptors[0], decode_control(data)["names"])
+            hold.release()
+            hold.close()

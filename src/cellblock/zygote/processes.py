@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -27,6 +28,15 @@ def die_with_parent(number: int) -> None:
     """
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def open_many_files() -> None:
+    """Let this process, and who is forked from it, have as many descriptors as may be: there is one for every session.
+
+    As many can lie in sockets, and what runs in a native sandbox gets a limit of its own.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _prctl(option: int, value: int) -> None:

@@ -17,7 +17,7 @@ from cellblock.sandbox.linux import fork_into_namespaces, hide
 from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.hugepages import collapse
-from cellblock.zygote.init import run_init
+from cellblock.zygote.init import release_holds, run_init
 from cellblock.zygote.warm import warm
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
         os._exit(0)
     processes.become_subreaper()
     ground = Ground.prepare() if native else None
+    if ground is not None:
+        processes.open_many_files()
     with _ending_with(control):
         warmed = warm(preload)
         collapse()
@@ -86,8 +88,8 @@ class _Zygote:
         self._host = host
         self._warmed = warmed
         self._ground = ground
-        self._inits: dict[int, int] = {}
-        """pid → the host's number of the session"""
+        self._inits: dict[int, tuple[int, socket.socket]] = {}
+        """pid → the host's number of the session, and the socket on which it was handed over"""
         self._spare: tuple[int, socket.socket] | None = None
         """An init that belongs to nobody yet, and the socket on which it waits to be told."""
 
@@ -127,7 +129,7 @@ class _Zygote:
         if message["op"] == "fork":
             self._fork(session, data, descriptors)
         elif message["op"] == "kill":
-            processes.kill(pid for pid, number in self._inits.items() if number == session)
+            processes.kill(pid for pid, (number, _) in self._inits.items() if number == session)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -141,12 +143,11 @@ class _Zygote:
             self._tell("failed", session=session, error=f"cannot fork: {error.strerror}")
             return
         self._spare = None
-        self._inits[pid] = session
-        with handover:
-            try:
-                socket.send_fds(handover, [data], descriptors)
-            except OSError:
-                return  # it has died; the host sees its connections close
+        self._inits[pid] = session, handover
+        try:
+            socket.send_fds(handover, [data], descriptors)
+        except OSError:
+            return  # it has died; the host sees its connections close
 
     def _make(self) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -168,7 +169,8 @@ class _Zygote:
                 return
             if pid == 0:
                 break
-            self._inits.pop(pid, None)
+            if pid in self._inits:
+                release_holds(self._inits.pop(pid)[1])
             if self._spare is not None and self._spare[0] == pid:
                 self._spare[1].close()
                 self._spare = None
@@ -189,4 +191,6 @@ class _Zygote:
             try:
                 os.waitpid(-1, 0)
             except ChildProcessError:
+                for _, handover in self._inits.values():
+                    release_holds(handover)
                 os._exit(0)

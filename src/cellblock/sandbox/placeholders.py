@@ -1,0 +1,185 @@
+"""Keeps names from being made: an empty directory in the place of what is protected and does not exist.
+
+A mount needs something to lie on. Placeholders are made before there is untrusted code, and removed by the last session of
+that directory, whichever program it belongs to. Standard library only, and trusted processes only.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from cellblock.sandbox.policy import PROTECTED
+
+# The sticky bit is what they are known by: it comes with mkdir, so that there never is one without the mark, and nobody makes
+# a directory of that mode by chance. Who wants to use one changes its mode, and so makes it his own.
+_MODE = 0o1500
+_PATIENCE = 5.0
+"""Seconds to wait for whoever removes placeholders at this moment, which takes a fraction of a millisecond."""
+
+
+def is_placeholder(mode: int) -> bool:
+    """Whether this is the mode of a placeholder (but for a set-group-id bit that the directory around it hands down)."""
+    return stat.S_ISDIR(mode) and stat.S_IMODE(mode) & ~stat.S_ISGID == _MODE
+
+
+class Hold:
+    """A session's share in the placeholders of one directory: as long as anybody has one, they are there.
+
+    It is a shared lock (flock) on the directory itself, by a descriptor that can be passed to other processes: it ends when
+    the last of them has ended, however. No file is made for it, that could be left behind.
+
+    Attributes:
+        descriptor: The directory.
+        names: Paths below it that are not to be made.
+    """
+
+    def __init__(self, descriptor: int, names: Iterable[str]) -> None:
+        self.descriptor = descriptor
+        self.names = tuple(names)
+
+    @classmethod
+    def take(cls, top: str, names: Iterable[str]) -> Self | None:
+        """Take a share, and make nothing yet.
+
+        Args:
+            top: The directory, absolute and without symbolic links.
+            names: Paths below it, without ``..``.
+
+        Returns:
+            None where it is no directory: nothing can be made in it.
+
+        Raises:
+            OSError: It cannot be read, or another program has locked it.
+        """
+        try:
+            descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return None
+            raise OSError(error.errno, f"cannot keep names in {top} from being made: {error.strerror}") from error
+        try:
+            _share(descriptor, top)
+            return cls(descriptor, _with_targets(top, names))
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def fill(self) -> None:
+        """Make what is missing.
+
+        Raises:
+            OSError: It cannot be made, and not because this user may not: then nobody in the session could, either.
+        """
+        for name in self.names:
+            try:
+                _make(self.descriptor, name.split("/"))
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise OSError(error.errno, f"cannot keep {name} from being made: {error.strerror}") from error
+
+    def release(self) -> None:
+        """Give the share up, and remove the placeholders if it was the last. More than once is fine.
+
+        Nothing is removed but what is empty and still has the mark.
+        """
+        try:
+            # Where this fails the lock is gone all the same, and whoever comes last gets it.
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return
+        # Others may have asked for other names, but everybody for these.
+        for name in {*self.names, *PROTECTED}:
+            parts = name.split("/")
+            for depth in range(len(parts), 0, -1):
+                _remove(self.descriptor, parts[:depth])
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.descriptor)
+
+
+def _share(descriptor: int, top: str) -> None:
+    """Take the shared lock, without waiting for ever: whoever can read a directory can lock it."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise OSError(
+                    errno.EWOULDBLOCK, f"{top} is locked (flock) by another program: end that, or use another directory"
+                ) from None
+            time.sleep(0.001)
+        except OSError:
+            return  # a file system without locks: nobody gets the exclusive one either, and placeholders stay
+
+
+def _with_targets(top: str, names: Iterable[str]) -> list[str]:
+    """Return the names, and where those lead that are symbolic links to something in the same directory."""
+    found = [*names]
+    for name in [*found]:
+        path = f"{top}/{name}"
+        if "/" in name or os.path.islink(path):
+            target = os.path.realpath(path)
+            if target != path and target.startswith(f"{top}/"):
+                found.append(target[len(top) + 1 :])
+    return found
+
+
+def _make(top: int, parts: list[str]) -> None:
+    """Make a placeholder for the first part of a path that does not exist; nothing can be made below that."""
+    for depth in range(1, len(parts) + 1):
+        with _parent(top, parts[:depth]) as parent:
+            if parent is None:
+                return
+            try:
+                os.mkdir(parts[depth - 1], _MODE, dir_fd=parent)
+                return
+            except FileExistsError:
+                # What is there is protected as it is. A link is hidden; of another's placeholder we are one more user.
+                mode = os.lstat(parts[depth - 1], dir_fd=parent).st_mode
+                if not stat.S_ISDIR(mode) or is_placeholder(mode):
+                    return
+
+
+def _remove(top: int, parts: list[str]) -> None:
+    with _parent(top, parts) as parent:
+        if parent is None:
+            return
+        try:
+            if is_placeholder(os.lstat(parts[-1], dir_fd=parent).st_mode):
+                os.rmdir(parts[-1], dir_fd=parent)
+        except OSError:
+            return  # it is in use, or not ours
+
+
+@contextmanager
+def _parent(top: int, parts: list[str]) -> Iterator[int | None]:
+    """Hold the directory that a path lies in, without following a link; None where there is no such directory."""
+    if len(parts) == 1:
+        yield top
+        return
+    held = top
+    try:
+        for part in parts[:-1]:
+            try:
+                following = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=held)
+            except OSError:
+                yield None
+                return
+            if held != top:
+                os.close(held)
+            held = following
+        yield held
+    finally:
+        if held != top:
+            os.close(held)

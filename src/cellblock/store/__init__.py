@@ -1,0 +1,1 @@
+"""What outlives a program: SQLite files in one directory of the trusted side, outside every workspace."""

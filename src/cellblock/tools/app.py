@@ -1,0 +1,311 @@
+"""HTTP for tool calls, as ASGI applications: what every request has to pass, and the application of a session's tool port."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.tools.call import Hints, parse
+
+if TYPE_CHECKING:
+    from cellblock.tools.broker import Broker
+    from cellblock.tools.content import ToolOutcome
+
+MAX_BODY = 16 * 1024 * 1024
+MAX_NAME = 256
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+Handler = Callable[[bytes], Awaitable[Mapping[str, Any]]]
+
+_LOG = logging.getLogger("cellblock.tools")
+
+
+class CallsTools(Protocol):
+    """What calls MCP servers: `cellblock.tools.client.Servers`."""
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        timeout: float | None = None,
+        on_progress: Callable[..., Any] | None = None,
+        on_log: Callable[..., Any] | None = None,
+    ) -> ToolOutcome:
+        """Call a tool of a server."""
+
+    async def reset(self) -> None:
+        """Stop all servers; they start again with their next call."""
+
+    async def close(self) -> None:
+        """Stop all servers for good."""
+
+
+class RefusedError(Exception):
+    """A request is not answered with what it asks for.
+
+    Attributes:
+        status: The HTTP status.
+        noted: Whether it is worth a line in a log: no program that means well sends this.
+    """
+
+    def __init__(self, status: int, message: str, *, noted: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.noted = noted
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What a request has to have before anything of it is read.
+
+    Attributes:
+        hosts: The names by which the server may be called, or None for any. A web page whose name is made to lead here (DNS
+            rebinding) comes with its own.
+        token: The bearer token, or None where none is wanted.
+    """
+
+    hosts: frozenset[str] | None = frozenset(LOOPBACK)
+    token: str | None = field(default=None, repr=False)
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Look at a request's headers.
+
+        Raises:
+            RefusedError: It may not come in.
+        """
+        given: dict[bytes, list[bytes]] = {}
+        for name, value in headers:
+            given.setdefault(name, []).append(value)
+        hosts = [_without_port(value.decode("latin-1").lower()) for value in given.get(b"host", [])]
+        if len(hosts) != 1 or (self.hosts is not None and hosts[0] not in self.hosts):
+            raise RefusedError(421, "this server does not have that name (the Host header)", noted=True)
+        if b"origin" in given:
+            raise RefusedError(403, "web pages have no business here (the Origin header)", noted=True)
+        if self.token is not None:
+            wanted = f"Bearer {self.token}".encode()
+            if not hmac.compare_digest(b"\n".join(given.get(b"authorization", [])), wanted):
+                raise RefusedError(401, "the bearer token is missing or wrong", noted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What is posted to ``/run``.
+
+    Attributes:
+        server: The server's name.
+        tool: The tool's name.
+        arguments: The arguments.
+        params: The server's parameters, where somebody sends them.
+    """
+
+    server: str
+    tool: str
+    arguments: dict[str, Any]
+    params: dict[str, Any] | None
+
+    @classmethod
+    def parse(cls, body: bytes) -> RunRequest:
+        """Read a body.
+
+        Raises:
+            RefusedError: It is something else.
+        """
+        try:
+            data = parse(body)
+        except InvalidInputError as error:
+            raise RefusedError(400, str(error)) from error
+        known = ("server_name", "server_params", "tool", "arguments")
+        if not isinstance(data, dict) or not data.keys() <= {*known}:
+            raise RefusedError(400, f"the body must be an object with {', '.join(known)}")
+        for key in ("server_name", "tool"):
+            if not isinstance(data.get(key), str) or not 0 < len(data[key]) <= MAX_NAME:
+                raise RefusedError(400, f"{key} must be text of 1 to {MAX_NAME} characters")
+        params, arguments = data.get("server_params"), data.get("arguments", {})
+        if not isinstance(arguments, dict) or not isinstance(params, (dict, type(None))):
+            raise RefusedError(400, "arguments and server_params must be objects")
+        return cls(data["server_name"], data["tool"], arguments, params)
+
+
+def session_app(
+    broker: Broker,
+    servers: CallsTools,
+    known: Callable[[str], bool],
+    *,
+    hints: Callable[[str, str], Hints | None] | None = None,
+    note: Callable[[str], None] | None = None,
+    token: str | None = None,
+    timeout: float | None = None,
+    on_progress: Callable[..., Any] | None = None,
+    on_log: Callable[..., Any] | None = None,
+) -> App:
+    """Return the application for a session's tool port: ``POST /run`` by name, and nothing else.
+
+    Args:
+        broker: The session's broker.
+        servers: Calls the servers.
+        known: Whether the session may name a server.
+        hints: What a server says of a tool.
+        note: Told a line for each request that is refused.
+        token: The bearer token that is wanted; None for none, as nobody else reaches the port.
+        timeout: Seconds that one call may take, or None for no limit.
+        on_progress: Handed to `Servers.call`.
+        on_log: Handed to `Servers.call`.
+    """
+
+    async def run(body: bytes) -> Mapping[str, Any]:
+        request = RunRequest.parse(body)
+        if request.params is not None:
+            raise RefusedError(403, "server parameters stay on the host; name a server that is registered there", noted=True)
+        if not known(request.server):
+            raise RefusedError(403, f"there is no MCP server {request.server!r}; register it on the host", noted=True)
+        hint = hints(request.server, request.tool) if hints else None
+        return await perform(broker, servers, request, hint, timeout=timeout, on_progress=on_progress, on_log=on_log)
+
+    return http_app(Guard(token=token), {("POST", "/run"): run}, note)
+
+
+async def perform(
+    broker: Broker, servers: CallsTools, request: RunRequest, hints: Hints | None = None, **options: Any
+) -> Mapping[str, Any]:
+    """Have a call decided and, where it is allowed, made.
+
+    Args:
+        broker: Decides.
+        servers: Calls.
+        request: What is wanted.
+        hints: What the server says of the tool.
+        options: Handed to `Servers.call`.
+
+    Returns:
+        What is sent back: ``result``, ``images``, ``resources``; or ``error`` and ``kind``.
+    """
+    try:
+        decision = await broker.decide("tool", request.server, request.tool, request.arguments, hints)
+    except InvalidInputError as error:
+        raise RefusedError(400, str(error)) from error
+    name = f"{request.server}.{request.tool}"
+    if not decision.allowed:
+        if decision.reason == "rejected":
+            return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
+        return {"error": f"Approval request for {name} failed: {decision.reason}", "kind": "denied"}
+    try:
+        outcome = await servers.call(request.server, request.tool, decision.arguments, **options)
+    except (CellblockError, TimeoutError) as error:
+        return {"error": str(error) or f"{name} took too long", "kind": "server"}
+    if outcome.is_error:
+        return {"error": outcome.text or f"{name} failed, and did not say why", "kind": "tool"}
+    data = outcome.to_dict()
+    result = outcome.text or None if outcome.structured is None else outcome.structured
+    return {"result": result, "images": data["images"], "resources": data["resources"]}
+
+
+def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Callable[[str], None] | None = None) -> App:
+    """Return an application that answers JSON with JSON.
+
+    Args:
+        guard: What every request has to pass.
+        routes: Who answers, by method and path.
+        note: Told a line for each request that should not have been made.
+    """
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            _refused(RefusedError(404, "nothing is here", noted=True), scope, note)
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        try:
+            guard.check(scope["headers"])
+            handler = routes.get((scope["method"], scope["path"]))
+            if handler is None:
+                raise RefusedError(404, f"{scope['method']} {scope['path'][:100]!r} does not exist here", noted=True)
+            body = await _body(scope, receive)
+            await _answer(send, 200, await _until_gone(handler(body), receive))
+        except RefusedError as refused:
+            _refused(refused, scope, note)
+            await _answer(send, refused.status, {"error": str(refused), "kind": "refused"})
+        except _GoneError:
+            pass
+        except Exception:
+            _LOG.exception("a tool call failed")
+            await _answer(send, 500, {"error": "the tool server failed; its log says why", "kind": "server"})
+
+    return app
+
+
+class _GoneError(Exception):
+    """Whoever asked does not wait for the answer any more."""
+
+
+def _refused(refused: RefusedError, scope: Message, note: Callable[[str], None] | None) -> None:
+    line = f"refused {scope.get('method', 'WebSocket')} {scope['path'][:100]!r}: {refused}"
+    _LOG.log(logging.WARNING if refused.noted else logging.DEBUG, "%s", line)
+    if note is not None and refused.noted:
+        note(f"[cellblock] {line}")
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host
+
+
+async def _body(scope: Message, receive: Receive) -> bytes:
+    headers = dict(scope["headers"])
+    length = headers.get(b"content-length", b"0")
+    if length.isdigit() and int(length[:20]) > MAX_BODY:
+        raise RefusedError(413, f"the body is larger than {MAX_BODY} bytes", noted=True)
+    if scope["method"] == "POST" and headers.get(b"content-type", b"").split(b";")[0].strip() != b"application/json":
+        # What a web page can send without being asked for permission is never this type.
+        raise RefusedError(415, "the body must be application/json")
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _GoneError
+        part = message.get("body", b"")
+        parts.append(part)
+        size += len(part)
+        if size > MAX_BODY:
+            raise RefusedError(413, f"the body is larger than {MAX_BODY} bytes", noted=True)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _until_gone(work: Awaitable[Mapping[str, Any]], receive: Receive) -> Mapping[str, Any]:
+    """Do something, and stop when nobody waits for it: an interrupted cell withdraws its approval requests and calls."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise _GoneError
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answer(send: Send, status: int, data: Mapping[str, Any]) -> None:
+    body = json.dumps(data, separators=(",", ":")).encode("ascii")
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

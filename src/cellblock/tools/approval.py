@@ -1,0 +1,158 @@
+"""An approval request: what one waiting call looks like to whoever decides about it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+from cellblock.errors import InvalidInputError, StateError
+from cellblock.model import CallKind
+
+Always = Literal["tool", "call"]
+"""For the rest of the session: this tool, whatever its arguments; or this tool with exactly these arguments."""
+
+State = Literal["pending", "accepted", "rejected", "withdrawn"]
+
+Respond = Callable[[bool], Awaitable[None]]
+
+
+class ApprovalRequest:
+    """A call that waits for a decision: `accept` or `reject`.
+
+    The first decision counts. The same one again changes nothing, the opposite one is a `StateError`. A request is withdrawn
+    when the call is cancelled or nobody decided in time; deciding about it then changes nothing, as that cannot be foreseen:
+    `response` tells what came of it. Use it in the event loop that it came from.
+
+    Attributes:
+        server_name: Name of the MCP server; ``shell`` or ``network`` for what is no tool.
+        tool_name: Name of the tool.
+        tool_args: The arguments, a copy: changing them does not change what is executed.
+        id: Unguessable, and good for one decision.
+        kind: ``tool``, ``shell`` or ``network``.
+        state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
+        always: What else the acceptance is for: ``tool``, ``call`` or None.
+        reason: Why it was withdrawn.
+    """
+
+    def __init__(
+        self,
+        server_name: str,
+        tool_name: str,
+        tool_args: Mapping[str, Any],
+        respond: Respond | None = None,
+        *,
+        kind: CallKind = "tool",
+        id: str | None = None,  # noqa: A002  # what it is called everywhere
+    ) -> None:
+        """Make a request.
+
+        Args:
+            server_name: Name of the MCP server.
+            tool_name: Name of the tool.
+            tool_args: The arguments.
+            respond: Told the decision, once; what it raises reaches whoever decided, and leaves the request pending.
+            kind: ``tool``, ``shell`` or ``network``.
+            id: Its id, where the other side has given it one.
+        """
+        self.server_name = server_name
+        self.tool_name = tool_name
+        self.tool_args = dict(tool_args)
+        self.kind: CallKind = kind
+        self.id = id or secrets.token_hex(16)
+        self.state: State = "pending"
+        self.always: Always | None = None
+        self.reason = ""
+        self._respond = respond
+        self._over = asyncio.Event()
+        self._callbacks: list[Callable[[ApprovalRequest], object]] = []
+
+    async def accept(self, always: Always | None = None) -> None:
+        """Let the call happen.
+
+        Args:
+            always: ``tool``: every further call of this tool too; ``call``: every further call with exactly these arguments;
+                both for the rest of the session.
+
+        Raises:
+            InvalidInputError: `always` is something else.
+            StateError: It was rejected before.
+        """
+        if always not in (None, "tool", "call"):
+            raise InvalidInputError(f"always must be 'tool', 'call' or None, not {always!r}.")
+        await self._decide("accepted", always)
+
+    async def reject(self) -> None:
+        """Do not let the call happen: it fails in the code that made it.
+
+        Raises:
+            StateError: It was accepted before.
+        """
+        await self._decide("rejected", None)
+
+    async def response(self) -> bool:
+        """Wait for the decision.
+
+        Returns:
+            Whether the call was accepted; False also where the request was withdrawn.
+        """
+        await self._over.wait()
+        return self.state == "accepted"
+
+    def withdraw(self, reason: str) -> None:
+        """Take the request back, where it is still pending: for whoever made it.
+
+        Args:
+            reason: Why, for the code that waits.
+        """
+        if self.state == "pending":
+            self.reason = reason
+            self.settle("withdrawn")
+
+    def settle(self, state: State, always: Always | None = None) -> None:
+        """Make a decision known that was made elsewhere, without telling `respond`: for whoever made the request.
+
+        Args:
+            state: What was decided.
+            always: What else it is for.
+        """
+        if self.state == "pending":
+            self.state, self.always = state, always
+            self._finish()
+
+    def add_done_callback(self, callback: Callable[[ApprovalRequest], object]) -> None:
+        """Have a function called once the request is no longer pending.
+
+        Args:
+            callback: The function; given the request.
+        """
+        self._callbacks.append(callback)
+
+    def _finish(self) -> None:
+        self._over.set()
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    async def _decide(self, state: State, always: Always | None) -> None:
+        if self.state in (state, "withdrawn"):
+            return
+        if self.state != "pending":
+            raise StateError(f"The request for {self.server_name}.{self.tool_name} was already {self.state}.")
+        # Before the response is on its way: whoever decides meanwhile must not send another.
+        self.state, self.always = state, always
+        try:
+            if self._respond is not None:
+                await self._respond(state == "accepted")
+        except BaseException:
+            self.state, self.always = "pending", None
+            raise
+        self._finish()
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.tool_args.items())
+        return f"{self.server_name}.{self.tool_name}({arguments})"
+
+    def __repr__(self) -> str:
+        return f"<ApprovalRequest {self} {self.state}>"

@@ -1,0 +1,117 @@
+"""What code asked for, frozen: the bytes that are shown, decided on, recorded and executed are the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from cellblock.errors import InvalidInputError
+from cellblock.model import CallKind
+
+MAX_DEPTH = 100
+"""How deep JSON may be nested; a parser of our own or of an MCP server may have no limit but its stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What an MCP server says of its tool. It may lie: a hint can make a rule match, and proves nothing.
+
+    The values of a tool without annotations are those that the MCP specification (2025-11-25, `ToolAnnotations`) gives it.
+
+    Attributes:
+        read_only: Whether the tool changes nothing.
+        destructive: Whether it may destroy something. Without meaning where it changes nothing.
+    """
+
+    read_only: bool = False
+    destructive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One thing that code wants done outside of its session.
+
+    Attributes:
+        kind: ``tool``, ``shell`` or ``network``.
+        server: The MCP server's name, or ``shell``, or ``network``.
+        tool: The tool's name.
+        payload: The arguments as canonical JSON: sorted keys, no spaces, ASCII.
+        hints: What the server says of the tool.
+    """
+
+    kind: CallKind
+    server: str
+    tool: str
+    payload: bytes
+    hints: Hints = field(default_factory=Hints)
+
+    @classmethod
+    def freeze(cls, kind: CallKind, server: str, tool: str, arguments: Mapping[str, Any], hints: Hints | None = None) -> Self:
+        """Take the arguments as they are now.
+
+        Args:
+            kind: ``tool``, ``shell`` or ``network``.
+            server: The server's name.
+            tool: The tool's name.
+            arguments: JSON data. What becomes of the mapping later has no effect.
+            hints: What the server says of the tool.
+
+        Raises:
+            InvalidInputError: The arguments are no JSON object, or nested too deeply.
+        """
+        if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
+            raise InvalidInputError(f"The arguments of {server}.{tool} must be a JSON object, not {type(arguments).__name__}.")
+        try:
+            text = json.dumps(dict(arguments), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInputError(f"The arguments of {server}.{tool} are no JSON: {error}") from error
+        payload = text.encode("ascii")
+        parse(payload)
+        return cls(kind, server, tool, payload, hints or Hints())
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments, parsed anew each time: whoever changes them changes a copy."""
+        data: dict[str, Any] = json.loads(self.payload)
+        return data
+
+    def __str__(self) -> str:
+        return f"{self.server}.{self.tool}"
+
+
+def parse(text: bytes) -> Any:
+    """Parse JSON that may be hostile.
+
+    Args:
+        text: The bytes. How many there may be is for the caller to say.
+
+    Returns:
+        The value.
+
+    Raises:
+        InvalidInputError: It is no JSON (as RFC 8259 has it: no NaN), or nested deeper than `MAX_DEPTH`.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"This is no JSON: {error}") from error
+    # Nesting needs brackets: where there are few, as nearly always, there is nothing to walk through.
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
+        raise InvalidInputError(f"This JSON is nested deeper than {MAX_DEPTH} levels.")
+    return value
+
+
+def _deeper(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        level = [item for item in level if isinstance(item, (dict, list))]
+        if not level:
+            return False
+        level = [item for parent in level for item in (parent.values() if isinstance(parent, dict) else parent)]
+    return True
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

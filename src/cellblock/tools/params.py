@@ -1,0 +1,246 @@
+"""How an MCP server is reached: parameters as people write them, checked, with references to the environment unresolved.
+
+The form is the one that ipybox documents: ``{"command", "args", "env"}`` starts a program and talks to it through its standard
+streams, ``{"url", "headers"}`` connects to a server that runs. ``${NAME}`` in any value stands for an environment variable of
+the host. What is stored and compared keeps the references; only a connection ever sees what they stand for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from cellblock.errors import InvalidInputError
+
+MAX_PARAMS = 256 * 1024
+"""The most characters that parameters may have, as JSON."""
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # token, RFC 9110 section 5.6.2
+_TRANSPORTS: dict[object, Literal["http", "sse"]] = {
+    "http": "http",
+    "streamable_http": "http",
+    "streamable-http": "http",
+    "sse": "sse",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StdioServer:
+    """A server that is started as a program.
+
+    Attributes:
+        command: The program: a path, or a name that is looked for on ``PATH``.
+        args: Its arguments.
+        env: Environment variables that it gets beside the few that every server gets.
+        cwd: Its working directory; None: the host's.
+    """
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `parse_params` takes, with references unresolved."""
+        given: dict[str, Any] = {"command": self.command, "args": [*self.args], "env": dict(self.env)}
+        return given if self.cwd is None else given | {"cwd": self.cwd}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """A server that is reached by a URL.
+
+    Attributes:
+        url: Where it is.
+        transport: ``"http"``: streamable HTTP. ``"sse"``: the older one, server-sent events.
+        headers: Headers of every request, such as the bearer token.
+    """
+
+    url: str
+    transport: Literal["http", "sse"] = "http"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `parse_params` takes, with references unresolved."""
+        return {"type": self.transport, "url": self.url, "headers": dict(self.headers)}
+
+
+ServerParams: TypeAlias = StdioServer | HttpServer
+
+
+def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
+    """Check parameters of a server.
+
+    Args:
+        server_name: The server's name, for error messages.
+        data: ``command``, ``args``, ``env`` and ``cwd``, or ``url`` and ``headers``. ``type`` may say ``"stdio"``, ``"http"``
+            (also ``"streamable_http"``) or ``"sse"``. Without it, a URL whose path has ``/sse`` and no ``/mcp`` is one for
+            server-sent events, and every other one for streamable HTTP.
+
+    Returns:
+        The parameters. ``${NAME}`` stays as it is.
+
+    Raises:
+        InvalidInputError: A key is missing, unknown or has a value of the wrong type; the message names server and key.
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidInputError(f"the parameters of MCP server {server_name!r} must be a dict, not {type(data).__name__}")
+    if ("command" in data) == ("url" in data):
+        raise InvalidInputError(f"the parameters of MCP server {server_name!r} need either 'command' or 'url'")
+    fields = _Fields(server_name, data)
+    params = _stdio(fields) if "command" in data else _http(fields)
+    if len(json.dumps(params.to_dict())) > MAX_PARAMS:
+        raise InvalidInputError(f"the parameters of MCP server {server_name!r} have more than {MAX_PARAMS} characters")
+    return params
+
+
+def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name: str = "") -> ServerParams:
+    """Replace every ``${NAME}`` in the values of parameters. What a variable holds is not looked into again.
+
+    Args:
+        params: The parameters.
+        environment: Where variables are looked up: the host's environment.
+        server_name: The server's name, for error messages.
+
+    Returns:
+        Parameters to connect with. They may hold secrets: they are for a connection, and not for a log.
+
+    Raises:
+        InvalidInputError: A variable is not set, or what it holds cannot stand where it is used; the message names the
+            variable or the key, and no value.
+    """
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, str):
+            return _REFERENCE.sub(look_up, value)
+        if isinstance(value, list):
+            return [fill(item) for item in value]
+        return {key: fill(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    def look_up(match: re.Match[str]) -> str:
+        if (value := environment.get(match[1])) is None:
+            raise InvalidInputError(
+                f"the parameters of MCP server {server_name!r} refer to ${{{match[1]}}}, which is not set in the environment "
+                f"of the host: set {match[1]} before the server is first used"
+            )
+        return value
+
+    return parse_params(server_name, fill(params.to_dict()))
+
+
+def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
+    """Return what parameters refer to, and the values of headers: what no message about the server may show.
+
+    Values of fewer than four characters are left out: they would be found everywhere, and hide nothing.
+    """
+    found = {environment.get(name, "") for name in _REFERENCE.findall(json.dumps(params.to_dict()))}
+    if isinstance(params, HttpServer):
+        found.update(word for value in params.headers.values() for word in value.split() if not _REFERENCE.search(word))
+        found -= {"Bearer", "Basic"}
+    return sorted((value for value in found if len(value) >= 4), key=len, reverse=True)
+
+
+def fingerprint(params: ServerParams) -> str:
+    """Return a hash that is the same for the same parameters; references count as they are written."""
+    return hashlib.sha256(json.dumps(params.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+class _Fields:
+    """Takes typed values out of a dict, and complains about what is wrong or left over."""
+
+    def __init__(self, server_name: str, data: Mapping[str, Any]) -> None:
+        self._server = server_name
+        self._data = dict(data)
+
+    def wrong(self, key: object, complaint: str) -> InvalidInputError:
+        return InvalidInputError(f"{key!r} in the parameters of MCP server {self._server!r} {complaint}")
+
+    def text(self, key: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise self.wrong(key, f"must be a string, not {type(value).__name__}")
+        if "\0" in value:
+            raise self.wrong(key, "must not contain a null character")
+        return value
+
+    def required(self, key: str) -> str:
+        if not (value := self.text(key, self._data.pop(key))):
+            raise self.wrong(key, "must not be empty")
+        return value
+
+    def optional(self, key: str) -> str | None:
+        value = self._data.pop(key, None)
+        return None if value is None else self.text(key, value)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._data.pop(key, None)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple):
+            raise self.wrong(key, f"must be a list of strings, not {type(value).__name__}")
+        return tuple(self.text(f"{key}[{index}]", item) for index, item in enumerate(value))
+
+    def mapping(self, key: str) -> dict[str, str]:
+        value = self._data.pop(key, None)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, f"must be a dict of strings, not {type(value).__name__}")
+        return {self.text(key, name): self.text(f"{key}[{name}]", item) for name, item in value.items()}
+
+    def transport(self, allowed: Mapping[object, str]) -> str | None:
+        value = self._data.pop("type", None)
+        if value is None:
+            return None
+        if not isinstance(value, str) or value not in allowed:
+            raise self.wrong("type", f"must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+        return allowed[value]
+
+    def finish(self, known: str) -> None:
+        for key in self._data:
+            raise self.wrong(key, f"is not known; what it takes is {known}")
+
+
+def _stdio(fields: _Fields) -> StdioServer:
+    fields.transport({"stdio": "stdio"})
+    command, args, env = fields.required("command"), fields.texts("args"), fields.mapping("env")
+    cwd = fields.optional("cwd")
+    fields.finish("command, args, env, cwd and type")
+    for name in env:
+        if not name or "=" in name:
+            raise fields.wrong("env", f"has {name!r}, which cannot be the name of a variable")
+    return StdioServer(command, args, env, cwd)
+
+
+def _http(fields: _Fields) -> HttpServer:
+    url, headers = fields.required("url"), fields.mapping("headers")
+    transport = fields.transport(_TRANSPORTS)
+    fields.finish("url, headers and type")
+    if not _REFERENCE.search(url):  # one with references is looked at once they are resolved
+        _check_url(fields, url)
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name):
+            raise fields.wrong("headers", f"has {name!r}, which cannot be the name of a header")
+        if not (value.isascii() and value.replace("\t", " ").isprintable()):
+            raise fields.wrong(f"headers[{name}]", "must be printable ASCII")
+    return HttpServer(url, _TRANSPORTS[transport or _guess(url)], headers)
+
+
+def _check_url(fields: _Fields, url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good or not url.isprintable() or " " in url:
+        raise fields.wrong("url", "must be an address that starts with http:// or https://")
+
+
+def _guess(url: str) -> str:
+    path = url.partition("://")[2].partition("/")[2].partition("?")[0]
+    return "sse" if "/sse" in f"/{path}" and "/mcp" not in f"/{path}" else "http"

@@ -1,0 +1,58 @@
+"""A session without a zygote: an interpreter of its own, for where a loaded one cannot be forked."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+from typing import NoReturn
+
+from cellblock.sandbox import linux
+from cellblock.sandbox.ground import Ground
+from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS
+from cellblock.zygote import processes
+from cellblock.zygote.init import HIGH, release_holds, run_init
+
+
+def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
+    """Be a session of one's own, without a zygote, with the handover socket as standard input.
+
+    The worker is forked before anything but this module is loaded, and imports IPython itself, so that nothing forks that
+    cannot stand it (macOS's system libraries, mostly).
+    """
+    with socket.socket(fileno=os.dup(0)) as handover:
+        data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
+        if not data:
+            os._exit(0)
+        host = descriptors[0] if descriptors else None
+        if not native:
+            run_init(handover.detach(), host, None, preload, None)
+        ground = Ground.prepare()
+        processes.open_many_files()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        init = linux.fork_into_namespaces()
+        if init == 0:
+            run_init(theirs.detach(), host, None, preload, ground)
+        theirs.close()
+        signal.signal(signal.SIGTERM, lambda *_: processes.kill([init]))
+        data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
+        try:
+            if data:
+                socket.send_fds(ours, [data], descriptors)
+            else:
+                ours.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it has ended already, and is about to be waited for
+    _guard(init, ours)
+
+
+def _guard(init: int, handover: socket.socket) -> NoReturn:
+    """Stand between the host, which knows this process, and an init in namespaces of its own. They end together."""
+    for descriptor in (0, 1, 2):
+        os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
+    kept = fcntl.fcntl(handover.detach(), fcntl.F_DUPFD_CLOEXEC, HIGH)
+    os.closerange(3, HIGH)
+    status = os.waitpid(init, 0)[1]
+    release_holds(socket.socket(fileno=kept))
+    os._exit(os.waitstatus_to_exitcode(status) & 255)

@@ -1,0 +1,225 @@
+"""The life of placeholders: as long as a session may run in the directory, however it and its host come to an end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, Session
+from cellblock.sandbox.placeholders import is_placeholder
+from cells import value
+from conftest import BOOT, Launch
+from processes import below, command_line, eventually, parents
+
+LAUNCHES: tuple[Launch, ...] = ("zygote", "spawn")
+PLANT = """
+import os
+def plant():
+    try:
+        os.mkdir('.vscode')
+    except OSError as error:
+        return error.strerror
+plant()
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """Where sessions run."""
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+def kept(workspace: Path) -> bool:
+    """Whether there are placeholders; not only some of them."""
+    found = {name for name in os.listdir(workspace) if is_placeholder((workspace / name).lstat().st_mode)}
+    assert not found or ".vscode" in found
+    return bool(found)
+
+
+def gone(workspace: Path) -> Callable[[], bool]:
+    """Return whether there is nothing."""
+    return lambda: os.listdir(workspace) == []
+
+
+def booted(root: int) -> set[int]:
+    """Return the zygotes, or the processes that guard sessions without one, below a process."""
+    table = parents()
+    ours = {pid for pid in below(root) if command_line(pid).split(" ")[1:2] == [str(BOOT)]}
+    return {pid for pid in ours if table.get(pid) not in ours}
+
+
+@asynccontextmanager
+async def running(host: Host, workspace: Path) -> AsyncIterator[Session]:
+    """A session that is kept from planting."""
+    async with host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
+        assert kept(workspace)
+        assert await value(session, PLANT) == "File exists"
+        yield session
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", LAUNCHES)
+async def test_they_are_gone_when_the_session_is_closed(workspace: Path, launch: Launch) -> None:
+    async with Host(isolate="native", launch=launch) as host:
+        async with running(host, workspace) as session:
+            await session.reset()
+            assert kept(workspace)
+            assert await value(session, PLANT) == "File exists"
+        assert gone(workspace)()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", LAUNCHES)
+async def test_they_are_gone_when_everything_in_the_session_was_killed(workspace: Path, launch: Launch) -> None:
+    async with Host(isolate="native", launch=launch) as host, running(host, workspace):
+        for guard in booted(os.getpid()):
+            for pid in below(guard):
+                _kill(pid)
+        await eventually(gone(workspace))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", LAUNCHES)
+async def test_they_are_gone_when_the_zygote_was_killed(workspace: Path, launch: Launch) -> None:
+    async with Host(isolate="native", launch=launch) as host:
+        before = booted(os.getpid())
+        await host.start()
+        async with running(host, workspace) as session:
+            for pid in booted(os.getpid()) - (before if launch == "spawn" else set()):
+                _kill(pid)
+            await eventually(gone(workspace))
+            await session.execute("1")
+            assert await value(session, PLANT) == "File exists"
+        await eventually(gone(workspace))
+
+
+PROGRAM = """
+import asyncio, sys
+from cellblock import Host
+
+async def main():
+    async with Host(isolate="native", launch=sys.argv[2]) as host:
+        async with host.session(working_dir=sys.argv[1], images_dir=sys.argv[1] + "/../images") as session:
+            await session.execute("1")
+            print("ready", flush=True)
+            await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def another(workspace: Path, launch: Launch) -> AsyncIterator[int]:
+    """Another program with a session in the workspace."""
+    # What it keeps for its packages is removed by the next one that looks there; that is another matter.
+    environment = {**os.environ, "TMPDIR": str(workspace.parent)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, str(workspace), launch, stdout=asyncio.subprocess.PIPE, env=environment
+    )
+    try:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+        yield process.pid
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", LAUNCHES)
+async def test_they_are_gone_when_the_host_was_killed(workspace: Path, launch: Launch) -> None:
+    async with another(workspace, launch) as pid:
+        assert kept(workspace)
+        _kill(pid)
+        await eventually(gone(workspace))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", LAUNCHES)
+async def test_init_removes_them_when_host_and_zygote_were_killed(workspace: Path, launch: Launch) -> None:
+    async with another(workspace, launch) as pid:
+        (guard,) = booted(pid)
+        _kill(guard)
+        _kill(pid)
+        await eventually(gone(workspace))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", LAUNCHES)
+async def test_what_nobody_was_left_to_remove_the_next_session_does(
+    native_host: Host, workspace: Path, launch: Launch
+) -> None:
+    async with another(workspace, launch) as pid:
+        (guard,) = booted(pid)
+        everybody = [pid, guard, *below(guard)]
+        for one in everybody:
+            os.kill(one, signal.SIGSTOP)
+        for one in everybody:
+            _kill(one)
+    assert kept(workspace)
+    async with running(native_host, workspace):
+        pass
+    assert gone(workspace)()
+
+
+@pytest.mark.slow
+async def test_they_are_there_for_the_sessions_of_all_programs(native_host: Host, workspace: Path) -> None:
+    async with running(native_host, workspace) as session:
+        async with another(workspace, "zygote") as pid:
+            _kill(pid)
+            await eventually(lambda: not below(pid))
+        assert kept(workspace)
+        assert await value(session, PLANT) == "File exists"
+    async with another(workspace, "zygote"):
+        async with running(native_host, workspace):
+            pass
+        assert kept(workspace)
+    await eventually(gone(workspace))
+
+
+@pytest.mark.slow
+async def test_sessions_that_come_and_go_at_once_are_all_kept_from_planting(native_host: Host, workspace: Path) -> None:
+    async with Host(isolate="native") as other:
+
+        async def come_and_go(host: Host) -> None:
+            for _ in range(8):
+                async with host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
+                    assert await value(session, PLANT) == "File exists"
+
+        await asyncio.gather(*(come_and_go(host) for host in (native_host, other) * 2))
+    await eventually(gone(workspace))
+
+
+async def test_what_the_user_makes_of_one_stays_and_is_read_only(native_host: Host, workspace: Path) -> None:
+    async with native_host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
+        (workspace / ".vscode").chmod(0o700)
+        (workspace / ".vscode" / "settings.json").write_text("{}")
+        assert await value(session, "open('.vscode/settings.json').read()") == "{}"
+        code = "try:\n    open('.vscode/settings.json', 'w')\nexcept OSError as error:\n    found = error.strerror\nfound"
+        assert await value(session, code) == "Read-only file system"
+    assert os.listdir(workspace) == [".vscode"]
+    assert (workspace / ".vscode" / "settings.json").read_text() == "{}"
+
+
+@pytest.fixture(scope="session")
+async def native_host() -> AsyncIterator[Host]:
+    """A warm host that sandboxes its kernels."""
+    async with Host(isolate="native") as host:
+        yield host
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
