@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cellblock import CodeExecutionResult, CommandRequest, Host, InvalidInputError, Session
+from cellblock import CodeExecutionChunk, CodeExecutionResult, CommandRequest, Host, InvalidInputError, Session
 from cells import ok, value
 from processes import eventually
 
@@ -186,7 +186,7 @@ async def test_other_output_streams_while_somebody_decides(shell: Session, decid
     async for item in shell.stream(code):
         if isinstance(item, CodeExecutionResult):
             assert item.output == "before\nmeanwhile\nafter\n"
-        else:
+        elif isinstance(item, CodeExecutionChunk):
             heard += item.text
             if "meanwhile" in heard and not decider.open.is_set():
                 assert "after" not in heard
@@ -326,7 +326,7 @@ async def test_output_streams_and_keeps_its_place(cage: Session) -> None:
     parts = [
         item.text
         async for item in cage.stream("print('a')\n!echo b; sleep 0.3; echo c\nprint('d')")
-        if not isinstance(item, CodeExecutionResult)
+        if isinstance(item, CodeExecutionChunk)
     ]
     assert "".join(parts) == "a\nb\nc\nd\n"
     assert len(parts) >= 3
