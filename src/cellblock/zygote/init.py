@@ -367,11 +367,11 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
         data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
         if not data:
             os._exit(0)
-        host = descriptors[0] if descriptors else None
+        host, group = (*descriptors, None, None)[:2]
         if not native:
             run_init(handover.detach(), host, None, preload, None)
         ground = Ground.prepare()
-        init = linux.fork_into_namespaces()
+        init = linux.fork_into_namespaces(group)
         if init == 0:
             run_init(handover.detach(), host, None, preload, ground)
     _guard(init)

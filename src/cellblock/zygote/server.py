@@ -51,7 +51,8 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
     if "SANDBOX_RUNTIME" in os.environ and sys.platform == "linux":
         hide()  # srt has put us into its sandbox, and kernels are to be in there with us
     control.send(encode_control("ready", interpreter=ground.interpreter if ground is not None else None))
-    _Zygote(control, descriptors[0] if descriptors else None, warmed, ground).run()
+    host, group = (*descriptors, None, None)[:2]
+    _Zygote(control, host, group, warmed, ground).run()
 
 
 @contextmanager
@@ -81,9 +82,18 @@ def _end_threads() -> None:
 class _Zygote:
     """The loop of a zygote."""
 
-    def __init__(self, control: socket.socket, host: int | None, warmed: tuple[Shell, Outbox], ground: Ground | None) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        host: int | None,
+        group: int | None,
+        warmed: tuple[Shell, Outbox],
+        ground: Ground | None,
+    ) -> None:
         self._control = control
         self._host = host
+        self._group = group
+        """The control group of the next init, where they have one each."""
         self._warmed = warmed
         self._ground = ground
         self._inits: dict[int, int] = {}
@@ -125,7 +135,10 @@ class _Zygote:
         message = decode_control(data)
         session: int = message["session"]
         if message["op"] == "fork":
-            self._fork(session, data, descriptors)
+            self._fork(session, data, descriptors[:FORK_DESCRIPTORS])
+            if self._group is not None:
+                os.close(self._group)
+            self._group = os.dup(descriptors[-1]) if len(descriptors) > FORK_DESCRIPTORS else None
         elif message["op"] == "kill":
             processes.kill(pid for pid, number in self._inits.items() if number == session)
         for descriptor in descriptors:
@@ -152,7 +165,7 @@ class _Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                pid = os.fork() if self._ground is None else fork_into_namespaces()
+                pid = os.fork() if self._ground is None else fork_into_namespaces(self._group)
             except OSError:
                 ours.close()
                 raise
