@@ -98,6 +98,7 @@ class _Zygote:
         self._ground = ground
         self._inits: dict[int, int] = {}
         """pid → the host's number of the session"""
+        self._can_make = True
         self._spare: tuple[int, socket.socket] | None = None
         """An init that belongs to nobody yet, and the socket on which it waits to be told."""
 
@@ -113,9 +114,12 @@ class _Zygote:
             if watched is not None:
                 poll.register(watched, select.POLLIN)
         while True:
-            events = poll.poll(_IDLE if self._spare is None else None)
+            events = poll.poll(_IDLE if self._spare is None and self._can_make else None)
             if not events:
-                self._spare = self._make()
+                try:
+                    self._spare = self._make()
+                except OSError:
+                    self._can_make = False  # nobody has asked for it yet; the next request tries again, and tells
             for descriptor, _ in events:
                 if descriptor == wake:
                     os.read(wake, 4096)
@@ -148,6 +152,7 @@ class _Zygote:
         if len(descriptors) != FORK_DESCRIPTORS:
             self._tell("failed", session=session, error=f"{len(descriptors)} descriptors arrived of {FORK_DESCRIPTORS}")
             return
+        self._can_make = True
         try:
             pid, handover = self._spare or self._make()
         except OSError as error:
