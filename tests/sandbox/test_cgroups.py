@@ -209,9 +209,9 @@ def place(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Path:
             os.unlink(entry)
         rmdir(path)
 
-    monkeypatch.setattr(cgroups.os, "mkdir", make)
-    monkeypatch.setattr(cgroups.os, "rmdir", remove)
-    monkeypatch.setattr(cgroups.os, "makedirs", lambda path, exist_ok: make(path))
+    monkeypatch.setattr(os, "mkdir", make)
+    monkeypatch.setattr(os, "rmdir", remove)
+    monkeypatch.setattr(os, "makedirs", lambda path, exist_ok: make(path))
     return machine.group("place", enabled="memory pids cpu")
 
 
@@ -231,6 +231,18 @@ def test_its_name_tells_whose_it_is(place: Path) -> None:
     name = Path(group.path).parent.name
     assert name.startswith(f"cellblock-{os.getpid()}-")
     assert Path(group.path).parent.parent == place
+
+
+def test_controllers_are_enabled_below_ours_and_nothing_changes_above(place: Path) -> None:
+    group = cgroups.Groups(str(place)).make()
+    assert (place / "cgroup.subtree_control").read_text() == "memory pids cpu"
+    assert (Path(group.path).parent / "cgroup.subtree_control").read_text().startswith("+")
+
+
+def test_controllers_are_enabled_in_a_service_with_a_subgroup(place: Path) -> None:
+    (place / "cgroup.subtree_control").write_text("")
+    cgroups.Groups(str(place)).make()
+    assert (place / "cgroup.subtree_control").read_text().startswith("+")
 
 
 def test_groups_of_two_hosts_are_apart(place: Path) -> None:

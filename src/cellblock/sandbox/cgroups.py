@@ -223,14 +223,16 @@ class Groups:
 
 
 def _enable(directory: str) -> None:
-    """Have the controllers in the groups below one.
+    """Have the controllers in the groups below one. Where memory is there already, it is somebody else's, and stays as it is.
 
     Raises:
         OSError: The memory controller cannot be had.
     """
     path = f"{directory}/cgroup.subtree_control"
+    if "memory" in _words(path):
+        return
     for name in _CONTROLLERS:
-        if name not in _words(path) and name in _words(f"{directory}/cgroup.controllers"):
+        if name in _words(f"{directory}/cgroup.controllers"):
             try:
                 _write(path, f"+{name}")
             except OSError:
