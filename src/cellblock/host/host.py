@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from cellblock import config
-from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
+from cellblock.errors import InvalidInputError, LaunchError, SandboxError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation
 from cellblock.host.collect import Limits
@@ -24,7 +24,7 @@ from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
 from cellblock.host.wanted import OnCommand, Taker, Wanted
-from cellblock.sandbox import probe, srt
+from cellblock.sandbox import cgroups, probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
@@ -95,6 +95,7 @@ class Host:
         self.facts = probe.look()
         own = config.environment()
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
+        self._groups: cgroups.Groups | None = None
         self._launchers: dict[LaunchKey, Launcher] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
@@ -138,6 +139,8 @@ class Host:
             await asyncio.gather(*(session.close() for session in [*self._sessions]))
         await asyncio.gather(*(launcher.close() for launcher in self._launchers.values()), *self._closing)
         self._launchers.clear()
+        if self._groups is not None:
+            self._groups.close()
 
     def session(
         self,
@@ -255,7 +258,12 @@ class Host:
         ends = launcher.launch(number, wanted.spec | self._what_to_enforce(launcher, wanted))
         kernel = Kernel(launcher, number, ends, wanted)
         try:
+            if ends.group is not None:
+                ends.group.limit(wanted.policy.resources)
             await kernel.started(self._start_timeout)
+        except OSError as error:
+            await kernel.close()
+            raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
         except BaseException:
             await kernel.close()
             raise
@@ -298,9 +306,14 @@ class Host:
             interpreter, preload, isolate, policy, workspace = key
             starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
             kind = Zygote if self._launch == "zygote" else Spawner
-            launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter)
+            launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter, self._groups_for(isolate))
             self._close_idle()
         return launcher
+
+    def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:
+        if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:
+            self._groups = cgroups.Groups(place)
+        return self._groups if isolate == "native" else None
 
     def _close_idle(self) -> None:
         """Close the oldest sandboxes of srt that no session runs in, but for a few."""

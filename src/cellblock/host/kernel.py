@@ -16,6 +16,7 @@ from cellblock.host.questions import answers
 from cellblock.host.readers import hung_up, pending, read_some, unread
 from cellblock.host.wanted import Wanted
 from cellblock.model import StreamName
+from cellblock.sandbox.cgroups import Group
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Clear,
@@ -101,7 +102,7 @@ class Kernel:
         cell.after_death, self._in_place_of_dead = self._in_place_of_dead, False
         cell.pause = lambda paused: self._listen(not paused)
         self._cell = cell
-        if self._memory is not None:
+        if self._memory is not None and self._ends.group is None:
             self._weigh_in(_BUSY_WEIGHING)
         self._send(Execute(cell.code, stdin=cell.on_input is not None))
 
@@ -168,6 +169,15 @@ class Kernel:
         self._on_death(None)
         self.control.close()
         self._ends.close()
+        if self._ends.group is not None:
+            await self._dissolve(self._ends.group)
+
+    async def _dissolve(self, group: Group) -> None:
+        for _ in range(round(_GRACE / _MOMENT)):
+            if group.remove():
+                return
+            await asyncio.sleep(_MOMENT)
+        # Something in it cannot be killed now. The host removes it when it closes, or a later one.
 
     async def started(self, timeout: float) -> None:
         """Wait until the kernel takes cells.
@@ -376,7 +386,7 @@ class Kernel:
         self._last_words()
         self._listen(False)
         self._loop.remove_writer(self._ends.channel.fileno())
-        cause = self._condemned or describe_status(status)
+        cause = self._out_of_memory() or self._condemned or describe_status(status)
         self.death = Death(cause)
         if not self.ready.done():
             if self.control.refused is not None:
@@ -388,6 +398,12 @@ class Kernel:
         if self._query is not None and not self._query.done():
             self._query.set_exception(KernelDiedError(f"the kernel died: {self.death.cause}"))
         self._end_cell(self.death)
+
+    def _out_of_memory(self) -> str | None:
+        """Return the cause of death that only the machine knows: the session was over the limit of its group."""
+        if self._memory is None or self._ends.group is None or not self._ends.group.ran_out_of_memory():
+            return None
+        return f"out of memory: the session may use {self._memory >> 20:,} MiB"
 
     def _last_words(self) -> None:
         """Take what the worker had sent before it died; processes it left behind may go on writing, so not for ever."""
