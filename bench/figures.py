@@ -99,6 +99,9 @@ _CREATE = {"ipybox": 300.0, "kernelbox": 50.0}
 _TRIP = {"ipybox": 90.0, "kernelbox": 12.0}
 _MAKE, _LOADED = "new kernel to first result", "new kernel to first result, pandas + matplotlib"
 _SANDBOXED = "sandboxed kernel to first result"
+_DIRECT = "… the same call by the MCP SDK's own client"
+_MANY, _WRITE = {"ipybox": 5.0}, {"ipybox": 3.0}
+_APIS, _GENERATE = "a program that writes APIs for five MCP servers", "tools: generate"
 
 FIGURES = (
     Figure(f"{_MAKE}, p50", "create", "ms", "p50", "ms", 8, times=_CREATE, chart=True),
@@ -151,6 +154,21 @@ FIGURES = (
     Figure("egress proxy, added to a request, plain HTTP", "sandbox: egress", "plain HTTP: added ms", "p50", "ms", 1),
     Figure("under `srt`: the first kernel to first result, p50", "sandbox: srt", "first", "p50", "ms", 1500),
     Figure("under `srt`: the next kernels to first result, p50", "sandbox: srt", "next", "p50", "ms", 15),
+    Figure("tool call from a cell, p50", "tools: call", "cell", "p50", "ms", chart=True),
+    Figure("tool call from a cell, p95", "tools: call", "cell", "p95", "ms"),
+    Figure(f"{_DIRECT}, p50", "tools: call", "SDK", "p50", "ms"),
+    Figure("… more from a cell, p50", "tools: call", "added, ms", "p50", "ms", 1, chart=True),
+    Figure("tool call from a cell, `mcp-server-time`, p50", "tools: call the clock", "cell", "p50", "ms"),
+    Figure(f"{_DIRECT}, p50", "tools: call the clock", "SDK", "p50", "ms"),
+    Figure("… more from a cell, p50", "tools: call the clock", "added, ms", "p50", "ms", 1),
+    Figure("approval by the last of ten rules, with its record, p50", "tools: rules", "ms", "p50", "ms", 0.2),
+    Figure("1,000 tool calls, gathered; ipybox: one by one", "tools: many", "usual", "p50", "ms", times=_MANY, chart=True),
+    Figure("… gathered", "tools: many", "gathered", "p50", "ms"),
+    Figure("… one by one", "tools: many", "one by one", "p50", "ms"),
+    Figure(f"{_APIS}, less what the servers take", _GENERATE, "beyond the servers", "p50", "ms", times=_WRITE, chart=True),
+    Figure("… the servers alone", _GENERATE, "servers alone", "p50", "ms"),
+    Figure("… all of it", _GENERATE, "in turn", "p50", "ms"),
+    Figure("… all of it, the five gathered", _GENERATE, "gathered", "p50", "ms"),
 )
 
 FLOOR = (

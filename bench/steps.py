@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,7 @@ def _counts(cellblock: int, ipybox: int, kernelbox: int, jupyter: int, **common:
 
 
 _ONE: dict[str, Options] = {"cellblock": {"n": 5}, "ipybox": {"n": 1}, "kernelbox": {"n": 1}, "jupyter": {"n": 1}}
+_PYTHON = {"python": sys.executable}  # runs the MCP servers that are written in Python, for whatever system
 _TURNS: dict[str, Options] = {"cellblock": {"n": 5, "turns": 1}}
 
 STEPS = (
@@ -82,4 +84,23 @@ STEPS = (
         rounds=2,
     ),
     Step("sandbox: srt", "sandbox.srt", _counts(20, 0, 0, 0, firsts=3), {"cellblock": {"n": 3, "firsts": 1}}, rounds=2),
+    Step(
+        "tools: call",
+        "tools.call",
+        {"cellblock": {"server": "echo", "n": 100, "turns": 10}, "ipybox": {"server": "echo", "n": 50, "turns": 4}},
+        {"cellblock": {"n": 20, "turns": 2}, "ipybox": {"n": 5, "turns": 1}},
+    ),
+    Step(
+        "tools: call the clock",
+        "tools.call",
+        {
+            "cellblock": {"server": "time", "n": 50, "turns": 6, **_PYTHON},
+            "ipybox": {"server": "time", "n": 50, "turns": 2, **_PYTHON},
+        },
+        {"cellblock": {"n": 5, "turns": 2}, "ipybox": {"n": 5, "turns": 1}},
+        rounds=2,
+    ),
+    Step("tools: rules", "tools.rules", {"cellblock": {"n": 2000, "count": 10}}, {"cellblock": {"n": 100}}),
+    Step("tools: many", "tools.many", _counts(1000, 1000, 0, 0), _counts(20, 5, 0, 0), rounds=2),
+    Step("tools: generate", "tools.generate", {"cellblock": _PYTHON, "ipybox": _PYTHON}, rounds=2),
 )

@@ -49,6 +49,18 @@ assert _said == [str(number) for number in range({n})]
 print(json.dumps([(time.perf_counter() - _began) * 1000]))
 """
 
+_GENERATE = """
+import asyncio
+from pathlib import Path
+from {module} import generate_mcp_sources
+async def main():
+    calls = (generate_mcp_sources(name, params, Path({root!r})) for name, params in {servers!r}.items())
+    {form}
+asyncio.run(main())
+"""
+_IN_TURN = "for call in calls: await call"
+_TOGETHER = "await asyncio.gather(*calls)"
+
 
 def _server(name: str, python: str) -> dict[str, Any]:
     """Return the parameters of a server; it runs in this directory."""
@@ -135,17 +147,52 @@ async def rules(_system: System, *, n: int, count: int) -> Series:
 
 
 async def generate(system: System, *, python: str = sys.executable) -> Series:
-    """Write APIs for five servers, one after the other, for the first time in this process; then once more."""
+    """Whole programs that write APIs for five servers: one after the other, and gathered.
+
+    Most of what it takes is the servers' own: a hand-written client starts and asks the same ones, in turns with the programs.
+    """
     _prepare()
     servers = {name: _server(name, python) for name in ("git", "time", "filesystem", "everything", "memory")}
+    alone = [sum(map(_alone, servers.values()))]
     series: Series = {}
-    for again in ("", "again: "):
-        for name, params in servers.items():
-            began = time.perf_counter()
-            await system.generate(name, params, _ROOT)
-            series[f"{again}{name}"] = [ms(began)]
-        series[f"{again}all"] = [sum(series[f"{again}{name}"][0] for name in servers)]
-    return series
+    for name, form in (("in turn", _IN_TURN), ("gathered", _TOGETHER)):
+        program = _GENERATE.format(module=system.module, servers=servers, root=name, form=form)
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=True)
+        series[name] = [ms(began)]
+        alone.append(sum(map(_alone, servers.values())))
+    return {**series, "servers alone": alone, "beyond the servers": [series["in turn"][0] - statistics.median(alone)]}
+
+
+def _alone(params: Mapping[str, Any]) -> float:
+    """Start a server, ask for its tools, and have it end; return the milliseconds."""
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [params["command"], *params["args"]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **params.get("env", {})},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def say(message: dict[str, Any]) -> None:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+            process.stdin.flush()
+
+        say({"id": 0, "method": "initialize", "params": about})
+        process.stdout.readline()
+        say({"method": "notifications/initialized"})
+        say({"id": 1, "method": "tools/list"})
+        while json.loads(process.stdout.readline()).get("id") != 1:
+            pass
+        process.stdin.close()
+        process.stdin = None  # closed, for communicate()
+        process.communicate(timeout=30)
+    return ms(began)
 
 
 async def _in_cell(kernel: Kernel, server: str, n: int) -> list[float]:

@@ -25,6 +25,7 @@ COST = Figure("a cost", "step", "ms", "p50", "ms", 2, times={"ipybox": 10.0}, ch
 
 
 SANDBOXED = [step.name for step in STEPS if step.part == "sandbox" and step.case != "sandbox.srt"]
+TOOLS = [step.name for step in STEPS if step.part == "tools" and step.case != "tools.generate"]
 
 
 def judged(results: Results) -> list[Row]:
@@ -139,7 +140,7 @@ def test_tables_take_the_place_of_older_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["create", "round trip", "idle, 20 alive", "rate, 4 at once", "import", *SANDBOXED])
+@pytest.mark.parametrize("name", ["create", "round trip", "idle, 20 alive", "rate, 4 at once", "import", *SANDBOXED, *TOOLS])
 def test_a_measurement_gives_numbers(name: str) -> None:
     (task,) = run.tasks([name], ["cellblock"], quick=True)
     series = run.measure(task, Path(sys.executable), quick=True)
@@ -155,6 +156,15 @@ def test_srt_is_measured() -> None:
     assert isinstance(series, dict), series
     assert len(series["first"]) == 1
     assert len(series["next"]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.npm
+def test_generation_is_measured() -> None:
+    (task,) = run.tasks(["tools: generate"], ["cellblock"], quick=True, rounds=1)
+    series = run.measure(task, Path(sys.executable), quick=True)
+    assert isinstance(series, dict), series
+    assert min(series["in turn"]) > 0
 
 
 @pytest.mark.slow
