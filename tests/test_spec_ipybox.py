@@ -20,10 +20,6 @@ from cellblock import CodeExecutionChunk, CodeExecutionError, CodeExecutionResul
 from cellblock.host import shared
 
 NOT_YET = {
-    "ApprovalRequest": "tools and approvals",
-    "generate_mcp_sources": "tools and approvals",
-    "ToolServer": "tools and approvals",
-    "ApprovalClient": "tools and approvals",
     "KernelGateway": "the HTTP and Jupyter front",
     "KernelClient": "the HTTP and Jupyter front",
     "ExecutionResult": "the HTTP and Jupyter front",

@@ -323,7 +323,8 @@ class Kernel:
         """Answer what the cell asks, while everything else goes on. It waits for one thing at a time."""
         cell = self._cell
         if cell is None or (isinstance(question, InputRequest) and cell.on_input is None):
-            self._condemn("it asked for what was not offered")
+            what = "input" if isinstance(question, InputRequest) else "something"
+            self._condemn(f"it asked for {what} that was not offered")
             return
         if cell.asking is not None:
             cell.asking.cancel()
