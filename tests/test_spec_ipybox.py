@@ -350,7 +350,7 @@ def test_what_is_documented_and_not_provided_yet_is_listed_here() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [{"tool_server_port": 8900}, {"kernel_gateway_port": 8888}],
+    [{"kernel_gateway_port": 8888}],
 )
 def test_asking_for_what_is_not_there_yet_is_refused(asked: dict[str, object]) -> None:
     with pytest.raises(UnsupportedError, match="this version"):

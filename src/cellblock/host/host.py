@@ -174,7 +174,7 @@ class Host:
             isolate: As for `Host`, for this session.
             policy: What this session may do, where that is not what the host says: less, where the host was given a policy.
             on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
-                (docs/shell.md). Anything but True is a no. Without it nobody is asked.
+                (docs/shell.md). Anything but True is a no, and text says why. Without it nobody is asked.
             on_host: Decides whether a host may be reached that the policy does not name, where its network says ``ask``.
             forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
                 `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
