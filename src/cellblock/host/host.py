@@ -18,12 +18,13 @@ from cellblock.host.checks import Isolate, check_forbidding, check_isolation, de
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
-from cellblock.host.packages import PackageIndex, configuration_files
+from cellblock.host.packages import PackageIndex, configuration_files, name_places
 from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
 from cellblock.host.wanted import OnCommand, Taker, Wanted
 from cellblock.sandbox import probe, srt
+from cellblock.sandbox.leftovers import remove_places
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
@@ -46,6 +47,7 @@ class Host:
         isolate: How kernels of its sessions are kept in, where a session does not say another way.
         facts: What this machine has.
         index: Where packages for sessions come from.
+        places: What the path of each session's own packages begins with.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Host:
         self.facts = probe.look()
         own = config.environment()
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
+        self.places = name_places()
         self._launchers: dict[LaunchKey, Launcher] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
@@ -137,6 +140,8 @@ class Host:
             await asyncio.gather(*(session.close() for session in [*self._sessions]))
         await asyncio.gather(*(launcher.close() for launcher in self._launchers.values()), *self._closing)
         self._launchers.clear()
+        if self._sessions:  # that could not be closed
+            await asyncio.to_thread(remove_places, self.places)
 
     def session(
         self,
@@ -227,6 +232,14 @@ class Host:
         self._sessions.discard(session)
         self._close_idle()
 
+    async def get_ready(self, wanted: Wanted) -> None:
+        """Start what starts kernels like this one, where it is not running.
+
+        Raises:
+            LaunchError: It could not be started.
+        """
+        await self._started_launcher(_key(wanted))
+
     async def launch(self, wanted: Wanted) -> Kernel:
         """Start a kernel and wait until it takes cells.
 
@@ -294,7 +307,7 @@ class Host:
             interpreter, preload, isolate, policy, workspace = key
             starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
             kind = Zygote if self._launch == "zygote" else Spawner
-            launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter)
+            launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter, self.places)
             self._close_idle()
         return launcher
 

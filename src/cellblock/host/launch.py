@@ -83,11 +83,12 @@ class Launcher(Protocol):
 class Zygote:
     """A fork server for one interpreter, one set of preloaded modules and one kind of isolation."""
 
-    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter) -> None:
+    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter, places: str) -> None:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
         self._starter = starter
+        self._places = places
         self.interpreter: tuple[str, ...] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -133,7 +134,7 @@ class Zygote:
         self._control = ours
         ours.setblocking(False)
         self._stderr.follow(reader)
-        _send_hello(ours)
+        _send_hello(ours, self._places)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._on_readable)
 
     def _fork(self, number: int, descriptors: Sequence[int]) -> None:
@@ -170,6 +171,14 @@ class Zygote:
         code = _exit_code(self._process)
         return _failure(self._starter.command, self._interpreter, self._preload, code, self._stderr.text())
 
+    def _say_goodbye(self) -> None:
+        """Tell the zygote that this is an end in good order: it need not wait to see whether this process ends as well."""
+        if self._control is not None:
+            try:
+                self._control.send(encode_control("end"))
+            except OSError:
+                return  # it has ended, or will hear of it when the socket is closed
+
     def _close_control(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
@@ -197,6 +206,7 @@ class Zygote:
 
     async def close(self) -> None:
         """See `Launcher`."""
+        self._say_goodbye()
         self._close_control()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(LaunchError("the host was closed while the fork server started"))
@@ -209,11 +219,12 @@ class Zygote:
 class Spawner:
     """Starts a fresh interpreter for every kernel, where forking a loaded one is not safe."""
 
-    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter) -> None:
+    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter, places: str) -> None:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
         self._starter = starter
+        self._places = places
         self.interpreter: tuple[str, ...] | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -236,7 +247,7 @@ class Spawner:
             # Whatever goes wrong before the descriptors are in place is written to the kernel's own stderr.
             arguments = ["spawn", self._isolate, *self._preload]
             self._processes[number] = _run_boot(self._starter, self._interpreter, arguments, theirs, descriptors[-1])
-            _send_hello(ours)
+            _send_hello(ours, self._places)
             try:
                 socket.send_fds(ours, [encode_control("fork", session=number)], descriptors)
             except ConnectionError:
@@ -313,14 +324,20 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-def _send_hello(control: socket.socket) -> None:
-    """Say hello, with a pidfd of this process: its end is noticed even where a fork of it holds the sockets open."""
+def _send_hello(control: socket.socket, places: str) -> None:
+    """Say hello, with a pidfd of this process: its end is noticed even where a fork of it holds the sockets open.
+
+    Args:
+        control: Where to.
+        places: What is to be removed after this process: all whose path begins in this way.
+    """
+    hello = encode_control("hello", places=places)
     if sys.platform != "linux":
-        control.send(encode_control("hello"))
+        control.send(hello)
         return
     own = os.pidfd_open(os.getpid())
     try:
-        socket.send_fds(control, [encode_control("hello")], [own])
+        socket.send_fds(control, [hello], [own])
     except ConnectionError:
         pass  # it has ended already, and its end is about to be noticed
     finally:

@@ -6,7 +6,6 @@ import asyncio
 import configparser
 import os
 import secrets
-import shutil
 import socket
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 from cellblock.errors import InvalidInputError
 from cellblock.host.network import SessionNetwork
+from cellblock.sandbox.leftovers import remove_place
 from cellblock.sandbox.policy import Network, Policy
 
 if TYPE_CHECKING:
@@ -146,23 +146,18 @@ def configuration_files(environment: Mapping[str, str], home: str) -> list[Path]
     return [*files, Path(named)] if named else files
 
 
-def name_place() -> str:
-    """Return where the packages of one session could lie: a name that nobody can guess, of a directory to make later."""
-    return os.path.join(tempfile.gettempdir(), f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
+def name_places() -> str:
+    """Return what the paths of the packages of one host's sessions begin with: nobody can guess it, and nothing is made."""
+    return os.path.join(os.path.abspath(tempfile.gettempdir()), f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}-")
 
 
 def remove_places_of_the_dead() -> None:
-    """Remove the packages of hosts that were killed."""
+    """Remove the packages of hosts that were killed together with what should have removed them."""
     root = tempfile.gettempdir()
     for name in os.listdir(root):
         owner = name.removeprefix(_PREFIX).split("-")[0]
         if name.startswith(_PREFIX) and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
             remove_place(os.path.join(root, name))
-
-
-def remove_place(place: str) -> None:
-    """Remove a session's packages. What the session put there is removed as what it is; no link in it is followed."""
-    shutil.rmtree(place, ignore_errors=True)
 
 
 class SessionPackages:
@@ -173,16 +168,17 @@ class SessionPackages:
         inside: Their directory as the session sees it.
     """
 
-    def __init__(self, interpreter: str, env: Mapping[str, str], cwd: str, *, confined: bool) -> None:
-        """Choose their place, and make nothing yet.
+    def __init__(self, place: str, interpreter: str, env: Mapping[str, str], cwd: str, *, confined: bool) -> None:
+        """Take note of their place, and make nothing yet.
 
         Args:
+            place: A path where nothing is.
             interpreter: The interpreter whose pip installs.
             env: The session's environment, in which pip runs.
             cwd: The session's directory.
             confined: Whether the session is in a sandbox, and so needs a way to the index.
         """
-        self.place = name_place()
+        self.place = place
         self._made = False
         self.inside = PLACE if confined else self.place
         self._interpreter = interpreter

@@ -106,7 +106,7 @@ class Session:
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
         cwd = stay_in or os.path.realpath(os.getcwd())
         self._cwd = cwd
-        self._packages = SessionPackages(interpreter, env, cwd, confined=isolate == "native")
+        self._packages = SessionPackages(f"{host.places}{number}", interpreter, env, cwd, confined=isolate == "native")
         spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
         if isolate != "none":
             if working_dir is None:
@@ -162,6 +162,7 @@ class Session:
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
         try:
+            await self._host.get_ready(self.wanted)  # first of all: it removes what we make, should we be killed
             self._packages.prepare()
             self._kernel = await self._new_kernel()
         except BaseException:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox.ground import Ground
+from cellblock.sandbox.leftovers import remove_after
 from cellblock.sandbox.linux import fork_into_namespaces, hide
 from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
@@ -52,8 +53,9 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
             _end_threads()
     if "SANDBOX_RUNTIME" in os.environ and sys.platform == "linux":
         hide()  # srt has put us into its sandbox, and kernels are to be in there with us
+    places = decode_control(data)["places"]
     control.send(encode_control("ready", interpreter=ground.interpreter if ground is not None else None))
-    _Zygote(control, descriptors[0] if descriptors else None, warmed, ground).run()
+    _Zygote(control, descriptors[0] if descriptors else None, warmed, ground, places).run()
 
 
 @contextmanager
@@ -83,11 +85,20 @@ def _end_threads() -> None:
 class _Zygote:
     """The loop of a zygote."""
 
-    def __init__(self, control: socket.socket, host: int | None, warmed: tuple[Shell, Outbox], ground: Ground | None) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        host: int | None,
+        warmed: tuple[Shell, Outbox],
+        ground: Ground | None,
+        places: str | None,
+    ) -> None:
         self._control = control
         self._host = host
         self._warmed = warmed
         self._ground = ground
+        self._places = places
+        """What the paths of all that the host keeps for its sessions begin with."""
         self._inits: dict[int, tuple[int, socket.socket]] = {}
         """pid → the host's number of the session, and the socket on which it was handed over"""
         self._spare: tuple[int, socket.socket] | None = None
@@ -125,6 +136,9 @@ class _Zygote:
         if not data:
             self._end()
         message = decode_control(data)
+        if message["op"] == "end":
+            self._places = None  # the host goes on, and what it keeps may be in use by other kernels
+            self._end()
         session: int = message["session"]
         if message["op"] == "fork":
             self._fork(session, data, descriptors)
@@ -193,4 +207,5 @@ class _Zygote:
             except ChildProcessError:
                 for _, handover in self._inits.values():
                     release_holds(handover)
+                remove_after(self._host, self._places, self._control.fileno())
                 os._exit(0)
