@@ -67,6 +67,9 @@ class Launcher(Protocol):
     def kill(self, number: int) -> None:
         """Kill a kernel's init, and with it everything below."""
 
+    def packages(self, number: int) -> str | None:
+        """Return where the packages of a kernel's session are to lie, where its sandbox has a directory for them."""
+
     def explain(self, number: int, said: str, status: int | None) -> LaunchError:
         """Return the reason why a kernel ended before it was ready.
 
@@ -83,7 +86,7 @@ class Launcher(Protocol):
 class Zygote:
     """A fork server for one interpreter, one set of preloaded modules and one kind of isolation."""
 
-    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter, places: str) -> None:
+    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter, places: str | None) -> None:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
@@ -194,6 +197,10 @@ class Zygote:
         except OSError:
             self._close_control()
 
+    def packages(self, number: int) -> str | None:
+        """See `Launcher`."""
+        return None if self._process is None else self._starter.packages(self._process)
+
     def explain(self, number: int, said: str, status: int | None) -> LaunchError:
         """See `Launcher`."""
         while self._control is not None and number not in self._failures:
@@ -219,7 +226,7 @@ class Zygote:
 class Spawner:
     """Starts a fresh interpreter for every kernel, where forking a loaded one is not safe."""
 
-    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter, places: str) -> None:
+    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter, places: str | None) -> None:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
@@ -259,6 +266,11 @@ class Spawner:
         if process is not None and process.poll() is None:
             # SIGTERM first would do on Linux; but what init leaves behind has nobody else to end it here.
             self._starter.terminate(process)
+
+    def packages(self, number: int) -> str | None:
+        """See `Launcher`."""
+        process = self._processes.get(number)
+        return None if process is None else self._starter.packages(process)
 
     def explain(self, number: int, said: str, status: int | None) -> LaunchError:
         """See `Launcher`."""
@@ -324,12 +336,12 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-def _send_hello(control: socket.socket, places: str) -> None:
+def _send_hello(control: socket.socket, places: str | None) -> None:
     """Say hello, with a pidfd of this process: its end is noticed even where a fork of it holds the sockets open.
 
     Args:
         control: Where to.
-        places: What is to be removed after this process: all whose path begins in this way.
+        places: What is to be removed after this process: all whose path begins in this way, or None.
     """
     hello = encode_control("hello", places=places)
     if sys.platform != "linux":

@@ -106,7 +106,7 @@ class Session:
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
         cwd = stay_in or os.path.realpath(os.getcwd())
         self._cwd = cwd
-        self._packages = SessionPackages(f"{host.places}{number}", interpreter, env, cwd, confined=isolate == "native")
+        self._packages = SessionPackages(f"{host.places}{number}", interpreter, env, cwd, isolate=isolate)
         spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
         if isolate != "none":
             if working_dir is None:
@@ -287,12 +287,7 @@ class Session:
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def _install(self, kernel: Kernel, arguments: tuple[str, ...]) -> int:
-        if self.wanted.isolate == "srt":
-            raise InvalidInputError(
-                "srt's sandbox has no place for packages of one session: run '!pip install --target packages NAME' with the "
-                "index among the allowed domains, and add the directory to sys.path"
-            )
-        return await self._packages.install(kernel, arguments, self._host.index)
+        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts)
 
     async def interrupt(self) -> bool:
         """Stop the running cell; its result says ``interrupted``. Variables are kept where the code lets go in time.

@@ -74,7 +74,9 @@ def run_init(
         if worker == 0:
             _run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
-        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground, prepared, places).run()
+        _Init(
+            socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground, prepared, places
+        ).run()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -227,6 +229,7 @@ class _Init:
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
         spec = decode_control(self._control.recv(MAX_CONTROL))
         # What the sandbox that this zygote runs in has set, such as where its proxies are.
+        spec["packages"] = os.path.join(os.environ.get("CELLBLOCK_PACKAGES", ""), spec["packages"])
         self._programs.inherited = {name: os.environ[name] for name in spec.pop("inherit", ()) if name in os.environ}
         spec["env"] = self._programs.inherited | spec["env"]
         if (restrictions := spec.pop("restrictions", None)) is not None:
