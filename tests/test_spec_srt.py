@@ -513,7 +513,7 @@ async def test_packages_are_installed_for_one_session_and_survive_a_reset(stocke
             assert refused.error.ename in ("OSError", "PermissionError")
             assert (await other.execute("import tiny_demo")).status == "error"
             again = await session.install("tiny-demo")
-            assert "already satisfied" in again.output
+            assert again.ok
             assert len(packages()) == 1
         assert packages() == []
     assert os.listdir(tmp_path) == []

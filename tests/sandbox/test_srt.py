@@ -169,7 +169,10 @@ def test_given_settings_cannot_be_narrowed(tmp_path: Path) -> None:
 
 def test_the_program_starts_outside_of_the_workspace_and_with_a_home_of_its_own() -> None:
     line = srt.command_line(Policy(), PLACE, ["/opt/my python/bin/python", "boot.py", "zygote"])
-    assert line == "cd / && HOME=/tmp/own/home CELLBLOCK_PACKAGES=/tmp/own/packages exec '/opt/my python/bin/python' boot.py zygote"
+    assert (
+        line
+        == "cd / && HOME=/tmp/own/home CELLBLOCK_PACKAGES=/tmp/own/packages exec '/opt/my python/bin/python' boot.py zygote"
+    )
 
 
 def test_given_settings_leave_the_home_as_it_is(tmp_path: Path) -> None:

@@ -268,8 +268,9 @@ class Session:
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, as ``%pip install`` in a cell does.
 
-        pip runs inside the session, with the settings of this program's pip, and reaches its index and nothing else. What it
-        installs can be imported at once, survives `reset`, and is gone with the session.
+        pip runs inside the session (under srt in a sandbox of its own, docs/srt.md), with the settings of this program's pip,
+        and reaches its index and nothing else. What it installs can be imported at once, survives `reset` (not where each
+        kernel has an srt of its own, ``launch="spawn"``), and is gone with the session.
 
         Args:
             requirements: What to install, such as ``"polars>=1"``; options of pip among them.

@@ -133,9 +133,7 @@ async def run_apart(kernel: Kernel, policy: Policy, facts: Facts, argv: Sequence
                 control.begin(argv, workspace, env=env)
                 return await control.finish()
         except KernelDiedError as error:
-            raise SandboxError(
-                "srt did not make the sandbox for this, or ended it: see the output"
-            ) from error
+            raise SandboxError("srt did not make the sandbox for this, or ended it: see the output") from error
         finally:
             await control.end(_PATIENCE)
             control.close()
