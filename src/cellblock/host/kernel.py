@@ -201,13 +201,18 @@ class Kernel:
         """Take the kernel for dead: nothing that was done to end it has worked."""
         self._on_death(None)
 
+    @property
+    def packages(self) -> str | None:
+        """Where the packages of its session are to lie, where its sandbox has a directory for them."""
+        return self._launcher.packages(self._number)
+
     def _check_alive(self) -> None:
         if self.death is not None:
             raise KernelDiedError(f"the kernel died: {self.death.cause}")
 
     def note(self, line: str) -> None:
         """Tell the reader of the running cell, or of the next one, something that the host knows."""
-        self._add_text("stderr", f"{line}\n".encode())
+        self.add_text("stderr", f"{line}\n".encode())
 
     def show(self, data: Mapping[str, bytes]) -> None:
         """Show a MIME bundle from elsewhere to the reader of the running cell, or of the next one."""
@@ -285,7 +290,7 @@ class Kernel:
             self._open_pipes.pop(descriptor, None)
         text = self._decoders[descriptor].decode(data, final=not data)
         if text:
-            self._add_text("stdout" if descriptor == self._ends.stdout else "stderr", text.encode())
+            self.add_text("stdout" if descriptor == self._ends.stdout else "stderr", text.encode())
 
     def _catch_up(self) -> None:
         """Read what lay in the pipes when the channel was read last."""
@@ -309,7 +314,7 @@ class Kernel:
             case Stream(name=name, text=text, behind=behind):
                 if behind:
                     self._catch_up()
-                self._add_text(name, text)
+                self.add_text(name, text)
             case Reply():
                 self._drain_pipes()
                 self._end_cell(message)
@@ -334,7 +339,8 @@ class Kernel:
                 elif not self.ready.done():
                     self.ready.set_result(None)
 
-    def _add_text(self, name: StreamName, text: bytes) -> None:
+    def add_text(self, name: StreamName, text: bytes) -> None:
+        """Take text for the output of the running cell, or of the next one."""
         self._collector.add_text(name, text)
         if self._cell is not None and self._cell.streaming:
             self._cell.emit(text.decode("utf-8", "replace"), name)
