@@ -115,6 +115,9 @@ class Outside:
         if self._approvals is not None:
             self._approvals.close()
             self._approvals = None
+        if self._registry is not None:
+            self._registry.close()
+            self._registry = None
 
     # -- who decides ---------------------------------------------------------------------------------------------------
 
