@@ -55,6 +55,13 @@ async def spawn_host() -> AsyncIterator[Host]:
         yield host
 
 
+@pytest.fixture(scope="session")
+async def native_host() -> AsyncIterator[Host]:
+    """A warm host that sandboxes its kernels."""
+    async with Host(isolate="native") as host:
+        yield host
+
+
 @pytest.fixture
 async def host(zygote_host: Host) -> Host:
     """A warm host."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import weakref
 from typing import TYPE_CHECKING
 
 from cellblock import config
+from cellblock.errors import InvalidInputError
 from cellblock.model import CommandRequest, Decision
 from cellblock.store.approvals import Approvals
 from cellblock.store.servers import ServerRegistry
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from cellblock.host import Host, Session
     from cellblock.tools.content import ToolOutcome
 
-_shared: weakref.WeakKeyDictionary[Host, SharedServers] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.WeakKeyDictionary()
+"""The servers of each host, by the seconds in which they must start: a session gets no patience but its own."""
 
 
 class Outside:
@@ -77,6 +80,20 @@ class Outside:
         """Say which session it is."""
         self._session = session
 
+    @staticmethod
+    def check_workspace(workspace: str) -> None:
+        """Check that a session that is kept in its workspace cannot change there what the host acts upon.
+
+        Raises:
+            InvalidInputError: It could.
+        """
+        state = os.path.realpath(config.state_directory())
+        if os.path.commonpath((state, workspace)) == workspace:
+            raise InvalidInputError(
+                f"a sandboxed session cannot have {workspace} as its workspace: cellblock's own state is there, in {state}, and "
+                "who can write to that decides what the host starts. Pass another working_dir, or set CELLBLOCK_HOME"
+            )
+
     async def may_run(self, request: CommandRequest) -> bool:
         """Decide about a command of a cell; what is shown is what runs."""
         arguments = {name: value for name, value in request.to_dict().items() if name != "tool" and value}
@@ -118,16 +135,15 @@ class Outside:
     # -- tools ---------------------------------------------------------------------------------------------------------
 
     def _servers(self, host: Host, connect_timeout: float, own: bool) -> SharedServers:
-        shared = None if own else _shared.get(host)
+        of_host = {} if own else _shared.setdefault(host, {})
+        shared = of_host.get(connect_timeout)
         if shared is None:
             # Not bound to this session: others look up there, too.
-            shared = SharedServers(
+            shared = of_host[connect_timeout] = SharedServers(
                 lambda root, name: ServerRegistry().get(name, root),
                 connect_timeout=connect_timeout,
                 environment=config.environment(),
             )
-            if not own:
-                _shared[host] = shared
         return shared
 
     def _root(self, server: str) -> str | None:
