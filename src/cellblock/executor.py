@@ -140,6 +140,8 @@ class CodeExecutor:
         def make_session(host: Host) -> tuple[Session, Outside]:
             from cellblock.outside import Outside
 
+            if kept_in != "none":
+                Outside.check_workspace(os.path.realpath(working_dir or os.getcwd()))
             outside = Outside(
                 host,
                 rules=rules,
@@ -163,6 +165,7 @@ class CodeExecutor:
                 forbid_programs=require_shell_escape,
                 tool_port=outside.port.adopt,
                 excused=lambda: 0.0 if timeout_includes_approvals else outside.broker.waited,
+                on_begin=outside.broker.ask_again,  # about calls of background work, for which nobody was there
             )
             outside.attach(session)
             return session, outside
@@ -293,8 +296,6 @@ class CodeExecutor:
             InvalidInputError: The code cannot be source code, or the timeout is no positive number.
             StateError: The executor is not started, or stopped.
         """
-        for request in self._pending():
-            await request.accept()  # of background work, which nobody was there to ask for
         return _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)
 
     async def stream(
@@ -320,8 +321,6 @@ class CodeExecutor:
         Raises:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
         """
-        for request in self._pending():
-            yield request
         async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:
             async for event in events:
                 match event:
@@ -331,9 +330,6 @@ class CodeExecutor:
                         yield event
                     case Notice(about=ApprovalRequest() as asked):
                         yield asked
-
-    def _pending(self) -> list[ApprovalRequest]:
-        return [] if self._outside is None else list(self._outside.broker.pending.values())
 
 
 async def _end(session: Session, outside: Outside | None, shared_host: Host | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import weakref
 from ipaddress import ip_address
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from cellblock.host import Host, Session
     from cellblock.tools.content import ToolOutcome
 
-_shared: weakref.WeakKeyDictionary[Host, SharedServers] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.WeakKeyDictionary()
+"""The servers of each host, by the seconds in which they must start: a session gets no patience but its own."""
 
 
 class Outside:
@@ -69,6 +71,20 @@ class Outside:
     def attach(self, session: Session) -> None:
         """Say which session it is."""
         self._session = session
+
+    @staticmethod
+    def check_workspace(workspace: str) -> None:
+        """Check that a session that is kept in its workspace cannot change there what the host acts upon.
+
+        Raises:
+            InvalidInputError: It could.
+        """
+        state = os.path.realpath(config.state_directory())
+        if os.path.commonpath((state, workspace)) == workspace:
+            raise InvalidInputError(
+                f"a sandboxed session cannot have {workspace} as its workspace: cellblock's own state is there, in {state}, and "
+                "who can write to that decides what the host starts. Pass another working_dir, or set CELLBLOCK_HOME"
+            )
 
     async def may_run(self, request: CommandRequest) -> bool | str:
         """Decide about a command of a cell, and say why not; what is shown is what runs."""
@@ -149,16 +165,15 @@ class Outside:
     # -- tools ---------------------------------------------------------------------------------------------------------
 
     def _servers(self, host: Host, connect_timeout: float, own: bool) -> SharedServers:
-        shared = None if own else _shared.get(host)
+        of_host = {} if own else _shared.setdefault(host, {})
+        shared = of_host.get(connect_timeout)
         if shared is None:
             # Not bound to this session: others look up there, too.
-            shared = SharedServers(
+            shared = of_host[connect_timeout] = SharedServers(
                 lambda root, name: ServerRegistry().get(name, root),
                 connect_timeout=connect_timeout,
                 environment=config.environment(),
             )
-            if not own:
-                _shared[host] = shared
         return shared
 
     def _root(self, server: str) -> str | None:

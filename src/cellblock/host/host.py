@@ -164,6 +164,7 @@ class Host:
         forbid_programs: bool = False,
         tool_port: Taker | None = None,
         excused: Callable[[], float] = lambda: 0.0,
+        on_begin: Callable[[], object] = lambda: None,
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
 
@@ -186,6 +187,7 @@ class Host:
 
             tool_port: Takes the listener on which tools are served to the code of the session, one for each of its kernels.
             excused: Seconds so far that do not count towards the timeouts of its cells.
+            on_begin: Called when a cell has begun, with whoever streams it in place for `Session.notify`.
 
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
@@ -211,6 +213,7 @@ class Host:
             forbid_programs=forbid_programs,
             tool_port=tool_port,
             excused=excused,
+            on_begin=on_begin,
         )
         self._sessions.add(session)
         return session

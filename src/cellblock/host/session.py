@@ -93,6 +93,7 @@ class Session:
         forbid_programs: bool,
         tool_port: Taker | None,
         excused: Callable[[], float],
+        on_begin: Callable[[], object],
     ) -> None:
         self._host = host
         self._name = f"session {number}"
@@ -136,6 +137,7 @@ class Session:
             forbid_programs,
         )
         self._excused = excused
+        self._on_begin = on_begin
         self._turn = asyncio.Lock()
         self._kernel: Kernel | None = None
         self._starting: asyncio.Task[Kernel] | None = None
@@ -463,6 +465,7 @@ class Session:
         """Begin a cell and set its deadline."""
         kernel.begin(cell)
         self._cell = cell
+        self._on_begin()
         if timeout is None:
             return None
         return Deadline(timeout, self._excused, lambda: self._stop_cell(kernel, cell, "timeout"))
