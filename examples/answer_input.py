@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cellblock import CodeExecutionError, CodeExecutor
+from cellblock import CodeExecutionError, CodeExecutor, printable
 
 CODE = """
 name = input("What is your name? ")
@@ -15,7 +15,7 @@ async def main() -> None:
     answers = {"What is your name? ": "Ada"}
     async with CodeExecutor() as executor:
         result = await executor.execute(CODE, on_input=lambda prompt: answers[prompt])
-        print(result.text)
+        print(printable(result.text or ""))  # a terminal would obey what is in it
         try:
             await executor.execute(CODE)
         except CodeExecutionError as error:

@@ -11,7 +11,15 @@ import sys
 import time
 from pathlib import Path
 
-from cellblock import CodeExecutionError, CodeExecutionResult, CodeExecutor, ExecutionTimeoutError, LaunchError
+from cellblock import (
+    CodeExecutionChunk,
+    CodeExecutionError,
+    CodeExecutionResult,
+    CodeExecutor,
+    ExecutionTimeoutError,
+    LaunchError,
+    printable,
+)
 
 HERE = Path(__file__).resolve().parent
 IMAGES = Path("images")
@@ -129,7 +137,7 @@ async def run(
         async for item in executor.stream(code.strip(), timeout=timeout, chunks=True):
             if isinstance(item, CodeExecutionResult):
                 result = item
-            else:
+            elif isinstance(item, CodeExecutionChunk):
                 screen.write(item.text)
     except (CodeExecutionError, ExecutionTimeoutError) as error:
         screen.write(f"{error}\n", RED)
@@ -163,7 +171,7 @@ class Indented:
 
     def write(self, text: str, style: str = "") -> None:
         """Print text, however it is cut into pieces."""
-        for piece in text.splitlines(keepends=True):
+        for piece in printable(text).splitlines(keepends=True):  # colours are ours, and not for the code to choose
             line = piece.rstrip("\n")
             if line and not self._line:
                 line = f"  {line}"

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cellblock import CodeExecutionChunk, CodeExecutionResult, CodeExecutor
+from cellblock import CodeExecutionChunk, CodeExecutionResult, CodeExecutor, printable
 
 CODE = """
 import time
@@ -19,7 +19,7 @@ async def main() -> None:
         async for item in executor.stream(CODE, chunks=True):
             match item:
                 case CodeExecutionChunk(text=text):
-                    print(text, end="", flush=True)
+                    print(printable(text), end="", flush=True)  # a terminal would obey what is in it
                 case CodeExecutionResult() as result:
                     print(f"{result.status} after {result.duration_ms} ms, {len(result.output.splitlines())} lines")
 

@@ -18,7 +18,7 @@ from cellblock.zygote import boot
 
 PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
 
-_FRONT = {"config", "daemon", "errors", "host", "model", "store", "tools"}
+_FRONT = {"config", "daemon", "errors", "host", "model", "store", "terminal", "tools"}
 
 LAYERS: dict[str, set[str]] = {
     # Standard library only.
@@ -26,6 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "model": {"errors"},
     "wire": {"errors", "model"},
     "config": {"errors", "model"},
+    "terminal": set(),
     # Inside the sandbox.
     "worker": {"errors", "model", "wire"},
     "sandbox": {"errors", "model"},
@@ -37,21 +38,34 @@ LAYERS: dict[str, set[str]] = {
     "tools": {"config", "errors", "model"},
     "daemon": {"config", "errors", "host", "model", "store", "tools"},
     # The fronts.
-    "executor": _FRONT,
+    "apigen": {"errors", "store", "tools"},
+    "executor": _FRONT | {"outside"},
+    # What joins hosts, tools and the store for a front.
+    "outside": _FRONT,
     "sync": _FRONT | {"executor"},
     "gateway": _FRONT,
     "mcp_server": _FRONT,
     "cli": _FRONT | {"executor", "gateway", "mcp_server", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"errors", "executor", "host", "model", "sandbox", "sync", "tools"},
+    "__init__": {"apigen", "errors", "executor", "host", "model", "sandbox", "sync", "terminal", "tools"},
 }
 """Layer → the layers that it may know, beside itself."""
 
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "host": {"h11", "idna", "pip"},  # of pip, which index it has where nobody says another
-    "tools": {"anyio", "datamodel_code_generator", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
+    "tools": {
+        "anyio",
+        "httpx2",
+        "mcp",
+        "mcp_types",
+        "pydantic",
+        "pydantic_core",
+        "starlette",
+        "uvicorn",
+        "websockets",
+    },
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},
     "cli": {"prompt_toolkit", "rich"},

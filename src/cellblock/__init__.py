@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cellblock.apigen import generate_mcp_sources
     from cellblock.errors import (
         CellblockError,
         CodeExecutionError,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         SandboxError,
         StateError,
         StoreError,
+        ToolRunnerError,
         UnsupportedError,
     )
     from cellblock.executor import CodeExecutor
@@ -38,10 +40,17 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.terminal import printable
+    from cellblock.tools.approval import ApprovalRequest
+    from cellblock.tools.channel import ApprovalChannel, ApprovalClient
+    from cellblock.tools.rules import Rules
+    from cellblock.tools.runner import ToolRunner
+    from cellblock.tools.server import ToolServer
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "generate_mcp_sources": "apigen",
     "CellblockError": "errors",
     "CodeExecutionError": "errors",
     "ExecutionTimeoutError": "errors",
@@ -56,6 +65,7 @@ _HOME = {
     "SandboxError": "errors",
     "StateError": "errors",
     "StoreError": "errors",
+    "ToolRunnerError": "errors",
     "UnsupportedError": "errors",
     "CodeExecutor": "executor",
     "Host": "host",
@@ -74,9 +84,19 @@ _HOME = {
     "ErrorInfo": "model",
     "HistoryEntry": "model",
     "OutputItem": "model",
+    "printable": "terminal",
+    "ApprovalRequest": "tools.approval",
+    "ApprovalChannel": "tools.channel",
+    "ApprovalClient": "tools.channel",
+    "Rules": "tools.rules",
+    "ToolRunner": "tools.runner",
+    "ToolServer": "tools.server",
 }
 
 __all__ = [
+    "ApprovalChannel",
+    "ApprovalClient",
+    "ApprovalRequest",
     "AttemptSnapshot",
     "CellblockError",
     "CodeExecutionChunk",
@@ -104,11 +124,17 @@ __all__ = [
     "PreloadError",
     "ProtocolError",
     "Resources",
+    "Rules",
     "SandboxError",
     "Session",
     "StateError",
     "StoreError",
+    "ToolRunner",
+    "ToolRunnerError",
+    "ToolServer",
     "UnsupportedError",
+    "generate_mcp_sources",
+    "printable",
 ]
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from cellblock.errors import (
     CodeExecutionError,
@@ -20,10 +20,15 @@ from cellblock.errors import (
     UnsupportedError,
 )
 from cellblock.host import Host, Limits, Policy, Session, SrtPolicy, shared
-from cellblock.host.cell import OnInput
+from cellblock.host.cell import Notice, OnInput
 from cellblock.host.checks import Isolate, default_isolation
 from cellblock.host.session import DEFAULT_TIMEOUT
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+from cellblock.tools.approval import ApprovalRequest
+
+if TYPE_CHECKING:
+    from cellblock.outside import Outside
+    from cellblock.tools.rules import Rules
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _DEFAULT_LEVEL = "WARNING"
@@ -64,12 +69,18 @@ class CodeExecutor:
         limits: Limits | None = None,
         host: Host | None = None,
         isolate: Literal["native", "srt"] | None = None,
+        rules: Rules | None = None,
+        approve_shell_cmds: bool = False,
+        require_shell_escape: bool = False,
+        timeout_includes_approvals: bool = True,
+        own_servers: bool = False,
     ) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
 
         Args:
             tool_server_host: Host name for the tool server, where a port for it is given.
-            tool_server_port: Port of the tool server. This version has none: leave it out.
+            tool_server_port: A port on which other programs of this machine can call the session's tools, too. Sessions need
+                none, and by default none is opened.
             kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
             kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
             kernel_env: Environment variables for the kernel. It inherits nothing from this process.
@@ -88,12 +99,21 @@ class CodeExecutor:
             host: The host to run in, which stays open; by default one that all executors of the event loop share.
             isolate: What the sandbox is made of: ``native``, Linux's own means, or ``srt``, Anthropic's sandbox-runtime. By
                 default what `host` says, or else ``native`` on Linux and ``srt`` elsewhere.
+            rules: What decides about tool calls, commands and hosts before anybody is asked (docs/approvals.md).
+            approve_shell_cmds: Whether ``!cmd``, ``%%bash`` and their like need approval, as tools do.
+            require_shell_escape: Have the operating system forbid the kernel to execute programs, so that there is no way
+                around that approval. Needs `approve_shell_cmds`, and the native sandbox.
+            timeout_includes_approvals: Whether waiting for a decision counts towards the timeout of a cell.
+            own_servers: Whether to start MCP servers for this executor alone, instead of sharing them with others of its host.
 
         Raises:
             InvalidInputError: An argument is wrong.
             UnsupportedError: An argument asks for what this version does not have.
         """
-        _check_ports(tool_server_port=tool_server_port, kernel_gateway_port=kernel_gateway_port)
+        if kernel_gateway_port is not None:
+            raise UnsupportedError(
+                f"kernel_gateway_port={kernel_gateway_port!r}: this version serves no such port; leave it out, none is needed"
+            )
         if sandbox_config is not None and not sandbox:
             raise InvalidInputError("sandbox_config says what a sandbox allows, and sandbox=False means that there is none")
         if isolate not in ("native", "srt", None):
@@ -102,18 +122,34 @@ class CodeExecutor:
         policy = None if sandbox_config is None else _load_policy(sandbox_config, kept_in)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
+        if require_shell_escape and (kept_in != "native" or not approve_shell_cmds):
+            raise InvalidInputError(
+                "require_shell_escape needs approve_shell_cmds=True and the native sandbox: nothing else can keep code from "
+                "executing programs"
+            )
         _check_seconds("approval_timeout", approval_timeout)
         _check_seconds("connect_timeout", connect_timeout)
         if log_level != _DEFAULT_LEVEL or _log.level == logging.NOTSET:
             _log.setLevel(log_level)
         self.tool_server_host = tool_server_host
+        self.tool_server_port = tool_server_port
         self.kernel_gateway_host = kernel_gateway_host
         self.approval_timeout = approval_timeout
         self.connect_timeout = connect_timeout
 
-        def make_session(host: Host) -> Session:
-            return host.session(
-                kernel_env=kernel_env,
+        def make_session(host: Host) -> tuple[Session, Outside]:
+            from cellblock.outside import Outside
+
+            outside = Outside(
+                host,
+                rules=rules,
+                approval_timeout=approval_timeout,
+                connect_timeout=connect_timeout,
+                own_servers=own_servers,
+                token=kept_in != "native",
+            )
+            session = host.session(
+                kernel_env=outside.environment | dict(kernel_env or {}),
                 working_dir=working_dir,
                 images_dir=images_dir,
                 spill_dir=spill_dir,
@@ -122,13 +158,21 @@ class CodeExecutor:
                 preload=preload,
                 isolate=kept_in,
                 policy=policy,
+                on_command=outside.may_run if approve_shell_cmds else None,
+                on_host=outside.may_reach,
+                forbid_programs=require_shell_escape,
+                tool_port=outside.port.adopt,
+                excused=lambda: 0.0 if timeout_includes_approvals else outside.broker.waited,
             )
+            outside.attach(session)
+            return session, outside
 
         self._make_session = make_session
         self._given_host = host
         self._host: Host | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: Session | None = None
+        self._outside: Outside | None = None
         self._state = "not started"
 
     async def __aenter__(self) -> Self:
@@ -168,23 +212,31 @@ class CodeExecutor:
         before, self._state = self._state, "starting"
         host = self._given_host or await shared.acquire()
         try:
-            session = self._make_session(host)
-            await session.start()
+            session, outside = self._make_session(host)
+            try:
+                await session.start()
+                if self.tool_server_port is not None:
+                    await outside.serve(self.tool_server_host, self.tool_server_port)
+            except BaseException:
+                await session.close()
+                await outside.close()
+                raise
         except BaseException:
             self._state = before
             if self._given_host is None:
                 shared.release(host)
             raise
-        self._host, self._session, self._state = host, session, "started"
+        self._host, self._session, self._outside, self._state = host, session, outside, "started"
         self._loop = asyncio.get_running_loop()
 
     async def stop(self) -> None:
         """Stop whatever runs and end the kernel. Stopping twice is fine; after it the executor can be started again."""
-        session, host, self._session = self._session, self._host, None
-        if session is None or host is None:
+        session, outside, host = self._session, self._outside, self._host
+        self._session = self._outside = None
+        if session is None or outside is None or host is None:
             return
         self._state = "stopped"
-        await _end(session, None if self._given_host else host)
+        await _end(session, outside, None if self._given_host else host)
 
     def __del__(self) -> None:
         session: Session | None = getattr(self, "_session", None)  # absent where the constructor raised
@@ -192,7 +244,7 @@ class CodeExecutor:
             return
         try:
             # Garbage is collected in whatever thread happens to make it.
-            self._loop.call_soon_threadsafe(_end_dropped, session, None if self._given_host else self._host)
+            self._loop.call_soon_threadsafe(_end_dropped, session, self._outside, None if self._given_host else self._host)
         except RuntimeError:
             pass  # the loop is closed, and its shared host with it
         # Last, as it raises where warnings are errors.
@@ -201,11 +253,15 @@ class CodeExecutor:
     async def reset(self) -> None:
         """Stop what runs and go on with a fresh kernel, without variables, definitions and imports.
 
+        MCP servers that only this executor uses are stopped, and what was accepted for the session is forgotten.
+
         Raises:
             StateError: The executor is not started, or stopped.
             LaunchError: No new kernel could be started.
         """
         await self.session.reset()
+        if self._outside is not None:
+            await self._outside.reset()
 
     def cancel(self) -> asyncio.Future[bool]:
         """Stop the running cell, from any task; its result says ``interrupted``.
@@ -221,7 +277,7 @@ class CodeExecutor:
     async def execute(
         self, code: str, timeout: float | None = DEFAULT_TIMEOUT, *, on_input: OnInput | None = None
     ) -> CodeExecutionResult:
-        """Execute code and return its result.
+        """Execute code and return its result. What the code asks for that no rule denies is approved.
 
         Args:
             code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
@@ -237,6 +293,8 @@ class CodeExecutor:
             InvalidInputError: The code cannot be source code, or the timeout is no positive number.
             StateError: The executor is not started, or stopped.
         """
+        for request in self._pending():
+            await request.accept()  # of background work, which nobody was there to ask for
         return _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)
 
     async def stream(
@@ -246,7 +304,7 @@ class CodeExecutor:
         chunks: bool = False,
         *,
         on_input: OnInput | None = None,
-    ) -> AsyncGenerator[CodeExecutionChunk | CodeExecutionResult, None]:
+    ) -> AsyncGenerator[ApprovalRequest | CodeExecutionChunk | CodeExecutionResult, None]:
         """Execute code and yield what happens, as it happens.
 
         Args:
@@ -256,26 +314,40 @@ class CodeExecutor:
             on_input: As for `execute`.
 
         Yields:
-            Chunks, if asked for, and last the `CodeExecutionResult`, which has all of the output again.
+            An `ApprovalRequest` for each call that waits for a decision, chunks, if asked for, and last the
+            `CodeExecutionResult`, which has all of the output again.
 
         Raises:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
         """
+        for request in self._pending():
+            yield request
         async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:
             async for event in events:
-                yield _judge(event, timeout) if isinstance(event, CodeExecutionResult) else event
+                match event:
+                    case CodeExecutionResult():
+                        yield _judge(event, timeout)
+                    case CodeExecutionChunk():
+                        yield event
+                    case Notice(about=ApprovalRequest() as asked):
+                        yield asked
+
+    def _pending(self) -> list[ApprovalRequest]:
+        return [] if self._outside is None else list(self._outside.broker.pending.values())
 
 
-async def _end(session: Session, shared_host: Host | None) -> None:
+async def _end(session: Session, outside: Outside | None, shared_host: Host | None) -> None:
     try:
         await session.close()
+        if outside is not None:
+            await outside.close()
     finally:
         if shared_host is not None:
             shared.release(shared_host)
 
 
-def _end_dropped(session: Session, shared_host: Host | None) -> None:
-    task = asyncio.get_running_loop().create_task(_end(session, shared_host))
+def _end_dropped(session: Session, outside: Outside | None, shared_host: Host | None) -> None:
+    task = asyncio.get_running_loop().create_task(_end(session, outside, shared_host))
     _dropped.add(task)
     task.add_done_callback(_dropped.discard)
 
@@ -288,12 +360,6 @@ def _isolation(isolate: Isolate | None, host: Host | None) -> Isolate:
 
 def _load_policy(path: str | os.PathLike[str], isolate: Isolate) -> Policy:
     return SrtPolicy.load(path) if isolate == "srt" else Policy.load(path)
-
-
-def _check_ports(**ports: int | None) -> None:
-    for name, port in ports.items():
-        if port is not None:
-            raise UnsupportedError(f"{name}={port!r}: this version serves no such port; leave it out, kernels need none")
 
 
 def _check_seconds(name: str, seconds: float | None) -> None:

@@ -18,7 +18,7 @@ NOT_UNDER_NATIVE = {
     # The sandbox's own mount lies there.
     "test_a_working_dir_that_is_removed_is_told",
     # It is process 1 of its namespace, and takes no such signal from inside.
-    "test_a_death_names_its_cause_and_the_session_goes_on[native-kill of its parent]",
+    "test_a_death_names_its_cause_and_the_session_goes_on[kill of its parent]",
 }
 """What the native sandbox makes different, and why."""
 
@@ -28,14 +28,15 @@ NOT_UNDER_SRT = {
     # There is a TMPDIR; tests/test_spec_srt.py says which variables there are.
     "test_a_kernel_sees_nothing_of_the_hosts_environment",
     # It talks through a local socket, which srt does not let it make.
-    "test_multiprocessing_children_are_heard[srt-forkserver]",
+    "test_multiprocessing_children_are_heard[forkserver]",
 }
 """What srt makes different, and why."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the marker of this suite means."""
+    """Say what the markers of this suite mean."""
     config.addinivalue_line("markers", "stress: looks for races of worker and host, which are the same in every way to launch")
+    config.addinivalue_line("markers", "launcher: about how kernels begin and end, which is what launchers differ in")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,13 +45,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _differs(item: pytest.Item) -> bool:
-    way = item.callspec.params.get("way") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
-    if not isinstance(way, Way) or not isinstance(item, pytest.Function):
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    way = item.callspec.params.get("way")
+    if not isinstance(way, Way):
         return False
     if item.get_closest_marker("stress") and way != Way("zygote"):
         return True
+    # What runs is the same worker, in the same sandbox, and the whole suite has been run on either by itself. Both together
+    # differ in how a kernel is begun and ended; and a kernel takes a second to start.
+    if way.launch == "spawn" and way.isolate != "none" and not item.get_closest_marker("launcher"):
+        return True
     different = {"native": NOT_UNDER_NATIVE, "srt": NOT_UNDER_SRT}.get(way.isolate, set())
-    return bool({item.originalname, item.name} & different)
+    parameters = item.callspec.id.removeprefix(way.name).removeprefix("-")
+    return bool({item.originalname, f"{item.originalname}[{parameters}]"} & different)
 
 
 class Way(NamedTuple):
@@ -59,13 +67,25 @@ class Way(NamedTuple):
     launch: str
     isolate: str = "none"
 
+    @property
+    def name(self) -> str:
+        """What it is called in the names of tests."""
+        if self.isolate == "none":
+            return self.launch
+        return self.isolate if self.launch == "zygote" else f"{self.launch}-{self.isolate}"
+
 
 # A spawned kernel takes a second to start, and so does srt, so that these tests run with the slow ones.
 WAYS = [
-    pytest.param(Way("zygote"), id="zygote"),
-    pytest.param(Way("spawn"), id="spawn", marks=pytest.mark.slow),
-    pytest.param(Way("zygote", "srt"), id="srt", marks=pytest.mark.slow),
-    pytest.param(Way("zygote", "native"), id="native", marks=pytest.mark.slow),
+    pytest.param(way, id=way.name, marks=() if way == Way("zygote") else pytest.mark.slow)
+    for way in (
+        Way("zygote"),
+        Way("spawn"),
+        Way("zygote", "srt"),
+        Way("zygote", "native"),
+        Way("spawn", "srt"),
+        Way("spawn", "native"),
+    )
 ]
 
 
@@ -83,32 +103,50 @@ def confined_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-async def srt_host(confined_workspace: Path) -> AsyncIterator[Host]:
+def confined_policy(confined_workspace: Path) -> Policy:
+    """What sandboxed kernels may do here: write wherever tests do."""
+    return Policy(Filesystem(write=(".", str(confined_workspace.parent)), deny_read=(), deny_write=()))
+
+
+@pytest.fixture(scope="session")
+async def srt_host(confined_workspace: Path, confined_policy: Policy) -> AsyncIterator[Host]:
     """A host whose sandbox of srt is warm, and which closes others as soon as nobody uses them."""
-    everything_of_tests = str(confined_workspace.parent)
-    policy = Policy(Filesystem(write=(".", everything_of_tests), deny_read=(), deny_write=()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cellblock.host.host._IDLE_SANDBOXES", 0)
-        async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=confined_workspace):
+        async with (
+            Host(isolate="srt", policy=confined_policy) as host,
+            host.session(working_dir=confined_workspace),
+        ):
             yield host
 
 
 @pytest.fixture(scope="session")
-async def native_host(confined_workspace: Path) -> AsyncIterator[Host]:
+async def native_host(confined_policy: Policy) -> AsyncIterator[Host]:
     """A host whose kernels are in native sandboxes."""
-    policy = Policy(Filesystem(write=(".", str(confined_workspace.parent)), deny_read=(), deny_write=()))
-    async with Host(isolate="native", policy=policy) as host:
+    async with Host(isolate="native", policy=confined_policy) as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+async def spawn_srt_host(confined_policy: Policy) -> AsyncIterator[Host]:
+    """A host that starts srt for each kernel."""
+    async with Host(launch="spawn", isolate="srt", policy=confined_policy) as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+async def spawn_native_host(confined_policy: Policy) -> AsyncIterator[Host]:
+    """A host that starts an interpreter in a native sandbox for each kernel."""
+    async with Host(launch="spawn", isolate="native", policy=confined_policy) as host:
         yield host
 
 
 @pytest.fixture
 def host(way: Way, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Host:
     """A warm host that runs kernels in this way."""
-    name = f"{way.launch}_host"
     if way.isolate != "none":
-        name = f"{way.isolate}_host"
         monkeypatch.chdir(request.getfixturevalue("confined_workspace"))
-    host: Host = request.getfixturevalue(name)
+    host: Host = request.getfixturevalue(f"{way.name.replace('-', '_')}_host")
     return host
 
 

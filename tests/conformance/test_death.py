@@ -11,6 +11,7 @@ import pytest
 
 from cellblock import CodeExecutionResult, KernelDiedError, Session
 from cells import ok, value
+from processes import eventually
 
 # What kills a kernel → what the result must say of it.
 DEATHS = {
@@ -60,6 +61,16 @@ DEATHS = {
     ),
 }
 
+OF_PROCESSES = {
+    "segmentation fault",
+    "os._exit",
+    "kill -9",
+    "kill of its parent",
+    "kill of everything it may",
+    "a pipe over its channel",
+}
+"""Deaths that reach the host in different ways, by which process is left to say what happened."""
+
 
 async def died(session: Session, code: str, cause: str) -> CodeExecutionResult:
     """Run a cell under which the kernel dies, and check that the session goes on."""
@@ -85,11 +96,18 @@ async def died(session: Session, code: str, cause: str) -> CodeExecutionResult:
     return result
 
 
-@pytest.mark.parametrize(("code", "cause"), DEATHS.values(), ids=DEATHS)
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        pytest.param(*death, id=name, marks=pytest.mark.launcher if name in OF_PROCESSES else ())
+        for name, death in DEATHS.items()
+    ],
+)
 async def test_a_death_names_its_cause_and_the_session_goes_on(session: Session, code: str, cause: str) -> None:
     await died(session, code, cause)
 
 
+@pytest.mark.launcher
 @pytest.mark.parametrize("end", ["os._exit(1)", "os.abort()", "os.kill(os.getpid(), 9)", "os.killpg(0, 9)"])
 async def test_nothing_is_lost_of_what_was_printed_just_before_the_process_ended_itself(session: Session, end: str) -> None:
     result = await session.execute(f"import os\nfor i in range(1000):\n    print(i)\n{end}")
@@ -103,6 +121,7 @@ async def test_a_segmentation_fault_shows_where_python_was(session: Session) -> 
     assert "in crash" in result.stderr
 
 
+@pytest.mark.launcher
 async def test_a_death_is_reported_within_100_ms(session: Session) -> None:
     took = []
     for code in ("import os; os._exit(1)", "import ctypes; ctypes.string_at(0)", "import os; os.kill(os.getpid(), 9)"):
@@ -131,6 +150,7 @@ async def test_a_death_during_a_stream_ends_it_with_a_result(session: Session) -
     assert events[-1].output == "a\n"
 
 
+@pytest.mark.launcher
 async def test_an_exit_handler_that_hangs_does_not_keep_a_session_from_closing(session: Session) -> None:
     await ok(session, "import atexit, time; atexit.register(time.sleep, 60)")
     began = time.monotonic()
@@ -138,6 +158,7 @@ async def test_an_exit_handler_that_hangs_does_not_keep_a_session_from_closing(s
     assert time.monotonic() - began < 3
 
 
+@pytest.mark.launcher
 async def test_exit_handlers_run_and_files_are_written_when_a_session_closes(session: Session, tmp_path: object) -> None:
     await ok(session, f"import atexit, pathlib; atexit.register(pathlib.Path({str(tmp_path)!r}, 'bye').touch)")
     await ok(session, f"file = open({str(tmp_path)!r} + '/unflushed', 'w'); file.write('kept')")
@@ -147,9 +168,10 @@ async def test_exit_handlers_run_and_files_are_written_when_a_session_closes(ses
         assert file.read() == "kept"
 
 
+@pytest.mark.launcher
 async def test_a_kernel_that_dies_between_cells_is_replaced_and_the_next_result_says_so(session: Session) -> None:
     await ok(session, "lost = 1\nimport threading, os\nthreading.Timer(0.05, os._exit, (7,)).start()")
-    await asyncio.sleep(0.3)
+    await eventually(lambda: session._kernel is not None and session._kernel.death is not None)
     result = await session.execute("'lost' in globals()")
     assert result.status == "success"
     assert result.return_value == "False"
@@ -164,7 +186,7 @@ async def test_a_kernel_that_dies_between_cells_is_replaced_and_the_next_result_
 async def test_what_a_kernel_said_before_it_died_between_cells_is_shown(session: Session) -> None:
     code = "import threading, os\nthreading.Timer(0.05, lambda: (os.write(2, b'famous last words\\n'), os._exit(7))).start()"
     await ok(session, code)
-    await asyncio.sleep(0.3)
+    await eventually(lambda: session._kernel is not None and session._kernel.death is not None)
     assert "famous last words" in (await session.execute("1")).stderr
 
 
@@ -183,6 +205,7 @@ async def test_a_hundred_deaths_in_a_row_leave_nothing(session: Session) -> None
     assert await value(session, "1") == 1
 
 
+@pytest.mark.launcher
 async def test_processes_that_a_dead_kernel_left_are_ended(session: Session) -> None:
     code = """
 import os, subprocess

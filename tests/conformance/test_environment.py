@@ -41,6 +41,7 @@ async def test_two_kernels_do_not_share_their_luck(host: Host, tmp_path: Path, c
     assert len({repr(one) for one in drawn}) == 3
 
 
+@pytest.mark.launcher
 async def test_a_kernel_after_a_reset_has_new_luck(session: Session) -> None:
     code = "import random, uuid; (random.random(), str(uuid.uuid4()))"
     first = await value(session, code)
@@ -50,6 +51,7 @@ async def test_a_kernel_after_a_reset_has_new_luck(session: Session) -> None:
     assert first[1] != second[1]
 
 
+@pytest.mark.launcher
 async def test_a_kernel_sees_nothing_of_the_hosts_environment(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +94,7 @@ BASE = {"HOME", "LANG", "MPLBACKEND", "PATH", "PLOTLY_RENDERER", "SHELL", "TERM"
 )
 
 
+@pytest.mark.launcher
 async def test_kernel_env_is_what_code_and_commands_see(host: Host, tmp_path: Path) -> None:
     env = {"NAME": "value", "EMPTY": "", "ODD": "a=b\nü 😀", "HOME": str(tmp_path)}
     async with host.session(images_dir=tmp_path, kernel_env=env) as session:
@@ -103,6 +106,7 @@ async def test_kernel_env_is_what_code_and_commands_see(host: Host, tmp_path: Pa
         assert "NAME" not in await value(session, "import os; dict(os.environ)")
 
 
+@pytest.mark.launcher
 async def test_kernel_env_that_the_interpreter_reads_is_obeyed(host: Host, tmp_path: Path) -> None:
     (tmp_path / "only_here.py").write_text("value = 5")
     env = {"PYTHONPATH": str(tmp_path), "TZ": "Asia/Tokyo", "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -136,11 +140,13 @@ async def test_an_environment_that_cannot_be_is_refused(host: Host, env: dict[st
         host.session(kernel_env=env)
 
 
+@pytest.mark.launcher
 async def test_the_largest_environment_that_is_accepted_works(host: Host, tmp_path: Path) -> None:
     async with host.session(images_dir=tmp_path, kernel_env={"LARGE": "\x01" * 2_000, "MORE": "x" * 100_000}) as session:
         assert await value(session, "import os; len(os.environ['LARGE']), len(os.environ['MORE'])") == (2_000, 100_000)
 
 
+@pytest.mark.launcher
 async def test_a_kernel_has_only_its_own_descriptors(session: Session) -> None:
     if sys.platform != "linux":
         pytest.skip("/proc")
@@ -151,10 +157,12 @@ async def test_a_kernel_has_only_its_own_descriptors(session: Session) -> None:
     assert len(before) <= 4 + 2 + 1
 
 
+@pytest.mark.launcher
 async def test_a_kernel_leads_its_own_session_and_cannot_be_stopped_from_a_terminal(session: Session) -> None:
     assert await value(session, "import os; os.getsid(0) == os.getpid() == os.getpgrp()") is True
 
 
+@pytest.mark.launcher
 async def test_sessions_run_in_parallel(host: Host, tmp_path: Path) -> None:
     async with sessions(host, 4, tmp_path) as several:
         barrier = tmp_path / "barrier"
@@ -170,6 +178,7 @@ len(os.listdir({str(barrier)!r}))
         assert await asyncio.gather(*(value(session, code) for session in several)) == [4, 4, 4, 4]
 
 
+@pytest.mark.launcher
 async def test_sessions_do_not_see_each_others_variables(host: Host, tmp_path: Path) -> None:
     async with sessions(host, 2, tmp_path) as (one, two):
         await ok(one, "mine = 1; import builtins; builtins.leak = 1; import sys; sys.modules['leak'] = sys")

@@ -10,6 +10,7 @@ import pytest
 
 from cellblock import CodeExecutionChunk, CodeExecutionResult, Session
 from cells import ok, value
+from processes import eventually
 
 C_PRINTF = "import ctypes; libc = ctypes.CDLL(None); libc.printf(b'from C\\n')"
 
@@ -79,30 +80,38 @@ async def test_a_frame_of_output_larger_than_a_pipe_is_heard_whole(session: Sess
     assert result.output == "x" * 1_500_000
 
 
-async def test_output_of_a_background_task_between_cells_comes_with_the_next_result(session: Session) -> None:
-    code = """
-import asyncio
+async def test_output_of_a_background_task_between_cells_comes_with_the_next_result(session: Session, tmp_path: Path) -> None:
+    code = f"""
+import asyncio, pathlib
 async def later():
     await asyncio.sleep(0.05)
     print('background')
+    pathlib.Path({str(tmp_path)!r}, 'printed').touch()
 task = asyncio.create_task(later())
 """
     assert (await ok(session, code)).text is None
-    await asyncio.sleep(0.3)
+    await eventually((tmp_path / "printed").exists)
     assert (await ok(session, "print('next')")).text == "background\nnext"
 
 
-async def test_output_of_a_thread_and_a_process_between_cells_comes_with_the_next_result(session: Session) -> None:
-    code = """
-import threading, subprocess
-threading.Timer(0.05, print, ('thread',)).start()
-process = subprocess.Popen('sleep 0.1; echo process', shell=True)
+async def test_output_of_a_thread_and_a_process_between_cells_comes_with_the_next_result(
+    session: Session, tmp_path: Path
+) -> None:
+    code = f"""
+import os, subprocess, threading
+os.chdir({str(tmp_path)!r})
+def later():
+    print('thread')
+    subprocess.run('echo process; touch printed', shell=True)
+thread = threading.Timer(0.05, later)
+thread.start()
 """
     await ok(session, code)
-    await asyncio.sleep(0.4)
+    await eventually((tmp_path / "printed").exists)
     assert (await ok(session, "print('next')")).text == "thread\nprocess\nnext"
 
 
+@pytest.mark.launcher
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 async def test_multiprocessing_children_are_heard(session: Session, tmp_path: Path, method: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+from pathlib import Path
 
 import pytest
 
 from cellblock import Session
 from cells import ok, value
+from processes import eventually
 
 
 async def test_an_alarm_whose_handler_raises_ends_the_cell_with_its_error(session: Session) -> None:
@@ -42,17 +43,20 @@ await asyncio.sleep(60)
     assert await value(session, "1") == 1
 
 
-async def test_a_handler_that_raises_between_cells_is_reported_with_the_next_and_the_kernel_lives(session: Session) -> None:
-    code = """
-import signal
+async def test_a_handler_that_raises_between_cells_is_reported_with_the_next_and_the_kernel_lives(
+    session: Session, tmp_path: Path
+) -> None:
+    code = f"""
+import pathlib, signal
 kept = 1
 def late(number, frame):
+    pathlib.Path({str(tmp_path)!r}, 'late').touch()
     raise TimeoutError("nobody is here")
 signal.signal(signal.SIGALRM, late)
 _ = signal.setitimer(signal.ITIMER_REAL, 0.05)
 """
     await ok(session, code)
-    await asyncio.sleep(0.2)
+    await eventually((tmp_path / "late").exists)
     result = await ok(session, "kept")
     assert result.return_value == "1"
     assert "nobody is here" in result.stderr

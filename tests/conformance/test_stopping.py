@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cellblock import CodeExecutionResult, Host, Session, StateError
-from cells import ok, value
+from cells import ok, running, value
+from processes import eventually
 
 # Code that lets go at the first interrupt, whatever it is doing.
 ENDLESS = {
@@ -94,6 +95,7 @@ async def test_an_await_that_swallows_its_cancellation_is_stopped_by_the_second_
     assert await value(session, "kept") == 1
 
 
+@pytest.mark.launcher
 @pytest.mark.slow
 async def test_a_cell_that_waits_for_a_stubborn_child_is_stopped_by_killing_the_child(session: Session) -> None:
     code = """
@@ -122,6 +124,7 @@ STUBBORN = {
 }
 
 
+@pytest.mark.launcher
 @pytest.mark.slow
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
 async def test_a_cell_that_ignores_signals_is_stopped_within_3_s_and_costs_the_kernel(session: Session, code: str) -> None:
@@ -186,10 +189,9 @@ async def test_a_timeout_during_an_import_leaves_an_interpreter_that_can_import_
 
 
 async def test_interrupt_stops_the_running_cell_and_says_that_it_did(session: Session) -> None:
-    running = asyncio.create_task(session.execute("kept = 1\nprint('on')\nwhile True: pass"))
-    await asyncio.sleep(0.1)
+    cell = await running(session, "kept = 1\nprint('on')\nwhile True: pass")
     assert await session.interrupt() is True
-    result = await asyncio.wait_for(running, 1)
+    result = await asyncio.wait_for(cell, 10)
     assert result.status == "interrupted"
     assert result.recovery == "interrupted"
     assert result.error is not None
@@ -219,26 +221,33 @@ async def test_a_deadline_that_is_over_before_the_cell_begins_stops_it_at_once(s
         assert (result.status, result.recovery) == ("timeout", "interrupted")
 
 
-async def test_cancelling_the_task_that_waits_stops_the_code(session: Session) -> None:
-    running = asyncio.create_task(session.execute("n = 0\nwhile True: n += 1"))
-    await asyncio.sleep(0.1)
-    running.cancel()
+async def test_cancelling_the_task_that_waits_stops_the_code(session: Session, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    code = f"import pathlib; pathlib.Path({str(begun)!r}).touch()\nn = 1\nwhile True: n += 1"
+    cell = asyncio.create_task(session.execute(code))
+    await eventually(begun.exists)
+    cell.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await running
+        await cell
     first = await value(session, "n")
     assert first > 0
     assert await value(session, "n") == first
 
 
-async def test_cancelling_a_task_that_waits_for_its_turn_leaves_the_running_cell_alone(session: Session) -> None:
-    running = asyncio.create_task(session.execute("import time; time.sleep(0.2); 'done'"))
-    await asyncio.sleep(0.05)
+async def test_cancelling_a_task_that_waits_for_its_turn_leaves_the_running_cell_alone(
+    session: Session, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    cell = await running(
+        session, f"import os, time\nprint('on')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n'done'"
+    )
     waiting = asyncio.create_task(session.execute("ran = True"))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert (await running).return_value == "'done'"
+    gate.touch()
+    assert (await cell).return_value == "'done'"
     assert (await session.execute("ran")).status == "error"
 
 
@@ -251,15 +260,15 @@ async def test_breaking_out_of_a_stream_stops_the_code(session: Session) -> None
     assert await value(session, "n") == first
 
 
+@pytest.mark.launcher
 async def test_closing_during_a_cell_ends_it_with_a_result(host: Host, tmp_path: Path) -> None:
     session = host.session(images_dir=tmp_path)
     await session.start()
-    running = asyncio.create_task(session.execute("print('on', flush=True)\nwhile True: pass"))
-    await asyncio.sleep(0.2)
+    cell = await running(session, "print('on', flush=True)\nwhile True: pass")
     began = time.monotonic()
     await session.close()
     assert time.monotonic() - began < 2
-    result = await running
+    result = await cell
     assert result.status == "interrupted"
     assert result.output == "on\n"
     with pytest.raises(StateError, match="closed"):
@@ -269,8 +278,9 @@ async def test_closing_during_a_cell_ends_it_with_a_result(host: Host, tmp_path:
 async def test_closing_while_cells_wait_for_their_turn_refuses_them(host: Host, tmp_path: Path) -> None:
     session = host.session(images_dir=tmp_path)
     await session.start()
-    cells = [asyncio.create_task(session.execute("import time; time.sleep(60)")) for _ in range(3)]
-    await asyncio.sleep(0.1)
+    cells = [await running(session, "print('on')\nimport time; time.sleep(60)")]
+    cells += [asyncio.create_task(session.execute("import time; time.sleep(60)")) for _ in range(2)]
+    await asyncio.sleep(0)
     await session.close()
     first, *others = await asyncio.wait_for(asyncio.gather(*cells, return_exceptions=True), 5)
     assert isinstance(first, CodeExecutionResult)
@@ -278,15 +288,16 @@ async def test_closing_while_cells_wait_for_their_turn_refuses_them(host: Host, 
     assert [type(other) for other in others] == [StateError, StateError]
 
 
+@pytest.mark.launcher
 async def test_reset_during_a_cell_ends_it_and_gives_a_fresh_kernel(session: Session) -> None:
-    running = asyncio.create_task(session.execute("old = 1\nwhile True: pass"))
-    await asyncio.sleep(0.1)
+    cell = await running(session, "old = 1\nprint('on')\nwhile True: pass")
     await session.reset()
-    assert (await running).status == "interrupted"
+    assert (await cell).status == "interrupted"
     assert (await session.execute("old")).status == "error"
     assert (await ok(session, "1")).execution_count == 2
 
 
+@pytest.mark.launcher
 async def test_children_of_an_interrupted_cell_that_were_started_in_it_get_the_interrupt_too(session: Session) -> None:
     code = "import subprocess, time\nchild = subprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
     await stopped(session, code)

@@ -84,6 +84,12 @@ def with_etc(plan: Plan) -> None:
     plan["steps"].append(["bind", "/etc", "/etc", "ro"])
 
 
+def with_tests(plan: Plan) -> None:
+    """Show a directory that is nobody's business, as another's workspace is."""
+    here = str(Path(__file__).parent)
+    plan["steps"].append(["bind", here, here, "ro"])
+
+
 def unbounded(plan: Plan) -> None:
     """Leave out both of the limits on processes: the one that holds users and the one that holds root."""
     unlimited("NPROC")(plan)
@@ -125,6 +131,9 @@ DATA: dict[str, Row] = {
     "1 the rest of /etc is not there": Row("answer(os.stat, '/etc/shadow') == 'ENOENT'", True, with_etc, False),
     "1 masks": Row("read('.env')", "EACCES", without("mask", ".env"), "SECRET"),
     "5 set-id bits": Row("write('f'); [answer(os.chmod, 'f', 0o4755)]", ["EPERM"], no_filter, [None]),
+    "6 links lead to what is there": Row(
+        "os.symlink('/etc/shadow', 'link'); [answer(os.stat, 'link') == 'ENOENT', os.unlink('link')][0]", True, with_etc, False
+    ),
     "11 kallsyms is masked": Row("read('/proc/kallsyms')[:3]", "EAC", without("mask", "/proc/kallsyms"), "000"),
     # Other users are refused by the files' modes as well.
     "11 /proc/sys is read-only": Row(
@@ -152,6 +161,9 @@ DATA: dict[str, Row] = {
     "20 a bomb": Row(BOMB, True, unbounded, False),
     "21 /tmp": Row("answer(os.posix_fallocate, os.open('/tmp/f', os.O_CREAT | os.O_RDWR), 0, 2**30) == 'ENOSPC'", True, large_tmp, False),
     "21 size of files": Row("answer(os.ftruncate, os.open('f', os.O_CREAT | os.O_RDWR), 2**34)", "EFBIG", unlimited("FSIZE"), None),
+    "31 the rest of the machine is not there": Row(
+        f"answer(os.listdir, {str(Path(__file__).parent)!r}) == 'ENOENT'", True, with_tests, False
+    ),
     "43 what runs code": Row("[write('.bashrc'), answer(os.rename, '.bashrc', 'x')]", ["EROFS", "EBUSY"], without("protect", ".bashrc"),
                              [None, None]),
     "43 a repository": Row("[write('.git/hooks/x'), answer(os.rename, '.git', 'x')]", ["EROFS", "EBUSY"], without("protect", ".git"),

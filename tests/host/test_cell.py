@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellblock.host.cell import Cell, overwrite, readable
+from cellblock.host.cell import Cell, Notice, overwrite, readable
 from cellblock.host.collect import Collector, Limits
 from cellblock.host.deaths import Death
-from cellblock.model import CodeExecutionResult, OutputItem, Recovery, Status
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem, Recovery, Status
 from cellblock.wire.messages import Display, Reply
 
 unhurried = settings(deadline=None)  # on a busy machine time says nothing
@@ -185,7 +185,17 @@ async def test_chunks_come_in_order_and_end_with_the_cell() -> None:
     cell.emit("b", None)
     cell.finish(Reply(1))
     chunks = [await cell.next_event() for _ in range(3)]
-    assert [(chunk.text, chunk.name) if chunk else None for chunk in chunks] == [("a", "stdout"), ("b", None), None]
+    assert chunks == [CodeExecutionChunk("a", "stdout"), CodeExecutionChunk("b"), None]
+
+
+async def test_a_notice_comes_behind_what_was_written_before_also_without_chunks() -> None:
+    for limit in (100, None):
+        cell = Cell("code", None, limit)
+        cell.emit("a", "stdout")
+        cell.notify(Notice("about"))
+        cell.finish(Reply(1))
+        events = [await cell.next_event() for _ in range(3 if limit else 2)]
+        assert events == [*([CodeExecutionChunk("a", "stdout")] if limit else []), Notice("about"), None]
 
 
 async def test_a_reader_that_waits_is_woken_by_a_chunk_and_by_the_end() -> None:
@@ -193,9 +203,7 @@ async def test_a_reader_that_waits_is_woken_by_a_chunk_and_by_the_end() -> None:
     waiting = asyncio.ensure_future(cell.next_event())
     await asyncio.sleep(0)
     cell.emit("a", "stdout")
-    chunk = await waiting
-    assert chunk is not None
-    assert chunk.text == "a"
+    assert await waiting == CodeExecutionChunk("a", "stdout")
     waiting = asyncio.ensure_future(cell.next_event())
     await asyncio.sleep(0)
     cell.finish(Reply(1))
@@ -227,11 +235,11 @@ async def test_a_cell_that_is_being_stopped_waits_for_no_reader_and_queues_no_mo
     cell.emit("lost", "stdout")
     cell.finish(Reply(1))
     assert paused == [True, False]
-    assert [chunk.text if chunk else None for chunk in (await cell.next_event(), await cell.next_event())] == ["x" * 100, None]
+    assert [await cell.next_event(), await cell.next_event()] == [CodeExecutionChunk("x" * 100, "stdout"), None]
 
 
 def test_without_a_reader_there_are_no_chunks() -> None:
     cell = Cell("code", None, None)
     cell.emit("x", "stdout")
     assert not cell.streaming
-    assert not cell._chunks
+    assert not cell._events

@@ -78,7 +78,12 @@ def test_a_hold_lasts_as_long_as_any_copy_of_its_descriptor(tmp_path: Path, held
 
 
 def test_what_was_left_behind_is_adopted(tmp_path: Path, held: list[Hold]) -> None:
-    code = "import sys, os; from cellblock.sandbox.placeholders import Hold; h = Hold.take(sys.argv[1], ['.vscode']); h.fill(); os.kill(os.getpid(), 9)"
+    code = """
+import os, sys
+from cellblock.sandbox.placeholders import Hold
+Hold.take(sys.argv[1], ['.vscode']).fill()
+os.kill(os.getpid(), 9)
+"""
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
     assert is_placeholder((tmp_path / ".vscode").lstat().st_mode)
     take(held, tmp_path, ".vscode").release()

@@ -11,7 +11,18 @@ from collections.abc import Iterator
 import pytest
 
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.seccomp import ALLOW, ALLOWED, CLONE_NEW, KILL, REFUSED, Conditional, conditionals, error, program
+from cellblock.sandbox.seccomp import (
+    ALLOW,
+    ALLOWED,
+    CLONE_NEW,
+    KILL,
+    REFUSED,
+    Conditional,
+    conditionals,
+    error,
+    no_programs,
+    program,
+)
 from cellblock.sandbox.syscalls import AARCH64, X86_64
 
 TABLES = {"x86_64": X86_64, "aarch64": AARCH64}
@@ -298,3 +309,10 @@ def test_numbers_are_this_machines(name: str) -> None:
         machine: numbers[name] for machine, numbers in known.items()
     }
     assert os.uname().machine in TABLES
+
+
+def test_programs_can_be_forbidden_and_nothing_else_is(ask: Filter) -> None:
+    code, machine = no_programs(ask.machine), ARCHITECTURES[ask.machine]
+    refused = {name for name, number in ask.table.items() if run(code, machine, number) != ALLOW}
+    assert refused == {"execve", "execveat"}
+    assert {run(code, machine, ask.table[name]) for name in refused} == {EPERM}

@@ -43,6 +43,26 @@ def test_registering_again_replaces(registry: ServerRegistry) -> None:
     assert (registry.names(), registry.get("x"), registry.tools_hash("x")) == (["x"], GITHUB, "2")
 
 
+def test_each_workspace_has_the_servers_whose_apis_lie_in_it(registry: ServerRegistry) -> None:
+    registry.register("x", TIME, "1", "/a/tools")
+    registry.register("x", GITHUB, "2", "/b")
+    assert registry.names() == ["x"]
+    assert registry.root_within("x", "/a") == registry.root_within("x", "/a/tools") == "/a/tools"
+    assert registry.root_within("x", "/b") == "/b"
+    assert registry.root_within("x", "/") == "/b"  # the last
+    for elsewhere in ("/a/tool", "/c", "/a/tools/below"):
+        assert registry.root_within("x", elsewhere) is None
+    assert (registry.get("x", "/a/tools"), registry.get("x", "/b"), registry.get("x")) == (TIME, GITHUB, GITHUB)
+    with pytest.raises(InvalidInputError):
+        registry.get("x", "/c")
+
+
+def test_a_server_without_a_root_is_everybodys(registry: ServerRegistry) -> None:
+    registry.register("x", TIME, "")
+    assert registry.root_within("x", "/anywhere") == ""
+    assert registry.root_within("y", "/anywhere") is None
+
+
 def test_a_server_that_is_not_registered_is_named(registry: ServerRegistry) -> None:
     registry.register("time", TIME, "")
     registry.remove("time")

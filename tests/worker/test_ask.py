@@ -7,11 +7,12 @@ import getpass
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from IPython.core.error import StdinNotImplementedError
 
-from cellblock.wire.messages import InputReply, InputRequest, Message, Shutdown, Stream, encode
+from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Message, Shutdown, Stream, encode
 from cellblock.wire.protocol import Conversation, Side, State
 from cellblock.worker.ask import Asker
 from cellblock.worker.channel import Channel
@@ -166,3 +167,54 @@ def test_an_interrupt_ends_the_wait(desk: Desk) -> None:
     del desk.asker._channel.receive
     desk.answer(InputReply(1, "late"), InputReply(2, "right"))
     assert input() == "right"
+
+
+def test_a_decision_and_the_end_of_a_command_can_come_together(desk: Desk) -> None:
+    desk.answer(Decided(1), Ended(1, 256, "/tmp/x"), Shutdown())
+    number = desk.asker.command("shell", "ls", cwd="/", changes=("A=1",))
+    assert desk.asker.outcome(number) == Ended(1, 256, "/tmp/x")
+    assert desk.heard() == [Command(1, "shell", "ls", (), "/", ("A=1",))]
+    assert desk.put_back == [Shutdown()]
+
+
+def test_a_refusal_is_an_error_with_its_words(desk: Desk) -> None:
+    desk.answer(Decided(1, "the command was rejected"))
+    with pytest.raises(PermissionError, match="the command was rejected"):
+        desk.asker.command("shell", "ls")
+
+
+def test_answers_to_other_questions_let_nothing_through(desk: Desk) -> None:
+    desk.asker._number = 4
+    desk.answer(Decided(4), Ended(5, 0), InputReply(5, "yes"), Decided(5, "no"))
+    with pytest.raises(PermissionError, match="no"):
+        desk.asker.command("shell", "ls")
+
+
+def test_a_host_that_has_gone_lets_nothing_through(desk: Desk) -> None:
+    desk.host.shutdown(socket.SHUT_WR)
+    with pytest.raises(PermissionError, match="the host is gone"):
+        desk.asker.command("shell", "ls")
+
+
+def test_a_command_that_cannot_be_shown_as_it_is_is_not_asked_for(desk: Desk) -> None:
+    for text in ("\udcff", "x" * (1 << 20) + "x"):
+        with pytest.raises(ValueError, match="nobody can be asked"):
+            desk.asker.command("shell", text)
+    assert desk.heard() == []
+
+
+def test_an_interrupt_waits_for_the_command_that_it_is_meant_for(desk: Desk, tmp_path: Path) -> None:
+    kept = tmp_path / "output.out"
+    kept.write_text("half")
+    real, calls = desk.asker._channel.receive, iter([KeyboardInterrupt, KeyboardInterrupt, None])
+
+    def receive(wait: bool = False) -> list[Message] | None:
+        if (error := next(calls)) is not None:
+            raise error
+        desk.answer(Ended(1, 2, str(tmp_path / "output")))
+        return real(wait)
+
+    desk.asker._channel.receive = receive  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        desk.asker.outcome(1)
+    assert not kept.exists()

@@ -20,13 +20,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Loaded now: asking for help should not wait for asyncio.
     from cellblock.cli import show
     from cellblock.errors import CellblockError
+    from cellblock.terminal import printable
 
     try:
         if options.command == "doctor":
             return show.doctor(as_json=options.json)
         return show.policy(options.config, options.workspace, as_json=options.json)
     except CellblockError as error:
-        print(f"cellblock: {error}", file=sys.stderr)
+        print(f"cellblock: {printable(str(error))}", file=sys.stderr)
         return 2
 
 

@@ -7,6 +7,7 @@ import sys
 
 from cellblock.host import Policy
 from cellblock.host import doctor as doctors
+from cellblock.terminal import printable
 
 _HEADINGS = {
     "readable": "Readable",
@@ -29,9 +30,9 @@ def doctor(*, as_json: bool) -> int:
     color = sys.stdout.isatty()
     for check in found["checks"]:
         mark = "ok" if check["ok"] else "MISSING" if check["needed"] else "note"
-        print(f"{_paint(f'{mark:8}', mark, color)} {check['name']:18} {check['found']}")
+        print(f"{_paint(f'{mark:8}', mark, color)} {check['name']:18} {printable(check['found'])}")
         if not check["ok"]:
-            print(f"{'':8} {'':18} → {check['remedy']}")
+            print(f"{'':8} {'':18} → {printable(check['remedy'])}")
     print()
     print(
         "Kernels run in a sandbox here."
@@ -51,7 +52,7 @@ def policy(config: str | None, workspace: str | None, *, as_json: bool) -> int:
     for key, heading in _HEADINGS.items():
         print(f"{heading}:")
         for line in found[key] or ["nothing"]:
-            print(f"  {line}")
+            print(f"  {printable(line, lines=False)}")  # names, which a session may have made
     print("Limits:")
     for name, value in found["limits"].items():
         shown = f"{value >> 20:,} MiB" if name in _BYTES else f"{value:,}"

@@ -43,7 +43,10 @@ class Control:
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
     async def command(self, op: str) -> None:
-        """Have something done at once, ``interrupt``, ``kill_children`` or ``stop``. When this returns, it is, or init is gone."""
+        """Have something done at once, ``interrupt``, ``kill_children`` or ``stop``.
+
+        When this returns, it is, or init is gone.
+        """
         if self.gone.done():
             return
         self._done = self._loop.create_future()
@@ -98,7 +101,11 @@ class Control:
             return await self._ran
         finally:
             if self._ran.cancelled():
+                ended = self._ran = self._loop.create_future()
                 await self.command("stop")
+                await asyncio.wait([ended, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+                if ended.done():
+                    ended.exception()  # that everything has ended is as good
 
     async def listen(self) -> tuple[socket.socket, int]:
         """Have a listener made on the session's own loopback interface.

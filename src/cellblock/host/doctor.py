@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cellblock.host import environment
-from cellblock.sandbox import probe
+from cellblock.sandbox import cgroups, probe
 from cellblock.sandbox.plan import HOME, make_plan
 from cellblock.sandbox.policy import Policy
 
@@ -71,6 +71,7 @@ def examine() -> list[Check]:
             "user namespaces, mounts and system-call filters work" if not missing else "not possible",
             "; ".join(missing),
         ),
+        _memory(cgroups.find()),
         Check(
             "sandbox-runtime",
             shutil.which("srt") is not None,
@@ -93,6 +94,13 @@ def examine() -> list[Check]:
             "raise the hard limit ('ulimit -Hn'): a thousand kernels need 5,000",
         ),
     ]
+
+
+def _memory(place: cgroups.Place) -> Check:
+    if place.directory is not None:
+        return Check("memory", True, False, f"limited by cgroup v2, one group for each kernel in {place.directory}")
+    found = "limited by RLIMIT_DATA, and a look at all processes of a session four times a second"
+    return Check("memory", False, False, found, f"{place.why}. To have cgroup v2 do it: {place.remedy}")
 
 
 def report() -> dict[str, Any]:

@@ -12,18 +12,19 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from cellblock import config
-from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
+from cellblock.errors import InvalidInputError, LaunchError, SandboxError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
+from cellblock.host.network import OnHost
 from cellblock.host.packages import PackageIndex, configuration_files, name_places
 from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
 from cellblock.host.wanted import OnCommand, Taker, Wanted
-from cellblock.sandbox import probe, srt
+from cellblock.sandbox import cgroups, probe, srt
 from cellblock.sandbox.leftovers import remove_places
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
@@ -97,6 +98,7 @@ class Host:
         own = config.environment()
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
         self.places = name_places()
+        self._groups: cgroups.Groups | None = None
         self._launchers: dict[LaunchKey, Launcher] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
@@ -142,6 +144,8 @@ class Host:
         self._launchers.clear()
         if self._sessions:  # that could not be closed
             await asyncio.to_thread(remove_places, self.places)
+        if self._groups is not None:
+            self._groups.close()
 
     def session(
         self,
@@ -156,6 +160,7 @@ class Host:
         isolate: Isolate | None = None,
         policy: Policy | None = None,
         on_command: OnCommand | None = None,
+        on_host: OnHost | None = None,
         forbid_programs: bool = False,
         tool_port: Taker | None = None,
         excused: Callable[[], float] = lambda: 0.0,
@@ -174,7 +179,8 @@ class Host:
             isolate: As for `Host`, for this session.
             policy: What this session may do, where that is not what the host says: less, where the host was given a policy.
             on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
-                (docs/shell.md). Anything but True is a no. Without it nobody is asked.
+                (docs/shell.md). Anything but True is a no, and text says why. Without it nobody is asked.
+            on_host: Decides whether a host may be reached that the policy does not name, where its network says ``ask``.
             forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
                 `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
 
@@ -201,6 +207,7 @@ class Host:
             isolate=self.isolate if isolate is None else check_isolation(isolate),
             policy=self._narrowed(policy, isolate or self.isolate),
             on_command=on_command,
+            on_host=on_host,
             forbid_programs=forbid_programs,
             tool_port=tool_port,
             excused=excused,
@@ -264,7 +271,12 @@ class Host:
         ends = launcher.launch(number, wanted.spec | self._what_to_enforce(launcher, wanted))
         kernel = Kernel(launcher, number, ends, wanted)
         try:
+            if ends.group is not None:
+                ends.group.limit(wanted.policy.resources)
             await kernel.started(self._start_timeout)
+        except OSError as error:
+            await kernel.close()
+            raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
         except BaseException:
             await kernel.close()
             raise
@@ -307,9 +319,15 @@ class Host:
             interpreter, preload, isolate, policy, workspace = key
             starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
             kind = Zygote if self._launch == "zygote" else Spawner
-            launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter, self.places)
+            groups = self._groups_for(isolate)
+            launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter, groups, self.places)
             self._close_idle()
         return launcher
+
+    def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:
+        if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:
+            self._groups = cgroups.Groups(place)
+        return self._groups if isolate == "native" else None
 
     def _close_idle(self) -> None:
         """Close the oldest sandboxes of srt that no session runs in, but for a few."""

@@ -13,9 +13,10 @@ from cellblock.host.control import Control
 from cellblock.host.deaths import Death, describe_status
 from cellblock.host.launch import Ends, Launcher
 from cellblock.host.questions import answers
-from cellblock.host.readers import hung_up, pending, read_some, unread
+from cellblock.host.readers import PIPE_READ, hung_up, pending, read_some, unread
 from cellblock.host.wanted import Wanted
 from cellblock.model import StreamName
+from cellblock.sandbox.cgroups import Group
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Clear,
@@ -71,6 +72,8 @@ class Kernel:
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
         self._closing: asyncio.Future[None] | None = None
+        self._deaf = False
+        self._before: dict[int, int] = {}
         self._memory = wanted.memory
         self._scale: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
@@ -101,7 +104,7 @@ class Kernel:
         cell.after_death, self._in_place_of_dead = self._in_place_of_dead, False
         cell.pause = lambda paused: self._listen(not paused)
         self._cell = cell
-        if self._memory is not None:
+        if self._memory is not None and self._ends.group is None:
             self._weigh_in(_BUSY_WEIGHING)
         self._send(Execute(cell.code, stdin=cell.on_input is not None))
 
@@ -168,6 +171,15 @@ class Kernel:
         self._on_death(None)
         self.control.close()
         self._ends.close()
+        if self._ends.group is not None:
+            await self._dissolve(self._ends.group)
+
+    async def _dissolve(self, group: Group) -> None:
+        for _ in range(round(_GRACE / _MOMENT)):
+            if group.remove():
+                return
+            await asyncio.sleep(_MOMENT)
+        # Something in it cannot be killed now. The host removes it when it closes, or a later one.
 
     async def started(self, timeout: float) -> None:
         """Wait until the kernel takes cells.
@@ -219,7 +231,7 @@ class Kernel:
                 self._loop.remove_reader(descriptor)
 
     def _readers(self) -> list[tuple[int, Callable[[], None]]]:
-        pipes = [(fd, lambda fd=fd: self._on_pipe(fd)) for fd in self._open_pipes]
+        pipes = [(fd, lambda fd=fd: self._on_readable_pipe(fd)) for fd in self._open_pipes]
         return [(self._ends.channel.fileno(), self._on_channel), *pipes]
 
     def _send(self, message: ToWorker) -> None:
@@ -238,6 +250,8 @@ class Kernel:
         self._loop.remove_writer(self._ends.channel.fileno())
 
     def _on_channel(self) -> None:
+        # What is written from now on may stand behind anything that is read now.
+        self._before = {descriptor: pending(descriptor) for descriptor in self._open_pipes}
         try:
             data = bytes(memoryview(_buffer)[: self._ends.channel.recv_into(_buffer)])
         except BlockingIOError:
@@ -245,7 +259,7 @@ class Kernel:
         except OSError:
             data = b""
         if not data:
-            self._loop.remove_reader(self._ends.channel.fileno())
+            self._stop_hearing()
             # Mostly the process has ended, and init is about to tell how.
             self._loop.call_later(_EXIT_NEWS, self._condemn, "the code closed the kernel's channel")
             return
@@ -253,11 +267,22 @@ class Kernel:
             for message in self._conversation.messages(data):
                 self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
         except ProtocolError as error:
-            self._loop.remove_reader(self._ends.channel.fileno())
+            self._stop_hearing()
             self._condemn(f"it broke the protocol: {error}")
 
-    def _on_pipe(self, descriptor: int) -> None:
-        data = read_some(descriptor)
+    def _stop_hearing(self) -> None:
+        self._deaf = True
+        self._loop.remove_reader(self._ends.channel.fileno())
+
+    def _on_readable_pipe(self, descriptor: int) -> None:
+        # What was sent before these bytes were written comes first; both can have come since the loop last looked.
+        if not self._deaf:
+            self._on_channel()
+        if descriptor in self._open_pipes and self.death is None:
+            self._on_pipe(descriptor)
+
+    def _on_pipe(self, descriptor: int, size: int = PIPE_READ) -> None:
+        data = read_some(descriptor, size)
         if data is None:
             return
         if not data:
@@ -267,15 +292,20 @@ class Kernel:
         if text:
             self.add_text("stdout" if descriptor == self._ends.stdout else "stderr", text.encode())
 
+    def _catch_up(self) -> None:
+        """Read what lay in the pipes when the channel was read last."""
+        self._read_pipes(self._before)
+        self._before = {}
+
     def _drain_pipes(self) -> None:
         """Read what lies in the pipes now, and no more: something may be writing to them without end."""
-        for descriptor in [*self._open_pipes]:
-            remaining = pending(descriptor)
+        self._read_pipes({descriptor: pending(descriptor) for descriptor in self._open_pipes})
+
+    def _read_pipes(self, sizes: Mapping[int, int]) -> None:
+        for descriptor, remaining in sizes.items():
             while remaining > 0 and descriptor in self._open_pipes:
-                before = remaining
-                remaining -= 64 * 1024
-                if before > 0:
-                    self._on_pipe(descriptor)
+                self._on_pipe(descriptor, min(remaining, PIPE_READ))
+                remaining -= PIPE_READ
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -283,14 +313,14 @@ class Kernel:
         match message:
             case Stream(name=name, text=text, behind=behind):
                 if behind:
-                    self._drain_pipes()
+                    self._catch_up()
                 self.add_text(name, text)
             case Reply():
                 self._drain_pipes()
                 self._end_cell(message)
             case Display():
                 if message.behind:
-                    self._drain_pipes()
+                    self._catch_up()
                 item = self._collector.add_display(message)
                 if item is not None and self._cell is not None and item.text:
                     self._cell.emit(f"{item.text}\n", None)
@@ -319,7 +349,8 @@ class Kernel:
         """Answer what the cell asks, while everything else goes on. It waits for one thing at a time."""
         cell = self._cell
         if cell is None or (isinstance(question, InputRequest) and cell.on_input is None):
-            self._condemn("it asked for what was not offered")
+            what = "input" if isinstance(question, InputRequest) else "something"
+            self._condemn(f"it asked for {what} that was not offered")
             return
         if cell.asking is not None:
             cell.asking.cancel()
@@ -352,10 +383,19 @@ class Kernel:
             self._launcher.kill(self._number)
 
     def _weigh_in(self, seconds: float) -> None:
-        """Have the session's memory measured after some time, instead of whenever that was to happen."""
+        """Have the session's memory measured after some time, unless that is to happen earlier anyway.
+
+        A later time never takes the place of an earlier one: cells that follow each other quickly would put it off for ever.
+        """
         if self._scale is not None:
+            if self._scale.when() <= self._loop.time() + seconds:
+                return
             self._scale.cancel()
-        self._scale = self._loop.call_later(seconds, self.control.measure)
+        self._scale = self._loop.call_later(seconds, self._measure)
+
+    def _measure(self) -> None:
+        self._scale = None
+        self.control.measure()
 
     def _weigh(self, used: int) -> None:
         """Kill a session that uses more memory than it may; no other one should suffer for it."""
@@ -373,7 +413,7 @@ class Kernel:
         self._last_words()
         self._listen(False)
         self._loop.remove_writer(self._ends.channel.fileno())
-        cause = self._condemned or describe_status(status)
+        cause = self._out_of_memory() or self._condemned or describe_status(status)
         self.death = Death(cause)
         if not self.ready.done():
             if self.control.refused is not None:
@@ -385,6 +425,12 @@ class Kernel:
         if self._query is not None and not self._query.done():
             self._query.set_exception(KernelDiedError(f"the kernel died: {self.death.cause}"))
         self._end_cell(self.death)
+
+    def _out_of_memory(self) -> str | None:
+        """Return the cause of death that only the machine knows: the session was over the limit of its group."""
+        if self._memory is None or self._ends.group is None or not self._ends.group.ran_out_of_memory():
+            return None
+        return f"out of memory: the session may use {self._memory >> 20:,} MiB"
 
     def _last_words(self) -> None:
         """Take what the worker had sent before it died; processes it left behind may go on writing, so not for ever."""

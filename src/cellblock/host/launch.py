@@ -7,15 +7,16 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from cellblock.errors import InterpreterError, LaunchError, PreloadError, ProtocolError
+from cellblock.errors import InterpreterError, LaunchError, PreloadError, ProtocolError, SandboxError
 from cellblock.host.readers import Tail
 from cellblock.host.start import Starter
+from cellblock.sandbox.cgroups import Group, Groups
 from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
 
 _BOOT = Path(__file__).parent.parent / "zygote" / "boot.py"
@@ -33,15 +34,17 @@ class Ends:
         control: Control messages to and from init.
         stdout: What is written to the kernel's descriptor 1.
         stderr: Likewise 2.
+        group: The control group that its processes are in, where they have one.
     """
 
     channel: socket.socket
     control: socket.socket
     stdout: int
     stderr: int
+    group: Group | None
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all of them. The group stays until there is nothing in it."""
         self.channel.close()
         self.control.close()
         os.close(self.stdout)
@@ -86,12 +89,22 @@ class Launcher(Protocol):
 class Zygote:
     """A fork server for one interpreter, one set of preloaded modules and one kind of isolation."""
 
-    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter, places: str | None) -> None:
+    def __init__(
+        self,
+        interpreter: str,
+        preload: tuple[str, ...],
+        isolate: str,
+        starter: Starter,
+        groups: Groups | None = None,
+        places: str | None = None,
+    ) -> None:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
         self._starter = starter
         self._places = places
+        self._groups = groups
+        self._group: Group | None = None
         self.interpreter: tuple[str, ...] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -118,12 +131,17 @@ class Zygote:
         """See `Launcher`."""
         if self._control is None:
             raise LaunchError(f"the fork server has ended{_quote(self._stderr.text())}")
-        return _connect(spec, lambda descriptors: self._fork(number, descriptors))
+        # The zygote makes processes ahead, in a group that it was given ahead; with each request comes the group of the next.
+        group, following = self._group, _make_group(self._groups)
+        ends = _connect(spec, group, lambda descriptors: self._fork(number, descriptors, following))
+        self._group = following
+        return ends
 
     def _run(self, ready: asyncio.Future[None]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reader, writer = os.pipe()
         try:
+            self._group = _make_group(self._groups)
             with theirs:
                 arguments = ["zygote", self._isolate, *self._preload]
                 self._process = _run_boot(self._starter, self._interpreter, arguments, theirs, writer)
@@ -137,13 +155,14 @@ class Zygote:
         self._control = ours
         ours.setblocking(False)
         self._stderr.follow(reader)
-        _send_hello(ours, self._places)
+        _send_hello(ours, self._group, self._places)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._on_readable)
 
-    def _fork(self, number: int, descriptors: Sequence[int]) -> None:
+    def _fork(self, number: int, descriptors: Sequence[int], following: Group | None) -> None:
         assert self._control is not None
         try:
-            socket.send_fds(self._control, [encode_control("fork", session=number)], descriptors)
+            with _opened(following) as group:
+                socket.send_fds(self._control, [encode_control("fork", session=number)], [*descriptors, *group])
         except OSError as error:
             raise LaunchError(f"the fork server does not take requests: {error.strerror}") from error
 
@@ -220,18 +239,29 @@ class Zygote:
             self._ready.exception()  # whoever waits for it gets it; nobody may
         if self._process is not None:
             await self._starter.end(self._process)
+        if self._group is not None:
+            self._group.remove()
         self._stderr.close()
 
 
 class Spawner:
     """Starts a fresh interpreter for every kernel, where forking a loaded one is not safe."""
 
-    def __init__(self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter, places: str | None) -> None:
+    def __init__(
+        self,
+        interpreter: str,
+        preload: tuple[str, ...],
+        isolate: str,
+        starter: Starter,
+        groups: Groups | None = None,
+        places: str | None = None,
+    ) -> None:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
         self._starter = starter
         self._places = places
+        self._groups = groups
         self.interpreter: tuple[str, ...] | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -246,15 +276,16 @@ class Spawner:
     def launch(self, number: int, spec: dict[str, Any]) -> Ends:
         """See `Launcher`."""
         self._forget_ended()
-        return _connect(spec, lambda descriptors: self._spawn(number, descriptors))
+        group = _make_group(self._groups)
+        return _connect(spec, group, lambda descriptors: self._spawn(number, descriptors, group))
 
-    def _spawn(self, number: int, descriptors: Sequence[int]) -> None:
+    def _spawn(self, number: int, descriptors: Sequence[int], group: Group | None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             # Whatever goes wrong before the descriptors are in place is written to the kernel's own stderr.
             arguments = ["spawn", self._isolate, *self._preload]
             self._processes[number] = _run_boot(self._starter, self._interpreter, arguments, theirs, descriptors[-1])
-            _send_hello(ours, self._places)
+            _send_hello(ours, group, self._places)
             try:
                 socket.send_fds(ours, [encode_control("fork", session=number)], descriptors)
             except ConnectionError:
@@ -294,7 +325,7 @@ class Spawner:
         self._processes.clear()
 
 
-def _connect(spec: dict[str, Any], start: Callable[[Sequence[int]], None]) -> Ends:
+def _connect(spec: dict[str, Any], group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:
     """Make a kernel's connections, have the other ends taken by ``start(descriptors)``, and return ours."""
     with ExitStack() as undo, ExitStack() as theirs:
         channel, their_channel = socket.socketpair()
@@ -316,7 +347,25 @@ def _connect(spec: dict[str, Any], start: Callable[[Sequence[int]], None]) -> En
         control.send(encode_control("be", **spec))
         start([their_channel.fileno(), their_control.fileno(), *writers])
         undo.pop_all()
-    return Ends(channel, control, readers[0], readers[1])
+    return Ends(channel, control, readers[0], readers[1], group)
+
+
+def _make_group(groups: Groups | None) -> Group | None:
+    try:
+        return None if groups is None else groups.make()
+    except OSError as error:
+        raise SandboxError(f"no control group can be made for a kernel: {error}; 'cellblock doctor' tells more") from error
+
+
+@contextmanager
+def _opened(group: Group | None) -> Iterator[list[int]]:
+    """Hold a group's descriptor, to pass it on; none where there is no group."""
+    descriptors = [] if group is None else [group.open()]
+    try:
+        yield descriptors
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _run_boot(
@@ -336,11 +385,12 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-def _send_hello(control: socket.socket, places: str | None) -> None:
+def _send_hello(control: socket.socket, group: Group | None, places: str | None) -> None:
     """Say hello, with a pidfd of this process: its end is noticed even where a fork of it holds the sockets open.
 
     Args:
-        control: Where to.
+        control: The socket.
+        group: What the first session is to be in, which comes along.
         places: What is to be removed after this process: all whose path begins in this way, or None.
     """
     hello = encode_control("hello", places=places)
@@ -349,7 +399,8 @@ def _send_hello(control: socket.socket, places: str | None) -> None:
         return
     own = os.pidfd_open(os.getpid())
     try:
-        socket.send_fds(control, [hello], [own])
+        with _opened(group) as descriptors:
+            socket.send_fds(control, [hello], [own, *descriptors])
     except ConnectionError:
         pass  # it has ended already, and its end is about to be noticed
     finally:

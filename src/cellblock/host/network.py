@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.sandbox.plan import EGRESS_PORT
 from cellblock.sandbox.policy import Network
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _LOG = 1000
 
+OnHost: TypeAlias = Callable[[str, int], Awaitable[bool]]
+"""Decides whether a host and a port that the policy does not name may be reached."""
+
 
 class SessionNetwork:
     """Serves the proxy of one session, whichever kernel it has now.
@@ -24,26 +27,33 @@ class SessionNetwork:
         denials: The last refused attempts, oldest first.
     """
 
-    def __init__(self, network: Network, note: Callable[[str], None]) -> None:
+    def __init__(self, network: Network, note: Callable[[str], None], ask: OnHost | None = None) -> None:
         """Take the rules.
 
         Args:
             network: What may be reached.
             note: Told a line for each refused attempt.
+            ask: Decides about hosts that the policy does not name, where the policy says that somebody is to be asked.
 
         Raises:
             InvalidInputError: A pattern is wrong; the message names it.
         """
         self.denials: deque[Denial] = deque(maxlen=_LOG)
         self._note = note
+        self._ask = ask if network.ask else None
         self._rules = None
         self._proxy: EgressProxy | None = None
         self._changing: asyncio.Task[None] | None = None
-        if network.allow:
+        if network.allow or network.ask:
             # Loaded where it is used: most sessions have no network at all.
             from cellblock.host.egress import Rules
 
             self._rules = Rules.parse(network.allow, network.deny)
+
+    @property
+    def reaches(self) -> bool:
+        """Whether there is anything that may be reached, or asked for."""
+        return self._rules is not None
 
     def environment(self, port: int = EGRESS_PORT) -> dict[str, str]:
         """Return the variables that make programs use the proxy; none where nothing may be reached.
@@ -66,7 +76,7 @@ class SessionNetwork:
         if self._rules is None:
             listener.close()
             return
-        before, self._proxy = self._proxy, EgressProxy(listener, self._rules, on_denied=self._on_denied)
+        before, self._proxy = self._proxy, EgressProxy(listener, self._rules, on_denied=self._on_denied, ask=self._ask)
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import inspect
 import os
 import secrets
@@ -100,15 +101,17 @@ async def _refusal(kernel: Kernel, cell: Cell, request: CommandRequest) -> str |
         return f"{_REJECTED}: whoever decides has failed"
     if cell.reason is not None:
         return f"{_REJECTED}: the cell is being stopped"
-    return None if allowed is True else _REJECTED
+    if allowed is True:
+        return None
+    return f"{_REJECTED}: {allowed}" if isinstance(allowed, str) else _REJECTED
 
 
 def _begin(kernel: Kernel, request: CommandRequest, keep: str, place: str | None) -> None:
     """Begin to run what was shown, and nothing that the worker has said besides."""
-    surroundings = {"changes": request.environment, "keep": keep, "place": place}
+    begin = functools.partial(kernel.control.begin, cwd=request.cwd, changes=request.environment, keep=keep, place=place)
     if request.tool == "shell":
         shell = kernel.wanted.spec["env"].get("SHELL", "/bin/sh")
-        kernel.control.begin([shell, "-c", request.command], request.cwd, **surroundings)
+        begin([shell, "-c", request.command])
         return
     # Not a pipe, and sealed: nobody can write to it between the decision and the program that reads it.
     script = os.memfd_create("script", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -119,6 +122,6 @@ def _begin(kernel: Kernel, request: CommandRequest, keep: str, place: str | None
         fcntl.fcntl(
             script, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         )
-        kernel.control.begin(request.program, request.cwd, stdin=script, **surroundings)
+        begin(request.program, stdin=script)
     finally:
         os.close(script)

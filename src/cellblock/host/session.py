@@ -20,7 +20,7 @@ from cellblock.host.checks import Isolate, check_code, check_place, check_timeou
 from cellblock.host.collect import Limits
 from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
-from cellblock.host.network import SessionNetwork
+from cellblock.host.network import OnHost, SessionNetwork
 from cellblock.host.packages import SessionPackages
 from cellblock.host.wanted import OnCommand, Taker, Wanted
 from cellblock.model import (
@@ -89,13 +89,14 @@ class Session:
         isolate: Isolate,
         policy: Policy,
         on_command: OnCommand | None,
+        on_host: OnHost | None,
         forbid_programs: bool,
         tool_port: Taker | None,
         excused: Callable[[], float],
     ) -> None:
         self._host = host
         self._name = f"session {number}"
-        self._network = SessionNetwork(policy.network, self.note) if isolate == "native" else None
+        self._network = SessionNetwork(policy.network, self.note, on_host) if isolate == "native" else None
         proxies = self._network.environment() if self._network is not None else {}
         home = HOME if isolate == "native" else None
         env = environment.kernel_environment(interpreter, proxies | dict(kernel_env or {}), home)
@@ -116,7 +117,7 @@ class Session:
         if on_command is not None:
             spec["commands"] = "forbidden" if forbid_programs else "asked"
         takers: dict[str, Taker] = {}
-        if self._network is not None and policy.network.allow:
+        if self._network is not None and self._network.reaches:
             takers["egress"] = self._network.adopt
         if tool_port is not None:
             takers["tools"] = tool_port
@@ -383,6 +384,11 @@ class Session:
     def denials(self) -> list[Denial]:
         """The last attempts to reach something on the network that the policy does not allow, oldest first."""
         return [] if self._network is None else list(self._network.denials)
+
+    @property
+    def workspace(self) -> str:
+        """The directory that it works in."""
+        return self._cwd
 
     # -- for whoever serves something in the session -------------------------------------------------------------------
 

@@ -77,10 +77,12 @@ class Network:
     Attributes:
         allow: Patterns ``host[:port]``, where a host may begin with ``*.``. None of them: there is no network.
         deny: Patterns that win over `allow`.
+        ask: Whether somebody is asked about hosts that neither names. Where there is nobody they are refused.
     """
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    ask: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class Policy:
                 deny_read=(*files.texts("denyRead"), *SECRET[:1]),
                 deny_write=(*files.texts("denyWrite"), *PROTECTED),
             ),
-            Network(network.texts("allowedDomains"), network.texts("deniedDomains")),
+            Network(network.texts("allowedDomains"), network.texts("deniedDomains"), network.boolean("ask")),
             Resources(**fields),
             unix_sockets=network.boolean("allowAllUnixSockets"),
         ).checked()
@@ -202,6 +204,8 @@ class Policy:
                     raise InvalidInputError(
                         f"{name}: {path!r} may be in what the host's policy denies, which can only be narrowed"
                     )
+        if other.network.ask and not self.network.ask:
+            raise InvalidInputError("network.ask is not allowed by the host's policy, which can only be narrowed")
         if other.unix_sockets and not self.unix_sockets:
             raise InvalidInputError("unix_sockets is not allowed by the host's policy, which can only be narrowed")
         limits = {}
@@ -214,7 +218,7 @@ class Policy:
                 _union(self.filesystem.deny_read, other.filesystem.deny_read),
                 _union(self.filesystem.deny_write, other.filesystem.deny_write),
             ),
-            Network(other.network.allow, _union(self.network.deny, other.network.deny)),
+            Network(other.network.allow, _union(self.network.deny, other.network.deny), other.network.ask),
             Resources(**limits),
             other.unix_sockets,
         )
@@ -224,7 +228,7 @@ class Policy:
         """Return the policy that `to_dict` described."""
         return cls(
             Filesystem(**{name: tuple(value) for name, value in data["filesystem"].items()}),
-            Network(**{name: tuple(value) for name, value in data["network"].items()}),
+            Network(tuple(data["network"]["allow"]), tuple(data["network"]["deny"]), data["network"]["ask"]),
             Resources(**data["resources"]),
             data["unix_sockets"],
         )
@@ -246,7 +250,7 @@ _TOP = {
     "$schema": "",
 }
 _FILES = dict.fromkeys(("denyRead", "allowRead", "allowWrite", "denyWrite"), "")
-_NETWORK = dict.fromkeys(("allowedDomains", "deniedDomains", "allowLocalBinding", "allowAllUnixSockets"), "")
+_NETWORK = dict.fromkeys(("allowedDomains", "deniedDomains", "allowLocalBinding", "allowAllUnixSockets", "ask"), "")
 _RESOURCES = {
     "memory": "memory",
     "processes": "processes",

@@ -10,17 +10,17 @@ Rows are written in the event loop's thread: one takes 20 µs, of which a thread
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Self
 
-from cellblock.errors import StateError
+from cellblock import config
+from cellblock.errors import StateError, StoreError
 from cellblock.model import Decision
+from cellblock.store.database import Database
 
-SCHEMA = """
+_SCHEMA = """
 CREATE TABLE IF NOT EXISTS approvals (
     id INTEGER PRIMARY KEY,
     at REAL NOT NULL,
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS approvals (
     decided_by TEXT NOT NULL,
     reason TEXT NOT NULL
 ) STRICT;
-CREATE INDEX IF NOT EXISTS approvals_by_session ON approvals (session, id);
+CREATE INDEX IF NOT EXISTS approvals_by_session ON approvals (session, id)
 """
 
 _INSERT = (
@@ -45,22 +45,26 @@ _SELECT = "SELECT outcome, decided_by, session, kind, server, tool, payload, at,
 _PATIENCE = 10.0
 """Seconds for which another process may keep the file locked."""
 
+_FILE = "approvals.db"
+
 
 class Approvals:
     """The decisions of all sessions, in one file."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the file, or make it: mode 0600, in a directory with mode 0700.
+    def __init__(self, directory: Path | None = None) -> None:
+        """Open the file, or make it.
 
         Args:
-            path: The file.
+            directory: Where it is kept; `config.state_directory` by default.
 
         Raises:
-            OSError: The directory cannot be made.
-            sqlite3.Error: The file cannot be opened, or is something else.
+            StoreError: The directory or the file cannot be used.
         """
-        self._path = Path(path)
-        self._connection: sqlite3.Connection | None = _connect(self._path)
+        directory = config.state_directory() if directory is None else directory
+        self._database = Database(directory, _FILE, _SCHEMA)
+        # Kept open: to open it takes longer than to write a row.
+        self._connection: sqlite3.Connection | None = sqlite3.connect(directory / _FILE, timeout=0, isolation_level=None)
+        self._connection.execute("PRAGMA synchronous = NORMAL")
 
     async def add(self, decision: Decision) -> None:
         """Put a decision on record: when this returns, it is there.
@@ -70,7 +74,7 @@ class Approvals:
 
         Raises:
             StateError: The trail is closed.
-            sqlite3.Error: It could not be written.
+            StoreError: It could not be written.
         """
         row = (
             decision.at,
@@ -91,9 +95,9 @@ class Approvals:
             try:
                 self._connection.execute(_INSERT, row)
                 return
-            except sqlite3.OperationalError as error:
+            except sqlite3.Error as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise
+                    raise StoreError(f"a decision could not be recorded: {error}") from error
             # Waited for here and not by SQLite, which would hold up the whole loop.
             await asyncio.sleep(0.005)
 
@@ -105,7 +109,7 @@ class Approvals:
             session: Of which session; None: of all.
         """
         where, values = ("", (count,)) if session is None else (" WHERE session = ?", (session, count))
-        with closing(sqlite3.connect(self._path)) as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(f"{_SELECT}{where} ORDER BY id DESC LIMIT ?", values)
             return [Decision(*row) for row in rows]
 
@@ -120,18 +124,3 @@ class Approvals:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(SCHEMA)
-        connection.execute("PRAGMA busy_timeout = 0")
-    except BaseException:
-        connection.close()
-        raise
-    return connection

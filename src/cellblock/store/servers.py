@@ -13,16 +13,21 @@ from cellblock.tools.params import ServerParams, parse_params
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS servers (
-    name TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    root TEXT NOT NULL,
     params TEXT NOT NULL,
     tools_hash TEXT NOT NULL,
-    registered REAL NOT NULL
+    registered REAL NOT NULL,
+    PRIMARY KEY (name, root)
 ) WITHOUT ROWID
 """
 
 
 class ServerRegistry:
     """The registered MCP servers: names and parameters. References to the environment are stored as such, and no secret.
+
+    A server belongs to the directory that its API was generated in, its *root*, and can be named by sessions in whose
+    workspace that lies: two projects can have two servers of one name, and neither has the other's.
 
     Several processes may use it at a time.
 
@@ -37,49 +42,62 @@ class ServerRegistry:
     def __init__(self, directory: Path | None = None) -> None:
         self._database = Database(config.state_directory() if directory is None else directory, "servers.db", _SCHEMA)
 
-    def register(self, name: str, params: ServerParams, tools_hash: str) -> None:
+    def register(self, name: str, params: ServerParams, tools_hash: str, root: str = "") -> None:
         """Add a server, or replace what is known of it.
 
         Args:
             name: Its name.
             params: How to reach it.
             tools_hash: What its tools looked like when an API was generated for them.
+            root: The directory that its API lies in, absolute and without symbolic links; without one it is every session's.
         """
         if not isinstance(name, str) or not name or len(name) > 256:
             raise InvalidInputError(f"the name of an MCP server must be a string of 1 to 256 characters, not {name!r}")
         with self._database.transaction() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO servers VALUES (?, ?, ?, ?)",
-                (name, json.dumps(params.to_dict()), tools_hash, time.time()),
+                "INSERT OR REPLACE INTO servers VALUES (?, ?, ?, ?, ?)",
+                (name, root, json.dumps(params.to_dict()), tools_hash, time.time()),
             )
 
-    def get(self, name: str) -> ServerParams:
+    def get(self, name: str, root: str | None = None) -> ServerParams:
         """Return how to reach a server.
+
+        Args:
+            name: Its name.
+            root: Where its API lies; the one that was registered last by default.
 
         Raises:
             InvalidInputError: No server of this name is registered.
         """
-        stored = self._row(name)[0]
+        stored = self._row(name, root)[0]
         try:
             return parse_params(name, json.loads(stored))
         except ValueError as error:
             raise StoreError(f"what is stored of MCP server {name!r} is damaged: register it again ({error})") from error
 
-    def tools_hash(self, name: str) -> str:
+    def root_within(self, name: str, workspace: str) -> str | None:
+        """Return the root of the server that a workspace's sessions mean by a name, the one registered last; None for none."""
+        prefix = f"{workspace.rstrip('/')}/"
+        with self._database.reading() as connection:
+            rows = connection.execute("SELECT root FROM servers WHERE name = ? ORDER BY registered DESC", (name,)).fetchall()
+        roots = [str(root) for (root,) in rows]
+        return next((root for root in roots if root in ("", workspace) or root.startswith(prefix)), None)
+
+    def tools_hash(self, name: str, root: str | None = None) -> str:
         """Return what a server's tools looked like when it was registered.
 
         Raises:
             InvalidInputError: No server of this name is registered.
         """
-        return self._row(name)[1]
+        return self._row(name, root)[1]
 
     def names(self) -> list[str]:
         """Return the names of all registered servers, sorted."""
         with self._database.reading() as connection:
-            return [name for (name,) in connection.execute("SELECT name FROM servers ORDER BY name")]
+            return [name for (name,) in connection.execute("SELECT DISTINCT name FROM servers ORDER BY name")]
 
     def remove(self, name: str) -> None:
-        """Forget a server.
+        """Forget a server, wherever it was registered.
 
         Raises:
             InvalidInputError: No server of this name is registered.
@@ -88,9 +106,12 @@ class ServerRegistry:
             if connection.execute("DELETE FROM servers WHERE name = ?", (name,)).rowcount == 0:
                 raise self._unknown(name)
 
-    def _row(self, name: str) -> tuple[str, str]:
+    def _row(self, name: str, root: str | None) -> tuple[str, str]:
         with self._database.reading() as connection:
-            row = connection.execute("SELECT params, tools_hash FROM servers WHERE name = ?", (name,)).fetchone()
+            row = connection.execute(
+                "SELECT params, tools_hash FROM servers WHERE name = ? AND (? IS NULL OR root = ?) ORDER BY registered DESC",
+                (name, root, root),
+            ).fetchone()
         if row is None:
             raise self._unknown(name)
         return str(row[0]), str(row[1])

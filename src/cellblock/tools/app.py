@@ -144,12 +144,13 @@ def session_app(
     servers: CallsTools,
     known: Callable[[str], bool],
     *,
-    hints: Callable[[str, str], Hints | None] | None = None,
+    hints: Callable[[str, str], Awaitable[Hints | None]] | None = None,
     note: Callable[[str], None] | None = None,
     token: str | None = None,
     timeout: float | None = None,
     on_progress: Callable[..., Any] | None = None,
     on_log: Callable[..., Any] | None = None,
+    on_outcome: Callable[[ToolOutcome], None] | None = None,
 ) -> App:
     """Return the application for a session's tool port: ``POST /run`` by name, and nothing else.
 
@@ -163,6 +164,7 @@ def session_app(
         timeout: Seconds that one call may take, or None for no limit.
         on_progress: Handed to `Servers.call`.
         on_log: Handed to `Servers.call`.
+        on_outcome: Told what each call returned.
     """
 
     async def run(body: bytes) -> Mapping[str, Any]:
@@ -171,14 +173,24 @@ def session_app(
             raise RefusedError(403, "server parameters stay on the host; name a server that is registered there", noted=True)
         if not known(request.server):
             raise RefusedError(403, f"there is no MCP server {request.server!r}; register it on the host", noted=True)
-        hint = hints(request.server, request.tool) if hints else None
-        return await perform(broker, servers, request, hint, timeout=timeout, on_progress=on_progress, on_log=on_log)
+        try:
+            hint = await hints(request.server, request.tool) if hints else None
+        except CellblockError as error:
+            return {"error": str(error), "kind": "server"}
+        options = {"timeout": timeout, "on_progress": on_progress, "on_log": on_log}
+        return await perform(broker, servers, request, hint, on_outcome=on_outcome, **options)
 
     return http_app(Guard(token=token), {("POST", "/run"): run}, note)
 
 
 async def perform(
-    broker: Broker, servers: CallsTools, request: RunRequest, hints: Hints | None = None, **options: Any
+    broker: Broker,
+    servers: CallsTools,
+    request: RunRequest,
+    hints: Hints | None = None,
+    *,
+    on_outcome: Callable[[ToolOutcome], None] | None = None,
+    **options: Any,
 ) -> Mapping[str, Any]:
     """Have a call decided and, where it is allowed, made.
 
@@ -187,6 +199,7 @@ async def perform(
         servers: Calls.
         request: What is wanted.
         hints: What the server says of the tool.
+        on_outcome: Told what the tool returned.
         options: Handed to `Servers.call`.
 
     Returns:
@@ -205,6 +218,8 @@ async def perform(
         outcome = await servers.call(request.server, request.tool, decision.arguments, **options)
     except (CellblockError, TimeoutError) as error:
         return {"error": str(error) or f"{name} took too long", "kind": "server"}
+    if on_outcome is not None:
+        on_outcome(outcome)
     if outcome.is_error:
         return {"error": outcome.text or f"{name} failed, and did not say why", "kind": "tool"}
     data = outcome.to_dict()

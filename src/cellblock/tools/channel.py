@@ -291,7 +291,7 @@ class ApprovalClient:
         request = ApprovalRequest(
             params["server_name"], params["tool_name"], params["tool_args"], respond, kind=params["kind"], id=number
         )
-        return request  # noqa: RET504  # `respond` reads its scope
+        return request  # `respond` reads its scope
 
     async def _decide(self, request: ApprovalRequest) -> None:
         try:

@@ -118,6 +118,11 @@ class Servers:
         """
         return await (await self._connect(server)).list_tools()
 
+    async def stop(self, server: str) -> None:
+        """Stop one server, if it runs; as `reset` does with all."""
+        if (connection := self._connections.get(server)) is not None:
+            await connection.close()
+
     async def reset(self) -> None:
         """Stop every server; returns when they are gone. Calls under way fail. The next call starts its server again."""
         await asyncio.gather(*(connection.close() for connection in [*self._connections.values()]))

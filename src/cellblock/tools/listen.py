@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cellblock.errors import StateError
 from cellblock.tools.app import App
@@ -24,6 +24,7 @@ IDLE = 75
 """Seconds that an idle connection is kept; longer than `runner` keeps its own, so that it never writes to a closing one."""
 
 _MAX_ANSWER = 64 * 1024
+_MAX_HEAD = 64 * 1024
 _STOP = 2
 
 
@@ -90,15 +91,46 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Bounded(H11Protocol):
+class _Bounded(HttpToolsProtocol):
+    """Parses with httptools, which takes a quarter of the time of h11, and puts bounds on what it would collect."""
+
+    _fed = 0
+    _in_head = True
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own annotation
         """Accept a connection, if there are not too many."""
         if len(self.connections) >= MAX_CONNECTIONS:
             transport.abort()
             return
+        # asyncio does this for sockets of protocol IPPROTO_TCP, not 0. Without it an answer, which is written in two parts,
+        # takes the 40 ms of a delayed acknowledgement.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up after a connection that was accepted."""
         if self in self.connections:
             super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, and end the connection where headers have no end."""
+        self._fed += len(data)
+        super().data_received(data)
+        if self._in_head and self._fed > _MAX_HEAD:
+            self.transport.abort()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. There are no chunks: a length is a bound, and trailers would have none."""
+        if name.lower() == b"transfer-encoding":
+            raise ValueError("bodies come with their length")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Stop counting: a body has its length, and the application its limit."""
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Count again, for the next request."""
+        super().on_message_complete()
+        self._in_head, self._fed = True, 0

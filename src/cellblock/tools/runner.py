@@ -1,8 +1,8 @@
 """Calling MCP tools through a tool server: what generated code uses, in a session and elsewhere. Standard library only.
 
-In a session the host says by environment variables where its tool port is: ``CELLBLOCK_TOOL_HOST`` and ``CELLBLOCK_TOOL_PORT``,
-and ``CELLBLOCK_TOOL_TOKEN`` where a token is wanted. They are read at each call, as a module may be imported before they are set.
-Proxies that the environment names are not used.
+In a session the host says by environment variables where its tool port is: ``CELLBLOCK_TOOL_HOST``, ``CELLBLOCK_TOOL_PORT``
+and, where a token is wanted, ``CELLBLOCK_TOOL_TOKEN``. They are read at each call, as a module may be imported before they are
+set. Proxies that the environment names are not used.
 """
 
 from __future__ import annotations

@@ -28,13 +28,14 @@ from cellblock.tools.app import (
 from cellblock.tools.approval import ApprovalRequest
 from cellblock.tools.broker import Broker
 from cellblock.tools.channel import ApprovalChannel
+from cellblock.tools.params import ServerParams, parse_params
 from cellblock.tools.rules import Rules
 
 if TYPE_CHECKING:
     from cellblock.tools.listen import Listening
 
-Lookup = Callable[[str], Mapping[str, Any] | None]
-"""Returns a server's parameters by its name, or None where it is not known."""
+Lookup = Callable[[str], ServerParams]
+"""Returns a server's parameters by its name, or raises `InvalidInputError`: `ServerRegistry.get`."""
 
 _LOG = logging.getLogger("cellblock.tools")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -101,7 +102,7 @@ class ToolServer:
         self._log = (log_to_stderr, log_level)
         self._token = token
         self._lookup = lookup
-        self._given: dict[str, Mapping[str, Any]] = {}
+        self._given: dict[str, ServerParams] = {}
         self._channel = ApprovalChannel(approval_required, approval_timeout)
         decided = Rules(rules.rules if rules else (), "ask" if approval_required else "allow")
         self._broker = Broker(decided, self._offer, approval_timeout, session="tool server")
@@ -128,13 +129,13 @@ class ToolServer:
 
         if self._listening is not None:
             raise StateError("The tool server is already running.")
-        addresses = await _addresses(self.host)
+        addresses = await resolved(self.host)
         if self._token is None and not all(ipaddress.ip_address(address).is_loopback for address in addresses):
             raise InvalidInputError(
                 f"Other machines can reach {self.host!r}, and whoever reaches this server can start programs. "
                 "Give it a token, or bind it to 'localhost'."
             )
-        sockets = _bind(addresses, self.port)
+        sockets = bind(addresses, self.port)
         self.port = sockets[0].getsockname()[1]
         self._listening = Listening(self._app(addresses), sockets)
         self._servers = self._make_servers()
@@ -166,9 +167,13 @@ class ToolServer:
 
         return Servers(self._params, connect_timeout=self._connect_timeout, environment=environment())
 
-    def _params(self, name: str) -> Mapping[str, Any] | None:
+    def _params(self, name: str) -> ServerParams:
         """Return a server's parameters: those that came with a request, or else those that are registered."""
-        return self._given.get(name) or (self._lookup(name) if self._lookup else None)
+        if name in self._given:
+            return self._given[name]
+        if self._lookup is None:
+            raise InvalidInputError(f"there is no MCP server {name!r}; send its server_params")
+        return self._lookup(name)
 
     def _app(self, addresses: list[str]) -> App:
         # Where any address may be meant, the token that is needed then keeps web pages away as well.
@@ -199,14 +204,16 @@ class ToolServer:
 
     async def _run(self, body: bytes) -> Mapping[str, Any]:
         request = RunRequest.parse(body)
-        if request.params is not None:
-            known = self._given.setdefault(request.server, request.params)
-            if known != request.params:
-                raise RefusedError(
-                    409, f"the MCP server {request.server!r} was used with other parameters; reset the tool server first"
-                )
-        elif self._params(request.server) is None:
-            raise RefusedError(404, f"there is no MCP server {request.server!r}; send its server_params")
+        try:
+            if request.params is None:
+                self._params(request.server)
+            else:
+                params = parse_params(request.server, request.params)
+                if self._given.setdefault(request.server, params) != params:
+                    # Which of the two was meant cannot be known, and a running server is not exchanged under its callers.
+                    raise InvalidInputError(f"MCP server {request.server!r} has other parameters; reset the tool server first")
+        except InvalidInputError as error:
+            raise RefusedError(400, str(error)) from error
         assert self._servers is not None
         _LOG.debug("%s.%s is called", request.server, request.tool)
         return await perform(self._broker, self._servers, request)
@@ -228,7 +235,8 @@ class ToolServer:
             _LOG.setLevel(level)
 
 
-async def _addresses(host: str) -> list[str]:
+async def resolved(host: str) -> list[str]:
+    """Return the addresses of a host, as text."""
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -237,7 +245,7 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _bind(addresses: list[str], port: int) -> list[socket.socket]:
+def bind(addresses: list[str], port: int) -> list[socket.socket]:
     """Listen on every address of a name, on one port: a client may try any of them first."""
     sockets: list[socket.socket] = []
     try:

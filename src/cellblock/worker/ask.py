@@ -1,10 +1,11 @@
-"""What code in a kernel asks the host: lines for `input()`, packages, commands. It gets an answer or an error, never a hang."""
+"""What code in a kernel asks its host: lines for `input()`, packages, commands. It gets an answer or an error, no hang."""
 
 from __future__ import annotations
 
 import builtins
 import getpass
 import importlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from cellblock.errors import ProtocolError
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, Message
 from cellblock.worker.channel import Channel
 from cellblock.worker.streams import Outbox
-
 
 _Answer = TypeVar("_Answer", InputReply, Installed, Decided, Ended)
 
@@ -34,7 +34,7 @@ class Asker:
         self._outbox = outbox
         self._put_back = put_back
         self._number = 0
-        self._heard: deque[Message] = deque()
+        self._heard: deque[InputReply | Installed | Decided | Ended] = deque()
 
     def take_places(self) -> None:
         """Take the places of `input` and `getpass`."""
@@ -129,7 +129,14 @@ class Asker:
                 break
             except KeyboardInterrupt:
                 interrupted = True
-        if interrupted or ended is None:
+        if ended is None:
+            raise KeyboardInterrupt  # the host is gone, and everything here with it
+        if interrupted:
+            for suffix in (".out", ".err"):
+                try:
+                    os.unlink(f"{ended.place}{suffix}")
+                except OSError:
+                    continue  # there is no such file
             raise KeyboardInterrupt
         return ended
 
@@ -137,12 +144,14 @@ class Asker:
         """Return the answer of one kind to one question, or None where the host is gone."""
         while True:
             while self._heard:
-                message = self._heard.popleft()
-                if isinstance(message, kind) and message.number == number:
-                    return message
-                if not isinstance(message, (InputReply, Installed, Decided, Ended)):
-                    self._put_back(message)
+                answer = self._heard.popleft()
+                if isinstance(answer, kind) and answer.number == number:
+                    return answer
             messages = self._channel.receive(wait=True)
             if messages is None:
                 return None
-            self._heard.extend(messages)
+            for message in messages:
+                if isinstance(message, (InputReply, Installed, Decided, Ended)):
+                    self._heard.append(message)
+                else:
+                    self._put_back(message)

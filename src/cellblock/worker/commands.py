@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 from IPython.core.magics.script import ScriptMagics
-from IPython.utils.process import arg_split
+from IPython.utils._process_common import arg_split
 
 from cellblock.worker.ask import Asker
 

@@ -26,14 +26,14 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
         data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
         if not data:
             os._exit(0)
-        host = descriptors[0] if descriptors else None
+        host, group = (*descriptors, None, None)[:2]
         places = decode_control(data)["places"]
         if not native:
             run_init(handover.detach(), host, None, preload, None, places)
         ground = Ground.prepare()
         processes.open_many_files()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        init = linux.fork_into_namespaces()
+        init = linux.fork_into_namespaces(group)
         if init == 0:
             run_init(theirs.detach(), host, None, preload, ground)
         theirs.close()

@@ -310,7 +310,7 @@ class _Init:
                 return
             if pid == 0:
                 return
-            if (number := self._programs.ended(pid)) is not None:
+            if (number := self._programs.ended(pid, self._worker)) is not None:
                 self._tell("ran", number=number, status=status)
             if pid == self._worker:
                 self._tell("exited", status=status)

@@ -40,6 +40,7 @@ class Programs:
         self.confinement: dict[str, Any] | None = None
         self._running: dict[int, tuple[int, frozenset[int]]] = {}
         """pid → the host's number, and what there was when it began"""
+        self._interrupted: set[int] = set()
 
     def run(self, message: dict[str, Any], descriptors: list[int]) -> None:
         """Begin what the host wants run, with the file that came with the message as its standard input."""
@@ -50,12 +51,19 @@ class Programs:
             self._become(message, descriptors)
         self._running[pid] = (message["number"], before)
 
-    def ended(self, pid: int) -> int | None:
-        """Forget a program that has ended; return its number, or None where it is none of them."""
+    def ended(self, pid: int, worker: int) -> int | None:
+        """Forget a program that has ended; return its number, or None where it is none of them.
+
+        What it left in the background goes on, unless it was interrupted.
+        """
+        if pid in self._interrupted:
+            self.stop(worker)
+            self._interrupted.discard(pid)
         return self._running.pop(pid, (None, None))[0]
 
     def interrupt(self) -> None:
         """Have each do what programs do at ^C."""
+        self._interrupted |= set(self._running)
         processes.kill([-pid for pid in self._running], signal.SIGINT)
 
     def stop(self, worker: int) -> None:

@@ -55,7 +55,8 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
         hide()  # srt has put us into its sandbox, and kernels are to be in there with us
     places = decode_control(data)["places"]
     control.send(encode_control("ready", interpreter=ground.interpreter if ground is not None else None))
-    _Zygote(control, descriptors[0] if descriptors else None, warmed, ground, places).run()
+    host, group = (*descriptors, None, None)[:2]
+    _Zygote(control, host, group, warmed, ground, places).run()
 
 
 @contextmanager
@@ -89,18 +90,22 @@ class _Zygote:
         self,
         control: socket.socket,
         host: int | None,
+        group: int | None,
         warmed: tuple[Shell, Outbox],
         ground: Ground | None,
         places: str | None,
     ) -> None:
         self._control = control
         self._host = host
+        self._group = group
+        """The control group of the next init, where they have one each."""
         self._warmed = warmed
         self._ground = ground
         self._places = places
         """What the paths of all that the host keeps for its sessions begin with."""
         self._inits: dict[int, tuple[int, socket.socket]] = {}
         """pid → the host's number of the session, and the socket on which it was handed over"""
+        self._can_make = True
         self._spare: tuple[int, socket.socket] | None = None
         """An init that belongs to nobody yet, and the socket on which it waits to be told."""
 
@@ -116,9 +121,12 @@ class _Zygote:
             if watched is not None:
                 poll.register(watched, select.POLLIN)
         while True:
-            events = poll.poll(_IDLE if self._spare is None else None)
+            events = poll.poll(_IDLE if self._spare is None and self._can_make else None)
             if not events:
-                self._spare = self._make()
+                try:
+                    self._spare = self._make()
+                except OSError:
+                    self._can_make = False  # nobody has asked for it yet; the next request tries again, and tells
             for descriptor, _ in events:
                 if descriptor == wake:
                     os.read(wake, 4096)
@@ -141,7 +149,10 @@ class _Zygote:
             self._end()
         session: int = message["session"]
         if message["op"] == "fork":
-            self._fork(session, data, descriptors)
+            self._fork(session, data, descriptors[:FORK_DESCRIPTORS])
+            if self._group is not None:
+                os.close(self._group)
+            self._group = os.dup(descriptors[-1]) if len(descriptors) > FORK_DESCRIPTORS else None
         elif message["op"] == "kill":
             processes.kill(pid for pid, (number, _) in self._inits.items() if number == session)
         for descriptor in descriptors:
@@ -151,6 +162,7 @@ class _Zygote:
         if len(descriptors) != FORK_DESCRIPTORS:
             self._tell("failed", session=session, error=f"{len(descriptors)} descriptors arrived of {FORK_DESCRIPTORS}")
             return
+        self._can_make = True
         try:
             pid, handover = self._spare or self._make()
         except OSError as error:
@@ -167,7 +179,7 @@ class _Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                pid = os.fork() if self._ground is None else fork_into_namespaces()
+                pid = os.fork() if self._ground is None else fork_into_namespaces(self._group)
             except OSError:
                 ours.close()
                 raise

@@ -24,6 +24,9 @@ Resolve = Callable[[str], Awaitable[Sequence[str]]]
 Dial = Callable[[Address, int], Awaitable[socket.socket]]
 """Connects to an address and a port, and returns the non-blocking socket."""
 
+Ask = Callable[[str, int], Awaitable[bool]]
+"""Decides about a host and a port that no rule names."""
+
 _MAX_SHOWN = 200
 _LOOKUPS = 4
 _THREADS = 16
@@ -83,12 +86,14 @@ class Gate:
         on_denied: Callable[[Denial], None],
         resolve: Resolve,
         dial: Dial,
+        ask: Ask | None = None,
     ) -> None:
         self._rules = rules
         self._limits = limits
         self._on_denied = on_denied
         self._resolve = resolve
         self._dial = dial
+        self._ask = ask
         self._slots = asyncio.Semaphore(_LOOKUPS)
         self._lookups: set[asyncio.Task[Sequence[str]]] = set()
 
@@ -106,7 +111,7 @@ class Gate:
             DeniedError: The rules do not allow it.
             UnreachableError: They do, but it cannot be reached.
         """
-        if refusal := self._rules.judge(target):
+        if (refusal := self._rules.judge(target)) and not await self._let_through(target, refusal):
             raise self._denied(target, refusal, method)
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
@@ -122,6 +127,12 @@ class Gate:
             raise UnreachableError(f"{target} could not be reached within {seconds} s", "timeout") from error
         except OSError as error:  # no descriptor was left to find out whose address it is
             raise UnreachableError(f"{target} could not be reached: {error.strerror}", "network") from error
+
+    async def _let_through(self, target: Target, refusal: Refusal) -> bool:
+        """Whether somebody lets a target through that no rule names. What a rule denies is denied."""
+        if self._ask is None or refusal.rule_needed is None:
+            return False
+        return await self._ask(host_text(target.host), target.port)
 
     def refuse(self, named: str, reason: str, method: str) -> DeniedError:
         """Report a host that has no canonical form, and return the error to raise."""

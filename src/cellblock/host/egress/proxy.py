@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.host.egress.gate import Dial, EgressLimits, Gate, Resolve, dial, resolve
+from cellblock.host.egress.gate import Ask, Dial, EgressLimits, Gate, Resolve, dial, resolve
 from cellblock.host.egress.rules import Denial, Rules
 from cellblock.host.egress.tunnel import BUFFER
 
@@ -26,6 +26,7 @@ class EgressProxy:
         limits: What the session may take.
         resolve: Looks names up; called once for each connection, and what it returns is checked and dialled.
         dial: Connects to a checked address.
+        ask: Decides about hosts that no rule names; by default they are refused.
     """
 
     def __init__(
@@ -37,12 +38,13 @@ class EgressProxy:
         limits: EgressLimits | None = None,
         resolve: Resolve = resolve,
         dial: Dial = dial,
+        ask: Ask | None = None,
     ) -> None:
         if listener.type != socket.SOCK_STREAM or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise InvalidInputError("The egress proxy needs a listening stream socket.")
         self._listener = listener
         self._limits = limits or EgressLimits()
-        self._gate = Gate(rules, self._limits, on_denied, resolve, dial)
+        self._gate = Gate(rules, self._limits, on_denied, resolve, dial, ask)
         self._clients: set[asyncio.Task[None]] = set()
         self._scratch = memoryview(b"")
         self._loop: asyncio.AbstractEventLoop | None = None

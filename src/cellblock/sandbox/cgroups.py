@@ -1,0 +1,271 @@
+"""Control groups (cgroup v2): where the kernel itself limits a session's memory, all of its processes together.
+
+What files and rules there are is from the Linux kernel's documentation, "Control Group v2".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import itertools
+import os
+import re
+from dataclasses import dataclass
+
+from cellblock.sandbox.policy import Resources
+
+_CONTROLLERS = ("memory", "pids", "cpu")  # the first is what this is for; the others are taken where they are
+_CLONE3 = 435
+_NAME = re.compile(r"cellblock-(\d+)-(\d+)-\d+")
+_numbers = itertools.count(1)
+
+_BOOT = "boot with cgroup v2 alone, as systemd does by default: leave out systemd.unified_cgroup_hierarchy=0"
+_DELEGATE = (
+    "start it by 'systemd-run --user --scope COMMAND', or as a service with Delegate=yes and DelegateSubgroup=main; without "
+    "systemd, as root, 'echo +memory +pids +cpu > /sys/fs/cgroup/cgroup.subtree_control'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where groups can be made.
+
+    Attributes:
+        directory: A group that this process is below of, and whose owner we are; None where there is none.
+        why: Why there is none.
+        remedy: What to do about it.
+    """
+
+    directory: str | None
+    why: str = ""
+    remedy: str = ""
+
+
+def find(proc: str = "/proc") -> Place:
+    """Look for a group to make others in: the nearest one above this process that lets us. Nothing is changed.
+
+    Processes are in leaves only, so it cannot be this process's own, but for the root; and this process is never moved.
+
+    Args:
+        proc: Where the proc file system is mounted.
+    """
+    try:
+        top, own = _hierarchy(proc)
+        if "memory" not in _words(f"{top}/cgroup.controllers"):
+            return Place(None, "cgroup v2 is there without the memory controller, which cgroup v1 has, or nobody", _BOOT)
+        if _pid(proc) not in _words(f"{own}/cgroup.procs"):
+            return Place(None, f"{own} is not the group of this process: it is in another cgroup namespace", _DELEGATE)
+        return _nearest(top, own)
+    except FileNotFoundError:
+        return Place(None, "there is no cgroup v2", _BOOT)
+    except OSError as error:
+        return Place(None, f"cgroup v2 cannot be read: {error}", _DELEGATE)
+
+
+def _nearest(top: str, own: str) -> Place:
+    if not _can_clone_into():
+        return Place(None, "clone3 is forbidden here, by a container's own filter mostly", "allow clone3 in the container")
+    directory = own
+    while directory != top:
+        if (limit := _limit_of(directory)) is not None:
+            remedy = "set it on a slice that the groups are made in, not on the scope or service"
+            return Place(None, f"{directory} has a {limit} that groups beside it would escape", remedy)
+        directory = os.path.dirname(directory)
+        if _lets_us(directory, is_top=directory == top):
+            return Place(directory)
+    if own == top and _lets_us(top, is_top=True):
+        return Place(top)
+    return Place(None, f"no group above {own} is delegated to this user with the memory controller", _DELEGATE)
+
+
+def _lets_us(directory: str, *, is_top: bool) -> bool:
+    # The owner, and not whoever may write: a zygote's capabilities hold in its user namespace only.
+    if os.stat(f"{directory}/cgroup.procs").st_uid != os.geteuid():
+        return False
+    if not all(os.access(path, os.W_OK) for path in (directory, f"{directory}/cgroup.procs")):
+        return False
+    if "memory" in _words(f"{directory}/cgroup.subtree_control"):
+        return True
+    # At the top it would be a change for the whole machine, or container.
+    return (
+        not is_top
+        and "memory" in _words(f"{directory}/cgroup.controllers")
+        and os.access(f"{directory}/cgroup.subtree_control", os.W_OK)
+        and not _words(f"{directory}/cgroup.procs")
+    )
+
+
+def _limit_of(directory: str) -> str | None:
+    """Return what limits memory or processors of a group, where somebody has set it."""
+    for name in ("memory.max", "memory.high", "cpu.max"):
+        with contextlib.suppress(FileNotFoundError):
+            if _words(f"{directory}/{name}")[:1] != ["max"]:
+                return name
+    return None
+
+
+def _hierarchy(proc: str) -> tuple[str, str]:
+    """Return the directories of the topmost group that is to be seen, and of this process's own."""
+    with open(f"{proc}/self/cgroup") as file:
+        path = next((line[3:].rstrip("\n") for line in file if line.startswith("0::")), None)
+    with open(f"{proc}/self/mountinfo") as file:
+        mounts = [line.split(" ") for line in file if " - cgroup2 " in line]
+    for mount in mounts:
+        root, point = (re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), item) for item in mount[3:5])
+        root = root.rstrip("/")
+        if path is not None and (path == root or path.startswith(f"{root}/")):
+            return point, (point + path[len(root) :]).rstrip("/")
+    raise FileNotFoundError(errno.ENOENT, "no cgroup v2 hierarchy has this process")
+
+
+def _words(path: str) -> list[str]:
+    with open(path) as file:
+        return file.read().split()
+
+
+def _write(path: str, value: str) -> None:
+    with open(path, "w") as file:
+        file.write(value)
+
+
+def _pid(proc: str) -> str:
+    return os.readlink(f"{proc}/self")
+
+
+def _started(pid: str) -> str | None:
+    """Return when a process started, in the kernel's ticks; None where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
+def _can_clone_into() -> bool:
+    """Whether the system call that makes a process in a group is let through; asked with arguments that it refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall(ctypes.c_long(_CLONE3), None, ctypes.c_long(0))
+    return ctypes.get_errno() == errno.EINVAL
+
+
+class Group:
+    """One kernel's group, from before there is a process in it until there is none any more."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def open(self) -> int:
+        """Return a descriptor of it, to make processes in it with; the caller's to close."""
+        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def limit(self, resources: Resources) -> None:
+        """Set what its processes may use together.
+
+        Raises:
+            OSError: The memory cannot be limited.
+        """
+        _write(f"{self.path}/memory.oom.group", "1")
+        _write(f"{self.path}/memory.max", str(resources.memory))
+        for name, value in (("memory.swap.max", 0), ("pids.max", resources.processes), ("cpu.weight", resources.cpu)):
+            with contextlib.suppress(FileNotFoundError):  # the controller is not delegated: others see to it, see the plan
+                _write(f"{self.path}/{name}", str(value))
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel has killed something in it because it was over its memory."""
+        try:
+            words = _words(f"{self.path}/memory.events")
+        except OSError:
+            return False
+        return int(dict(zip(words[::2], words[1::2], strict=False)).get("oom_kill", "0")) > 0
+
+    def remove(self) -> bool:
+        """Kill what is in it, and remove it. Returns whether it is gone; what was killed takes a moment to end."""
+        with contextlib.suppress(OSError):  # it is gone, or this is older than Linux 5.14, and init's end has killed all
+            _write(f"{self.path}/cgroup.kill", "1")
+        return _remove(self.path)
+
+
+class Groups:
+    """The groups of one host, in one of its own."""
+
+    def __init__(self, place: str) -> None:
+        """Find a name that tells whose they are, and remove what hosts have left behind that were killed.
+
+        Args:
+            place: The directory from `find`.
+        """
+        self._place = place
+        self._own = f"{place}/cellblock-{os.getpid()}-{_started('self')}-{next(_numbers)}"
+        self._next = itertools.count(1)
+        _sweep(place)
+
+    def make(self) -> Group:
+        """Make a group for one kernel.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        # Each time, because a sweep from another pid namespace may have taken an empty one for a dead host's.
+        if not os.path.isdir(self._own):
+            _enable(self._place)
+            os.makedirs(self._own, exist_ok=True)
+            _enable(self._own)
+        path = f"{self._own}/{next(self._next)}"
+        os.mkdir(path)
+        return Group(path)
+
+    def close(self) -> None:
+        """Remove them all; their processes have ended."""
+        for name in _subgroups(self._own):
+            Group(f"{self._own}/{name}").remove()
+        _remove(self._own)
+
+
+def _enable(directory: str) -> None:
+    """Have the controllers in the groups below one. Where memory is there already, it is somebody else's, and stays as it is.
+
+    Raises:
+        OSError: The memory controller cannot be had.
+    """
+    path = f"{directory}/cgroup.subtree_control"
+    if "memory" in _words(path):
+        return
+    for name in _CONTROLLERS:
+        if name in _words(f"{directory}/cgroup.controllers"):
+            try:
+                _write(path, f"+{name}")
+            except OSError:
+                if name == "memory":
+                    raise
+
+
+def _sweep(place: str) -> None:
+    """Remove groups of hosts that are gone.
+
+    Nothing is killed: what is in them ends with its host, and a host that is unknown here may live in another pid namespace.
+    """
+    for name in _subgroups(place):
+        owner = _NAME.fullmatch(name)
+        if owner is not None and _started(owner[1]) != owner[2]:
+            for below in _subgroups(f"{place}/{name}"):
+                _remove(f"{place}/{name}/{below}")
+            _remove(f"{place}/{name}")
+
+
+def _subgroups(directory: str) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _remove(path: str) -> bool:
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""Generated source is looked at before it is written: only what a tool's module needs is in it.
+
+The generator puts nothing of a server into code that is not a literal or a name made by `names`. This is for the day on which
+it is wrong. Nothing generated is ever executed on the trusted side.
+"""
+
+from __future__ import annotations
+
+import ast
+
+_IMPORTS = {
+    "__future__": {"annotations"},
+    "typing": {"Annotated", "Any", "Literal", "cast"},
+    "pydantic": {"BaseModel", "ConfigDict", "Field", "RootModel"},
+}
+_NODES = (
+    ast.Module,
+    ast.Expr,
+    ast.Constant,
+    ast.ImportFrom,
+    ast.alias,
+    ast.ClassDef,
+    ast.AnnAssign,
+    ast.Assign,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.arguments,
+    ast.arg,
+    ast.Return,
+    ast.Await,
+    ast.Call,
+    ast.keyword,
+    ast.Name,
+    ast.Load,
+    ast.Store,
+    ast.Attribute,
+    ast.Subscript,
+    ast.Tuple,
+    ast.BinOp,
+    ast.BitOr,
+    ast.IfExp,
+    ast.Compare,
+    ast.Is,
+    ast.UnaryOp,
+    ast.USub,
+)
+_WORDS = frozenset(("bool", "dict", "float", "int", "list", "params", "result", "str", "tuple", "_runner"))
+_ATTRIBUTES = frozenset(("_runner.run", "_runner.run_sync", "params.model_dump", "Result.model_validate"))
+_CALLS = _ATTRIBUTES | {"ConfigDict", "Field", "cast"}
+
+
+def check_source(source: str, tool: str) -> None:
+    """Check the source of a tool's module.
+
+    Args:
+        source: The source.
+        tool: The tool that its functions may call.
+
+    Raises:
+        ValueError: There is something in it that does not belong there; the message says what.
+        SyntaxError: It is not Python.
+    """
+    tree = ast.parse(source)
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    for statement in tree.body:
+        _check_statement(statement)
+    for node in ast.walk(tree):
+        _check_node(node, classes, tool)
+
+
+def _check_statement(node: ast.stmt) -> None:
+    """What may stand at the top: a docstring, imports, classes, and two functions."""
+    match node:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return
+        case ast.ImportFrom(module=None, level=1, names=[ast.alias(name="_runner", asname=None)]):
+            return
+        case ast.ImportFrom(module=str() as module, level=0) if {a.name for a in node.names} <= _IMPORTS.get(module, set()):
+            return
+        case (
+            ast.ClassDef(decorator_list=[], keywords=[], bases=[ast.Name(id="BaseModel")])
+            | ast.ClassDef(decorator_list=[], keywords=[], bases=[ast.Subscript(value=ast.Name(id="RootModel"))])
+        ):
+            for member in node.body:
+                _check_member(member)
+            return
+        case ast.FunctionDef(name="run", decorator_list=[]) | ast.AsyncFunctionDef(name="run_async", decorator_list=[]):
+            match node.body:
+                case [ast.Expr(value=ast.Constant(value=str())), ast.Assign(targets=[ast.Name(id="result")]), ast.Return()]:
+                    return
+    raise ValueError(f"line {node.lineno}: {type(node).__name__} does not belong at the top of a tool's module")
+
+
+def _check_member(node: ast.stmt) -> None:
+    match node:
+        case ast.Expr(value=ast.Constant(value=str())) | ast.AnnAssign(target=ast.Name(), simple=1):
+            return
+        case ast.Assign(targets=[ast.Name(id="model_config")], value=ast.Call(func=ast.Name(id="ConfigDict"))):
+            return
+    raise ValueError(f"line {node.lineno}: {type(node).__name__} does not belong in the class of a tool's module")
+
+
+def _check_node(node: ast.AST, classes: set[str], tool: str) -> None:
+    if not isinstance(node, _NODES):
+        raise ValueError(  # noqa: TRY004  # it is no argument that has the wrong type
+            f"{type(node).__name__} does not belong in a tool's module"
+        )
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        known = classes | _WORDS | _IMPORTS["typing"] | _IMPORTS["pydantic"]
+        if node.id not in known:
+            raise ValueError(f"the name {node.id!r} does not belong in a tool's module")
+    if isinstance(node, ast.Attribute) and ast.unparse(node) not in _ATTRIBUTES:
+        raise ValueError(f"the attribute {ast.unparse(node)!r} does not belong in a tool's module")
+    if isinstance(node, ast.alias) and node.asname is not None:
+        raise ValueError("no import is renamed in a tool's module")
+    if isinstance(node, ast.Call):
+        called = ast.unparse(node.func)
+        if called not in _CALLS or any(keyword.arg is None for keyword in node.keywords):
+            raise ValueError(f"a call of {called!r} does not belong in a tool's module")
+        if called.startswith("_runner."):
+            match node.args:
+                case [ast.Constant(value=name), ast.Call()] if name == tool:
+                    return
+            raise ValueError(f"a tool's module calls its tool, {tool!r}, and no other")

@@ -1,0 +1,106 @@
+"""The MCP servers that sessions of one host share, and one session's part in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cellblock.errors import InvalidInputError
+from cellblock.tools.call import Hints
+from cellblock.tools.client import Servers
+from cellblock.tools.content import ToolOutcome
+from cellblock.tools.params import ServerParams
+
+Place = tuple[str, str]
+"""What tells one server from another: the root that it is registered for, and its name there."""
+
+
+class SharedServers:
+    """The servers of one host, each stopped when the last session that has used it is done with it.
+
+    Servers of different roots are different ones, whatever their names.
+    """
+
+    def __init__(
+        self, lookup: Callable[[str, str], ServerParams], *, connect_timeout: float, environment: Mapping[str, str]
+    ) -> None:
+        """Take what is needed to start servers; none is started.
+
+        Args:
+            lookup: Returns the parameters of a server by its root and name, or raises.
+            connect_timeout: Seconds in which a server has to be ready.
+            environment: Where ``${NAME}`` in parameters is looked up.
+        """
+        self._lookup = lookup
+        self._connect_timeout = connect_timeout
+        self._environment = environment
+        self._by_root: dict[str, Servers] = {}
+        self._users: dict[Place, set[Lease]] = {}
+
+    def use(self, place: Place, lease: Lease) -> Servers:
+        """Return what calls a server, and note who uses it."""
+        root = place[0]
+        if root not in self._by_root:
+            self._by_root[root] = Servers(
+                lambda name: self._lookup(root, name), connect_timeout=self._connect_timeout, environment=self._environment
+            )
+        self._users.setdefault(place, set()).add(lease)
+        return self._by_root[root]
+
+    async def give_up(self, place: Place, lease: Lease) -> None:
+        """Note that somebody does not use a server any more, and stop it if nobody does."""
+        users = self._users.get(place, set())
+        users.discard(lease)
+        if not users:
+            self._users.pop(place, None)
+            await self._by_root[place[0]].stop(place[1])
+
+
+class Lease:
+    """One session's part in shared servers: what it may name, and what it has used."""
+
+    def __init__(self, shared: SharedServers, find: Callable[[str], str | None]) -> None:
+        """Take a part; nothing is used yet.
+
+        Args:
+            shared: The servers.
+            find: Returns the root of a server by the name that code has for it, or None where there is none.
+        """
+        self._shared = shared
+        self._find = find
+        self._used: set[Place] = set()
+        self._hints: dict[tuple[str, str], Hints] = {}
+
+    def known(self, server: str) -> bool:
+        """Whether the session may name a server."""
+        return self._find(server) is not None
+
+    async def hints(self, server: str, tool: str) -> Hints | None:
+        """Return what a server says of one of its tools; asked once for each server."""
+        if not any(name == server for name, _ in self._hints):
+            for spec in await self._servers(server).list_tools(server):
+                given = {"read_only": spec.read_only, "destructive": spec.destructive}
+                self._hints[server, spec.name] = Hints(**{name: hint for name, hint in given.items() if hint is not None})
+        return self._hints.get((server, tool))
+
+    async def call(self, server: str, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
+        """Call a tool; as `Servers.call`."""
+        return await self._servers(server).call(server, tool, arguments, **options)
+
+    async def reset(self) -> None:
+        """Stop the servers that this session has used, but for those that others use as well."""
+        used, self._used = self._used, set()
+        self._hints.clear()
+        await asyncio.gather(*(self._shared.give_up(place, self) for place in used))
+
+    async def close(self) -> None:
+        """Give up everything."""
+        await self.reset()
+
+    def _servers(self, server: str) -> Servers:
+        root = self._find(server)
+        if root is None:
+            raise InvalidInputError(f"no MCP server is registered as {server!r} for this workspace: generate its API in it")
+        self._used.add((root, server))
+        return self._shared.use((root, server), self)

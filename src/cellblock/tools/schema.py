@@ -1,0 +1,205 @@
+"""The part of a JSON Schema that is looked at.
+
+A schema is written by an MCP server and is hostile: the keywords below are read, each if it is what it should be, and no
+others, so that nothing else in it has an effect; references lead to places in the same schema or nowhere.
+
+Drafts 4 to 2020-12: https://json-schema.org/specification-links
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+DEEPEST = 24
+MOST_OPTIONS = 20
+EMPTY: dict[str, Any] = {}
+
+_LONGEST_PATTERN = 500
+_LARGEST = 2**53  # beyond it a JSON number is not the same one everywhere
+_TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
+
+# Keywords that ask for more, or allow more, than is read here.
+_IGNORED = ("if", "then", "else", "dependentSchemas", "dependencies", "patternProperties", "propertyNames", "not")
+
+
+@dataclass(slots=True)
+class Node:
+    """A schema, its references and its ``allOf`` merged into it."""
+
+    types: tuple[str, ...] | None = None
+    properties: dict[str, Any] | None = None
+    required: frozenset[str] = frozenset()
+    additional: Any = None
+    items: Any = None
+    prefix: tuple[Any, ...] = ()
+    options: tuple[Any, ...] = ()
+    values: list[Any] | None = None
+    bounds: dict[str, Any] = field(default_factory=dict)
+    default: Any = None
+    format: str = ""
+    description: str = ""
+    open: bool = False
+
+    def is_bare(self) -> bool:
+        """Whether it says nothing but its type, and what it is about."""
+        said = (self.properties, self.required, self.items, self.prefix, self.values, self.bounds)
+        return not any(said) and self.additional is None
+
+    def may_be_object(self) -> bool:
+        """Whether an object can be what it describes."""
+        return self.types is None or "object" in self.types
+
+
+def own(schema: dict[str, Any]) -> Node:
+    """Read the keywords of one schema, its references and ``allOf`` left out."""
+    kind = schema.get("type")
+    types: list[Any] | None = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) and kind else None
+    if types is not None and schema.get("nullable") is True:  # OpenAPI 3.0, and many a server
+        types = [*types, "null"]
+    known = tuple(dict.fromkeys(one for one in types or () if isinstance(one, str) and one in _TYPES))
+    properties, required = schema.get("properties"), schema.get("required")
+    items, prefix = schema.get("items"), schema.get("prefixItems")
+    if isinstance(items, list):  # before 2020-12
+        items, prefix = schema.get("additionalItems"), items
+    values = schema.get("enum")
+    if "const" in schema:
+        values = [schema["const"]]
+    additional = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+    name = schema.get("format")
+    return Node(
+        types=known or None,
+        properties=properties if isinstance(properties, dict) else None,
+        required=frozenset(one for one in required if isinstance(one, str)) if isinstance(required, list) else frozenset(),
+        additional=additional if isinstance(additional, dict | bool) else None,
+        items=items if isinstance(items, dict) or items is False else None,
+        prefix=tuple(prefix) if isinstance(prefix, list) else (),
+        options=_first_list(schema.get("oneOf"), schema.get("anyOf")),
+        values=values if isinstance(values, list) and values else None,
+        bounds=dict(_bounds(schema)),
+        default=schema.get("default"),
+        format=name if isinstance(name, str) and re.fullmatch(r"[a-z0-9-]{1,32}", name) else "",
+        description=schema["description"] if isinstance(schema.get("description"), str) else "",
+        open=any(key in schema for key in _IGNORED),
+    )
+
+
+def _bounds(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key in ("minLength", "maxLength", "minItems", "maxItems"):
+        value = schema.get(key)
+        if type(value) is float and value.is_integer():
+            value = int(value)
+        if type(value) is int and 0 <= value < 2**31:
+            yield key, value
+    for inclusive, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        # Draft 4 has a bound, and whether it is itself excluded.
+        key = exclusive if schema.get(exclusive) is True else inclusive
+        if is_number(schema.get(inclusive)):
+            yield key, schema[inclusive]
+        if is_number(schema.get(exclusive)):
+            yield exclusive, schema[exclusive]
+    step = schema.get("multipleOf")
+    if type(step) is int and 0 < step < _LARGEST:  # a fraction has no exact remainder
+        yield "multipleOf", step
+    if isinstance(pattern := schema.get("pattern"), str) and _compiles(pattern):
+        yield "pattern", pattern
+
+
+def _first_list(*values: Any) -> tuple[Any, ...]:
+    return next((tuple(value) for value in values if isinstance(value, list) and value), ())
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number that is the same one in every language."""
+    return type(value) in (int, float) and abs(value) < _LARGEST
+
+
+def _compiles(pattern: str) -> bool:
+    """Whether pydantic will take a pattern: JSON Schema's are JavaScript's, pydantic's are Rust's."""
+    if len(pattern) > _LONGEST_PATTERN:
+        return False
+    from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+    try:
+        SchemaValidator(core_schema.str_schema(pattern=pattern))
+    except (SchemaError, UnicodeError):
+        return False
+    return True
+
+
+def merged(one: Node, other: Node) -> Node:
+    """Return what is said by two schemas that both hold. The first one's words go before the second's."""
+    properties = one.properties
+    if other.properties is not None:
+        properties = dict(one.properties or {})
+        for key, schema in other.properties.items():
+            same = key not in properties or properties[key] is schema or properties[key] == schema
+            properties[key] = schema if same else {"allOf": [properties[key], schema]}
+    types = one.types or other.types
+    if one.types and other.types:
+        types = tuple(kind for kind in one.types if kind in other.types) or one.types
+    bounds = {**other.bounds, **one.bounds}
+    for key in one.bounds.keys() & other.bounds.keys() - {"pattern", "multipleOf"}:
+        tighter = max if key.startswith(("min", "exclusiveMin")) else min
+        bounds[key] = tighter(one.bounds[key], other.bounds[key])
+    return Node(
+        types=types,
+        properties=properties,
+        required=one.required | other.required,
+        additional=one.additional if one.additional is not None else other.additional,
+        items=one.items if one.items is not None else other.items,
+        prefix=one.prefix or other.prefix,
+        options=one.options or other.options,
+        values=one.values or other.values,
+        bounds=bounds,
+        default=one.default if one.default is not None else other.default,
+        format=one.format or other.format,
+        description=one.description or other.description,
+        open=one.open or other.open,
+    )
+
+
+def reference(schema: dict[str, Any]) -> str | None:
+    """Return the place that a schema refers to, if it does."""
+    for key in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if isinstance(schema.get(key), str):
+            return str(schema[key])
+    return None
+
+
+def resolved(document: Any, place: str) -> Any:
+    """Return what a reference names in a document: a JSON pointer (RFC 6901), an anchor or the ``$id`` of a definition."""
+    base = document.get("$id") if isinstance(document, dict) else None
+    if isinstance(base, str) and base.rstrip("#") and place.startswith(base.rstrip("#")):
+        place = place[len(base.rstrip("#")) :] or "#"
+    if place in ("#", "#/"):
+        return document
+    if place.startswith("#/"):
+        for step in unquote(place[2:]).split("/")[: 2 * DEEPEST]:
+            document = _step(document, step.replace("~1", "/").replace("~0", "~"))
+        return document
+    return next((schema for schema in _definitions(document) if _is_named(schema, place)), None)
+
+
+def _step(place: Any, step: str) -> Any:
+    if isinstance(place, dict):
+        return place.get(step)
+    if isinstance(place, list) and step.isdecimal() and len(step) < 6 and int(step) < len(place):
+        return place[int(step)]
+    return None
+
+
+def _definitions(document: Any) -> Iterator[dict[str, Any]]:
+    for key in ("$defs", "definitions"):
+        found = document.get(key) if isinstance(document, dict) else None
+        if isinstance(found, dict):
+            yield from (schema for schema in found.values() if isinstance(schema, dict))
+
+
+def _is_named(schema: dict[str, Any], reference: str) -> bool:
+    names = (schema.get("$id"), schema.get("id"))
+    anchors = (schema.get("$anchor"), schema.get("$dynamicAnchor"))
+    return reference in names or (reference.startswith("#") and reference[1:] in anchors)

@@ -1,0 +1,68 @@
+"""A server's words as text that can stand in a docstring, and does nothing there."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+
+_MOST = 4000
+# Control, format (among them what turns the direction of text), surrogate, private and unassigned characters, separators.
+_SHOWN_AS_ESCAPES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+
+
+def plain(words: str, most: int = _MOST) -> str:
+    """Return text in which nothing is hidden.
+
+    Args:
+        words: The server's text.
+        most: The most characters to keep.
+
+    Returns:
+        The text, with escapes for characters that cannot be seen, and cut with an ellipsis.
+    """
+    cut = words[:most].replace("\r\n", "\n").replace("\t", "    ")
+    if not cut.isascii() or not cut.replace("\n", "").isprintable():
+        cut = "".join(map(_shown, cut))
+    lines = "\n".join(line.rstrip() for line in cut.strip().split("\n"))
+    return f"{lines}…" if len(words) > most else lines
+
+
+def first_line(words: str, most: int = 120) -> str:
+    """Return the first sentence or line of a text, on one line."""
+    line = plain(words, 4 * most).partition("\n")[0]
+    sentence = line.partition(". ")[0]
+    sentence = f"{sentence}." if sentence != line else line
+    return sentence if len(sentence) <= most else f"{sentence[:most].rstrip()}…"
+
+
+def docstring(text: str, indent: str = "") -> str:
+    r"""Write a docstring, quotes and all.
+
+    Args:
+        text: What `plain` returned, or is our own.
+        indent: What its lines begin with, but for the first one.
+
+    Returns:
+        Source that evaluates to the text: every backslash is doubled, and no three quotes follow each other.
+    """
+    lines = text.replace("\\", "\\\\").replace('"""', r"\"\"\"").split("\n")
+    body = "\n".join([lines[0], *(f"{indent}{line}" if line else "" for line in lines[1:])])
+    if len(lines) > 1:
+        return f'"""{body}\n{indent}"""'
+    return f'"""{body[:-1]}\\""""' if body.endswith('"') else f'"""{body}"""'
+
+
+def wrapped(text: str, indent: str, width: int = 120) -> str:
+    """Return an entry of a list with its long lines broken, all but the first one indented."""
+    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, width) or [""]]
+    return "\n".join([*lines[:1], *(f"{indent}{line}" if line else "" for line in lines[1:])])
+
+
+def _shown(character: str) -> str:
+    if character == "\n" or unicodedata.category(character) not in _SHOWN_AS_ESCAPES:
+        return character
+    return character.encode("unicode_escape").decode("ascii") if not _is_surrogate(character) else f"\\u{ord(character):04x}"
+
+
+def _is_surrogate(character: str) -> bool:
+    return "\ud800" <= character <= "\udfff"

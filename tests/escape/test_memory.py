@@ -1,0 +1,111 @@
+"""Attack 45: a session over its memory is the only one that ends, and its result says so."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cellblock import CodeExecutionResult, Host, Session
+from cellblock.sandbox.policy import Policy, Resources
+from cells import ok, value
+from processes import eventually, parents
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 256 * 2**20
+
+ONE = """
+kept = []
+while True:
+    kept.append(bytearray(b'x') * (8 * 2**20))
+"""
+MAPPED = """
+import mmap, time
+kept = mmap.mmap(-1, 2**30)  # shared, and so no data of this process
+for at in range(0, 2**30, 4096):
+    kept[at] = 1
+time.sleep(60)
+"""
+SPREAD = """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        kept = bytearray(b'x') * (64 * 2**20)
+        time.sleep(60)
+        os._exit(0)
+time.sleep(60)
+"""
+FILES = """
+import time
+for number in range(64):
+    with open(f'/dev/shm/{number}', 'wb') as file:
+        file.write(bytes(8 * 2**20))
+time.sleep(60)
+"""
+LATER = """
+import os, threading
+def grow():
+    for _ in range(8):
+        if os.fork() == 0:
+            kept = bytearray(b'x') * (64 * 2**20)
+            threading.Event().wait()
+threading.Timer(0.1, grow).start()
+"""
+
+
+@pytest.fixture
+async def small(native_host: Host, cell: Session, workspace: Path, tmp_path: Path) -> AsyncIterator[Session]:
+    """A session that may use little memory. After the attack another session, and the fork server, are as they were."""
+    await ok(cell, "kept = 'theirs'")
+    servers = _children()
+    policy = replace(Policy(), resources=Resources(memory=LIMIT))
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+        await ok(session, "mine = 1")
+        yield session
+        assert await value(session, "6 * 7") == 42
+    assert await value(cell, "kept") == "theirs"
+    assert _children() == servers
+
+
+def _children() -> set[int]:
+    """Return what this process itself has started: the fork servers."""
+    return {pid for pid, parent in parents().items() if parent == os.getpid()}
+
+
+async def test_memory_of_one_process_is_an_error_that_names_the_limit(small: Session) -> None:
+    """The process is refused what it has no room for, and goes on without."""
+    result = await small.execute(ONE, timeout=60)
+    assert result.status == "error"
+    assert result.error is not None
+    assert (result.error.ename, result.error.evalue) == ("MemoryError", "out of memory: the session may use 256 MiB")
+    assert await value(small, "kept.clear(); mine") == 1
+
+
+@pytest.mark.parametrize("code", [MAPPED, SPREAD, FILES], ids=["mapped by one process", "over children", "in files"])
+async def test_a_session_over_its_memory_dies_and_its_result_names_the_limit(small: Session, code: str) -> None:
+    result = await small.execute(code, timeout=60)
+    assert result.status == "died"
+    assert result.error is not None
+    assert re.search(r"out of memory: its processes used [\d,]+ MiB, and may use 256 MiB", result.error.evalue)
+    assert result.state_lost
+    assert await value(small, "'mine' in globals()") is False
+
+
+async def test_short_cells_do_not_hide_what_grows_behind_them(small: Session) -> None:
+    """However quickly cells follow each other: it dies in one of them, or between two, which the next result says."""
+    await ok(small, LATER)
+    results: list[CodeExecutionResult] = []
+
+    async def lost() -> bool:
+        results.append(await small.execute("1"))
+        return results[-1].state_lost
+
+    await eventually(lost, timeout=30)
+    assert results[-1].text is not None
+    assert "out of memory: its processes used" in results[-1].text
+    assert "and may use 256 MiB" in results[-1].text

@@ -1,0 +1,270 @@
+"""As in test_mutations.py, for defences that have tests of their own: switched off in a copy of the package, the test goes red.
+
+Each test is run by a pytest of its own, on the copy. That all of them pass on a copy that nobody has changed is a test, too.
+Where something has more than one line of defence, all of them are switched off: the table names each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import cellblock
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+TESTS = Path(__file__).parents[1]
+CUT, SECONDS = 99, 12
+"""Without their defence some attacks never end: then, and after how long, a test is cut off."""
+ENDLESS = frozenset(
+    {
+        *("30 connections", "30 headers", "32 the protocol", "33 turns", "34 a closed channel", "35 daemons"),
+        *("36 a host that is killed", "44 the last rung", "45 all processes together"),
+    }
+)
+
+EGRESS, FILES, HERE = "host/egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+
+
+class Edit(NamedTuple):
+    """A place in the code, and what to put there."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    """A test, and the defences without which it must fail."""
+
+    test: str
+    edits: tuple[Edit, ...]
+
+
+def mutant(test: str, *edits: tuple[str, str, str]) -> Mutant:
+    return Mutant(test, tuple(Edit(*edit) for edit in edits))
+
+
+CAPABILITIES = ("sandbox/linux.py", "    drop_capabilities()\n    _prctl", "    _prctl")
+FILTER = ("sandbox/linux.py", "    _prctl(_PR_SET_SECCOMP, 2, ", "    str((_PR_SET_SECCOMP, 2, ")
+FILTER_END = ("sandbox/linux.py", "ctypes.create_string_buffer(header, len(header)))\n    # It may", "header))\n    # It may")
+REAPER = ("zygote/init.py", "                _kill_everything()\n            else", "                pass\n            else")
+
+MUTANTS: dict[str, Mutant] = {
+    "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER, FILTER_END),
+    "4 handles": mutant(
+        f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[open_by_handle_at]", CAPABILITIES, FILTER, FILTER_END
+    ),
+    "14 bpf": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[splice]", FILTER, FILTER_END),
+    "8 process 1": mutant(
+        f"{HERE}processes.py::test_nothing_is_seen_of_process_1[environ]",
+        CAPABILITIES,
+        ("sandbox/linux.py", "_prctl(_PR_SET_DUMPABLE, 0)", "pass"),
+    ),
+    "19 the host's loopback": mutant(
+        f"{HERE}network.py::test_the_hosts_loopback_is_not_the_sessions",
+        ("sandbox/linux.py", " | 0x40000000 | 0x00020000\n", " | 0x00020000\n"),
+        ("sandbox/linux.py", "        fcntl.ioctl(any_socket, 0x8914,", "        str(("),
+        ("sandbox/linux.py", 'flags | 1, b""))', 'flags | 1, b"")))'),
+    ),
+    "22 the environment": mutant(
+        f"{HERE}channel.py::test_the_hosts_environment_and_memory_are_not_in_the_session",
+        (
+            "host/start.py",
+            "            env=_NO_ENVIRONMENT,\n            cwd",
+            '            env={**__import__("os").environ},\n            cwd',
+        ),
+        ("zygote/boot.py", '"entered"] + sys.argv[3:], {})', '"entered"] + sys.argv[3:], dict(os.environ))'),
+    ),
+    "23 addresses": mutant(
+        f"{EGRESS}23_addresses_in_binary",
+        ("host/egress/addresses.py", "    found = objection(address)\n    return own(", "    return None\n    return own("),
+    ),
+    "24 addresses of names": mutant(
+        f"{EGRESS}24_names_of_forbidden_addresses",
+        (
+            "host/egress/gate.py",
+            "if refusal := self._rules.judge_address(",
+            "if False and (refusal := self._rules.judge_address(",
+        ),
+        ("host/egress/gate.py", "addresses.against(address)):", "addresses.against(address))):"),
+    ),
+    "24 one lookup": mutant(
+        f"{EGRESS}24_rebinding",
+        ("host/egress/gate.py", "self._first(target, found)\n", "self._first(target, await self._addresses(target))\n"),
+    ),
+    "24 the machine's own": mutant(
+        "host/egress/test_addresses.py::test_the_machines_own", ("host/egress/addresses.py", "return _OWN", "return None")
+    ),
+    "25 labels": mutant(
+        f"{EGRESS}25_names_that_have_no_canonical_form",
+        ("host/egress/names.py", " or not all(_LABEL.fullmatch(label) for label in labels)", ""),
+    ),
+    "25 case": mutant(f"{EGRESS}25_one_canonical_form", ("host/egress/names.py", "text.lower() if", "text if")),
+    "26 a dot": mutant(
+        f"{EGRESS}26_wildcards_end_at_a_dot", ("host/egress/rules.py", 'endswith(f".{self.host}")', 'endswith(f"{self.host}")')
+    ),
+    "27 ports": mutant(
+        "host/egress/test_rules.py::test_ports", ("host/egress/rules.py", "else port in DEFAULT_PORTS\n", "else True\n")
+    ),
+    "28 hosts that disagree": mutant(
+        f"{EGRESS}28_hosts_that_disagree",
+        ("host/egress/http.py", "if named != (target.host, target.port):", "if False:"),
+    ),
+    "28 two framings": mutant(
+        f"{EGRESS}28_heads_that_could_be_framed_in_two_ways", ("host/egress/http.py", "if lengths and codings:", "if False:")
+    ),
+    "29 every request is judged": mutant(
+        f"{EGRESS}29_redirects_are_the_clients_to_follow",
+        (
+            "host/egress/gate.py",
+            "if refusal := self._rules.judge(target):",
+            "if False and (refusal := self._rules.judge(target)):",
+        ),
+    ),
+    "30 connections": mutant(
+        "host/egress/test_limits.py::test_30_more_connections_than_allowed",
+        ("host/egress/proxy.py", "turned_away = len(self._clients) >= self._limits.connections", "turned_away = False"),
+    ),
+    "30 headers": mutant(
+        "host/egress/test_limits.py::test_30_endless_header",
+        (
+            "host/egress/connection.py",
+            "max_incomplete_event_size=self._limits.header_bytes",
+            "max_incomplete_event_size=2**40",
+        ),
+    ),
+    "32 the protocol": mutant(
+        f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]",
+        ("host/kernel.py", '            self._condemn(f"it broke the protocol: {error}")', "            pass"),
+    ),
+    "33 turns": mutant(
+        f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[a forged ready]",
+        (
+            "wire/protocol.py",
+            "        if following is None:\n            raise",
+            "        if following is None:\n            return self.state\n            raise",
+        ),
+    ),
+    "34 a closed channel": mutant(
+        f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[a channel shut down]",
+        (
+            "host/kernel.py",
+            'self._loop.call_later(_EXIT_NEWS, self._condemn, "the code closed the kernel\'s channel")',
+            "pass",
+        ),
+    ),
+    "35 daemons": mutant(
+        f"{HERE}processes.py::test_a_daemon_ends_with_its_session",
+        REAPER,
+        ("zygote/server.py", 'elif message["op"] == "kill":', 'elif message["op"] == "":'),
+    ),
+    "36 a host that is killed": mutant(
+        f"{HERE}processes.py::test_everything_ends_when_the_host_is_killed",
+        REAPER,
+        ("zygote/server.py", "            processes.kill(processes.descendants(os.getpid()))", "            os._exit(0)"),
+    ),
+    "37 text is bounded": mutant(
+        "host/test_collect.py::test_memory_for_text_is_bounded_whatever_is_written",
+        ("host/collect.py", "excess = self._tail_size - self._limits.text // 2", "excess = 0"),
+    ),
+    "38 terminals": mutant(
+        "test_terminal.py::test_sequences_are_shown_and_not_obeyed",
+        ("terminal.py", "return ascii(found.group())[1:-1]", "return found.group()"),
+    ),
+    "38 names": mutant(
+        "test_terminal.py::test_the_terminal_front_shows_names_as_names",
+        ("cli/show.py", "printable(line, lines=False)", "line"),
+    ),
+    "39 values are bounded": mutant(
+        "host/test_collect.py::test_values_that_do_not_fit_are_left_out",
+        ("host/collect.py", "if len(raw) > self._values_room - size:", "if False:"),
+    ),
+    "40 archives": mutant(
+        "host/files/test_archive.py::test_a_hostile_member_has_the_whole_archive_refused",
+        ("host/files/archive.py", 'if ".." in parts:', "if False:"),
+    ),
+    "41 links": mutant(
+        f"{FILES}a_planted_link_is_refused_as_such_by_every_operation",
+        ("host/files/beneath.py", "0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)", "0, 0)"),
+    ),
+    "42 pipes": mutant(
+        f"{FILES}a_fifo_and_a_socket_are_refused_at_once",
+        ("host/files/beneath.py", "if stat.S_ISREG(info.st_mode):", "if True:"),
+    ),
+    "44 the last rung": mutant(
+        f"{HERE}processes.py::test_code_that_will_not_stop_is_dead_by_the_deadline[signals ignored]",
+        ("host/session.py", '    ("restarted", Kernel.kill, 1.0),\n', ""),
+        ("host/session.py", "    kernel.abandon()\n", "    await cell.ended.wait()\n"),
+    ),
+    "45 all processes together": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[over children]",
+        ("host/kernel.py", "if used > self._memory:", "if False:"),
+    ),
+    "45 one process": mutant(
+        f"{HERE}memory.py::test_memory_of_one_process_is_an_error_that_names_the_limit",
+        ("sandbox/plan.py", '        "DATA": resources.memory,\n', ""),
+    ),
+}
+
+# It takes in what the tests of a mutant leave behind, and kills it when they are over.
+RUN = """
+import ctypes, os, signal, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+tests = subprocess.Popen([sys.executable, "-m", "pytest", *sys.argv[3:]])
+try:
+    status = tests.wait(float(sys.argv[1]))
+except subprocess.TimeoutExpired:
+    status = int(sys.argv[2])
+while True:
+    for pid in open(f"/proc/self/task/{os.getpid()}/children").read().split():
+        os.kill(int(pid), signal.SIGKILL)
+    try:
+        os.waitpid(-1, 0)
+    except ChildProcessError:
+        sys.exit(status)
+"""
+
+
+async def run(package: Path, *tests: str, seconds: int) -> tuple[int | None, str]:
+    """Run tests with a copy of the package; return pytest's exit status and what it said."""
+    options = ["-v", "-n", "0", "-x", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", RUN, str(seconds), str(CUT), *options, *(f"{TESTS}/{test}" for test in tests),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=TESTS.parent,
+        env={**os.environ, "PYTHONPATH": str(package), "TMPDIR": str(package)},
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    return process.returncode, out.decode(errors="replace")
+
+
+def copied(package: Path) -> Path:
+    shutil.copytree(Path(cellblock.__file__).parent, package / "cellblock", ignore=shutil.ignore_patterns("__pycache__"))
+    return package
+
+
+async def test_the_tests_pass_on_a_copy_that_is_not_changed(tmp_path: Path) -> None:
+    status, said = await run(copied(tmp_path / "package"), *{row.test for row in MUTANTS.values()}, seconds=200)
+    assert status == 0, said
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+async def test_a_test_fails_without_its_defence(tmp_path: Path, name: str) -> None:
+    row = MUTANTS[name]
+    package = copied(tmp_path / "package")
+    for file, old, new in row.edits:
+        path = package / "cellblock" / file
+        text = path.read_text()
+        assert text.count(old) == 1, (file, old)
+        path.write_text(text.replace(old, new))
+    status, said = await run(package, row.test, seconds=SECONDS if name in ENDLESS else 100)
+    # 1: tests failed. All else is a mistake here: no such test (4), none left (5), a module that cannot be loaded (2).
+    begun = f"::{row.test.partition('::')[2]} " in said
+    assert status == 1 or (status == CUT and name in ENDLESS and begun), said
+    assert "SyntaxError" not in said, said

@@ -1,0 +1,60 @@
+"""The table of attacks in docs/threat-model.md is about tests and mutations that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from .test_mutants import MUTANTS
+from .test_mutations import CODE, DATA
+
+ATTACKS = range(1, 49)
+"""49 and 50 are about tools, which there are not yet."""
+WITHOUT_MUTATION = {46, 48}
+"""The document says why; 48 waits for checkpoints."""
+
+TESTS = Path(__file__).parents[1]
+DOCUMENT = TESTS.parent / "docs" / "threat-model.md"
+ROW = re.compile(r"\| (\d+) \| (.+) \| ([^|]+) \|")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+def table() -> dict[int, list[str]]:
+    """Return the tests of each attack."""
+    return {
+        int(row[1]): re.findall("`([^`]+)`", row[3]) for row in map(ROW.fullmatch, DOCUMENT.read_text().splitlines()) if row
+    }
+
+
+def defined() -> set[str]:
+    """Return the names of all tests."""
+    return {
+        node.name
+        for path in TESTS.rglob("test_*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+
+
+def test_every_attack_is_in_the_table() -> None:
+    assert [*table()] == [*ATTACKS]
+
+
+@pytest.mark.parametrize("number", ATTACKS)
+def test_every_attack_has_tests_that_exist(number: int) -> None:
+    names = table()[number]
+    assert names
+    assert {f"test_{name}" for name in names} <= defined()
+
+
+def test_every_attack_has_a_mutation() -> None:
+    """By the numbers with which rows begin; what tests/escape/test_mutations.py says of several calls at once is for 14, too."""
+    numbers = {int(name.split()[0]) for name in (*DATA, *CODE, *MUTANTS)}
+    assert {*ATTACKS} - numbers == WITHOUT_MUTATION

@@ -1,0 +1,155 @@
+"""A session over its memory, by whichever of the two ways this machine has; and what a control group adds where it has one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, LaunchError, SandboxError, Session
+from cellblock.host import doctor
+from cellblock.sandbox import cgroups
+from cellblock.sandbox.policy import MIB, Policy, Resources
+from cells import ok, value
+
+POLICY = Policy(resources=Resources(memory=256 * MIB, processes=64))
+
+TOGETHER = """
+import os, time
+for _ in range(4):
+    if os.fork() == 0:
+        mine = b'x' * (100 << 20)
+        time.sleep(60)
+time.sleep(60)
+"""
+SHARED = """
+import mmap, time
+area = mmap.mmap(-1, 400 << 20)
+for place in range(0, len(area), 4096):
+    area[place] = 1
+time.sleep(60)
+"""
+
+
+@pytest.fixture(params=["zygote", "spawn"])
+async def small(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
+    async with Host(isolate="native", policy=POLICY, launch=request.param) as host:
+        yield host
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [TOGETHER, SHARED])
+async def test_a_session_over_its_memory_is_the_only_one_that_dies(small: Host, tmp_path: Path, code: str) -> None:
+    async with (
+        small.session(working_dir=tmp_path, images_dir=tmp_path) as greedy,
+        small.session(working_dir=tmp_path, images_dir=tmp_path) as other,
+    ):
+        await ok(other, "kept = 7")
+        result = await greedy.execute(code, timeout=60)
+        assert result.status == "died"
+        assert result.error is not None
+        assert "out of memory" in result.error.evalue
+        assert "may use 256 MiB" in result.error.evalue
+        assert await value(greedy, "1 + 1") == 2
+        assert await value(other, "kept") == 7
+
+
+@pytest.mark.slow
+async def test_each_kernel_has_a_group_where_there_can_be_one(small: Host, tmp_path: Path) -> None:
+    place = cgroups.find().directory
+    async with (
+        small.session(working_dir=tmp_path, images_dir=tmp_path) as one,
+        small.session(working_dir=tmp_path, images_dir=tmp_path) as two,
+    ):
+        groups = [_group(session) for session in (one, two)]
+        seen = [await value(session, "open('/proc/self/cgroup').read().splitlines()[-1]") for session in (one, two)]
+        assert seen == ["0::/", "0::/"]
+        if place is None:
+            assert groups == [None, None]
+            return
+        paths = [Path(group.path) for group in groups if group is not None]
+        assert len({*paths}) == 2
+        for path in paths:
+            assert path.is_relative_to(place)
+            assert (path / "memory.max").read_text() == f"{256 * MIB}\n"
+            assert (path / "memory.oom.group").read_text() == "1\n"
+            assert len((path / "cgroup.procs").read_text().split()) == 2  # init and worker
+    assert not any(path.exists() for path in paths)
+    await small.close()
+    assert not paths[0].parent.exists()
+
+
+@pytest.fixture
+def impossible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine that says that groups can be made in a directory, which is none of cgroup v2's."""
+    place = tmp_path / "groups"
+    place.mkdir()
+    (place / "cgroup.controllers").write_text("memory\n")
+    (place / "cgroup.subtree_control").write_text("memory\n")
+    monkeypatch.setattr(cgroups, "find", lambda: cgroups.Place(str(place)))
+    monkeypatch.setattr(cgroups, "_enable", lambda _directory: None)
+    return place
+
+
+async def test_a_kernel_that_cannot_be_made_in_its_group_is_not_made(impossible: Path, tmp_path: Path) -> None:
+    async with Host(isolate="native", launch="zygote") as host:
+        session = host.session(working_dir=tmp_path / "groups", images_dir=tmp_path)
+        with pytest.raises(LaunchError, match="cannot fork"):
+            await session.start()
+        await session.close()
+
+
+async def test_a_group_that_cannot_be_made_is_an_error_that_says_so(impossible: Path, tmp_path: Path) -> None:
+    impossible.joinpath("cgroup.procs").touch()
+    async with Host(isolate="native", launch="zygote") as host:
+        await host.start()
+        for path in impossible.glob("cellblock-*"):
+            for below in path.iterdir():
+                below.rmdir()
+            path.rmdir()
+            path.touch()  # nothing can be made below a file
+        session = host.session(working_dir=tmp_path, images_dir=tmp_path)
+        with pytest.raises(SandboxError, match="no control group can be made"):
+            await session.start()
+        await session.close()
+        for path in impossible.glob("cellblock-*"):
+            path.unlink()
+
+
+@pytest.mark.slow
+async def test_a_kill_by_the_group_is_told_as_one(tmp_path: Path) -> None:
+    """What happens first is that the worker or init is gone, and that alone tells nothing."""
+    group = tmp_path / "group"
+    group.mkdir()
+    (group / "memory.events").write_text("oom 1\noom_kill 3\n")
+    async with (
+        Host(isolate="native", policy=POLICY, launch="zygote") as host,
+        host.session(working_dir=tmp_path, images_dir=tmp_path) as session,
+    ):
+        kernel = session._kernel
+        assert kernel is not None
+        kernel._ends = dataclasses.replace(kernel._ends, group=cgroups.Group(str(group)))
+        result = await session.execute("import os; os.kill(os.getpid(), 9)")
+        assert result.error is not None
+        assert "out of memory: the session may use 256 MiB" in result.error.evalue
+        (group / "cgroup.kill").unlink(missing_ok=True)
+        (group / "memory.events").unlink()
+
+
+def test_doctor_tells_which_way_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "find", lambda: cgroups.Place("/sys/fs/cgroup/mine"))
+    (check,) = [check for check in doctor.examine() if check.name == "memory"]
+    assert check.ok
+    assert "cgroup v2, one group for each kernel in /sys/fs/cgroup/mine" in check.found
+    monkeypatch.setattr(cgroups, "find", lambda: cgroups.Place(None, "there is none", "make one"))
+    (check,) = [check for check in doctor.examine() if check.name == "memory"]
+    assert (check.ok, check.needed) == (False, False)
+    assert "RLIMIT_DATA" in check.found
+    assert check.remedy == "there is none. To have cgroup v2 do it: make one"
+
+
+def _group(session: Session) -> cgroups.Group | None:
+    assert session._kernel is not None
+    return session._kernel._ends.group

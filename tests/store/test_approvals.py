@@ -1,0 +1,125 @@
+"""The audit trail: what was decided is on disk before anything comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import sqlite3
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cellblock.errors import StateError, StoreError
+from cellblock.model import Decision
+from cellblock.store.approvals import Approvals
+from cellblock.tools.broker import Broker
+from cellblock.tools.rules import Rule, Rules
+from processes import eventually
+
+
+def decision(number: int = 0, session: str = "s") -> Decision:
+    return Decision("allow", "person", session, "tool", "files", f"read{number}", b'{"a":1}', 1000.0 + number)
+
+
+async def test_decisions_are_kept(tmp_path: Path) -> None:
+    with Approvals(tmp_path) as approvals:
+        await approvals.add(decision(1))
+        await approvals.add(decision(2, "other"))
+        assert approvals.last() == [decision(2, "other"), decision(1)]
+    with Approvals(tmp_path) as approvals:
+        assert approvals.last(session="s") == [decision(1)]
+        assert approvals.last(1) == [decision(2, "other")]
+    row = sqlite3.connect(tmp_path / "approvals.db")
+    assert row.execute("SELECT sha256 FROM approvals").fetchall() == [(hashlib.sha256(b'{"a":1}').hexdigest(),)] * 2
+    row.close()
+    assert (tmp_path / "approvals.db").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_brokers_decisions_say_who_decided_what(tmp_path: Path) -> None:
+    rules = Rules((Rule("allow", tool="read"),))
+    with Approvals(tmp_path) as approvals:
+        broker = Broker(rules, lambda request: False, record=approvals.add, session="mine")
+        await broker.decide("tool", "files", "read", {"b": 1, "a": "ü"})
+        await broker.decide("shell", "shell", "shell", {"command": "rm -rf /"})
+        rejected, allowed = approvals.last(session="mine")
+    assert (allowed.outcome, allowed.by, allowed.payload) == ("allow", "allow *.read", b'{"a":"\\u00fc","b":1}')
+    assert (rejected.outcome, rejected.by, rejected.kind, rejected.reason) == ("deny", "caller", "shell", "rejected")
+    assert abs(allowed.at - time.time()) < 60
+
+
+async def test_a_thousand_at_once_and_from_two_processes_writers(tmp_path: Path) -> None:
+    with Approvals(tmp_path) as first, Approvals(tmp_path) as second:
+        await asyncio.gather(*((first, second)[n % 2].add(decision(n)) for n in range(1000)))
+        assert {kept.tool for kept in first.last(2000)} == {f"read{n}" for n in range(1000)}
+
+
+async def test_a_locked_file_holds_up_the_call_and_not_the_loop(tmp_path: Path) -> None:
+    with Approvals(tmp_path) as approvals:
+        other = sqlite3.connect(tmp_path / "approvals.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        adding = asyncio.create_task(approvals.add(decision()))
+        ticks = 0
+        began = time.monotonic()
+        while time.monotonic() - began < 0.1:
+            await asyncio.sleep(0.005)
+            ticks += 1
+        assert ticks > 3
+        assert not adding.done()
+        other.execute("ROLLBACK")
+        other.close()
+        await adding
+        assert approvals.last() == [decision()]
+
+
+async def test_a_closed_or_broken_trail_is_an_error(tmp_path: Path) -> None:
+    approvals = Approvals(tmp_path)
+    other = sqlite3.connect(tmp_path / "approvals.db")
+    other.execute("DROP TABLE approvals")
+    other.close()
+    with pytest.raises(StoreError, match="could not be recorded"):
+        await approvals.add(decision())
+    approvals.close()
+    approvals.close()
+    with pytest.raises(StateError, match="closed"):
+        await approvals.add(decision())
+
+
+DIES = """
+import asyncio, os, pathlib, signal, sys
+from cellblock.model import Decision
+from cellblock.store.approvals import Approvals
+
+async def main():
+    approvals = Approvals(pathlib.Path(sys.argv[1]))
+    await approvals.add(Decision("allow", "person", "s", "tool", "files", "last", b"{}", 1.0))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_is_recorded_survives_the_death_of_the_process(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", DIES, str(tmp_path), env=os.environ)
+    assert await process.wait() == -signal.SIGKILL
+    with Approvals(tmp_path) as approvals:
+        assert [kept.tool for kept in approvals.last()] == ["last"]
+
+
+async def test_a_record_takes_less_than_a_fifth_of_a_millisecond(tmp_path: Path) -> None:
+    """The median; the best of several attempts, as other programs want the processor too."""
+    with Approvals(tmp_path) as approvals:
+
+        async def quick() -> bool:
+            taken = []
+            for number in range(300):
+                began = time.perf_counter()
+                await approvals.add(decision(number))
+                taken.append(time.perf_counter() - began)
+            return statistics.median(taken) < 0.0002
+
+        await eventually(quick)

@@ -1,0 +1,70 @@
+"""A stand-in for MCP servers that says what it was called with, and a tool port like a session's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from cellblock.errors import McpServerError
+from cellblock.tools.app import session_app
+from cellblock.tools.broker import Broker
+from cellblock.tools.content import ToolImage, ToolOutcome, ToolResource
+from cellblock.tools.listen import Listening
+
+Behaviour = Callable[[dict[str, Any]], Awaitable[ToolOutcome]]
+
+
+class Recorded:
+    """Calls nothing, and keeps what it was asked to call."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, dict[str, Any]]] = []
+        self.resets = 0
+        self.cancelled = 0
+        self.blocking = asyncio.Event()
+
+    async def call(self, server: str, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
+        self.calls.append((server, tool, arguments))
+        match tool:
+            case "structured":
+                return ToolOutcome(False, "seen", {"got": arguments})
+            case "fails":
+                return ToolOutcome(True, "the disk is on fire")
+            case "breaks":
+                raise McpServerError(f"MCP server {server!r}: it died", server=server)
+            case "bug":
+                raise ZeroDivisionError
+            case "silent":
+                return ToolOutcome(False, "")
+            case "picture":
+                return ToolOutcome(
+                    False, "a cat", None, (ToolImage(b"\x89PNG", "image/png"),), (ToolResource("file:///a", text="abc"),)
+                )
+            case "waits":
+                try:
+                    await self.blocking.wait()
+                except asyncio.CancelledError:
+                    self.cancelled += 1
+                    raise
+        return ToolOutcome(False, f"{tool}:{arguments}")
+
+    async def reset(self) -> None:
+        self.resets += 1
+
+    async def close(self) -> None:
+        self.resets += 1
+
+
+@contextlib.asynccontextmanager
+async def tool_port(broker: Broker, servers: Recorded, *names: str, **options: Any) -> AsyncIterator[int]:
+    """Serve a session's application; yield the port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listening = Listening(session_app(broker, servers, lambda name: name in names, **options), [listener])
+    await listening.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        await listening.stop()
