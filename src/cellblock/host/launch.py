@@ -392,6 +392,7 @@ def _send_hello(control: socket.socket, places: str | None, group: Group | None)
         control: Where to.
         places: What is to be removed after this process: all whose path begins in this way, or None.
         group: What the first session is to be in, which comes along.
+        places: What is to be removed after this process: all whose path begins in this way, or None.
     """
     hello = encode_control("hello", places=places)
     if sys.platform != "linux":
