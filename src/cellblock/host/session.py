@@ -8,7 +8,7 @@ import logging
 import os
 import shlex
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +20,7 @@ from cellblock.host.checks import Isolate, check_code, check_place, check_timeou
 from cellblock.host.collect import Limits
 from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
+from cellblock.host.ladder import climb, despite_cancellation
 from cellblock.host.network import OnHost, SessionNetwork
 from cellblock.host.packages import SessionPackages
 from cellblock.host.wanted import OnCommand, Taker, Wanted
@@ -28,7 +29,6 @@ from cellblock.model import (
     CodeExecutionResult,
     Completions,
     HistoryEntry,
-    Recovery,
     Status,
 )
 from cellblock.sandbox.plan import EGRESS_PORT, HOME, check_unnamed_workspace, check_workspace
@@ -46,16 +46,6 @@ DEFAULT_TIMEOUT = 120.0
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
 _QUERY_TIMEOUT = 10.0
-_SETTLING = 0.5  # seconds that a worker on a busy machine may take to read its cell
-
-# How a cell is stopped: what is done, what it is called, and how many seconds it is given to work.
-_LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...] = (
-    ("interrupted", Kernel.interrupt, 1.0),
-    ("interrupted_twice", Kernel.interrupt, 0.5),
-    ("killed_children", Kernel.kill_children, 0.5),
-    ("restarted", Kernel.kill, 1.0),
-)
-
 # The port of each listener inside (0 is any), and the variable that tells it to the code.
 _LISTENERS = {"egress": (EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": (0, "CELLBLOCK_TOOL_PORT")}
 
@@ -477,7 +467,7 @@ class Session:
         if not cell.ended.is_set():
             # Cancelled, or the reader of a stream has left: the code must not go on without anybody who waits.
             self._stop_cell(kernel, cell, "interrupted")
-            await _despite_cancellation(cell.climbing)
+            await despite_cancellation(cell.climbing)
         await cell.unanswered()
         self._cell = None
 
@@ -512,31 +502,7 @@ class Session:
         if cell.climbing is None and not cell.ended.is_set():
             cell.reason = cell.reason or reason
             cell.release()
-            cell.climbing = asyncio.create_task(_climb(kernel, cell))
-
-
-async def _climb(kernel: Kernel, cell: Cell) -> None:
-    """Stop a cell, by ever stronger means."""
-    # A signal that comes before the worker has read the cell is taken for one that is late for the cell before, and ignored.
-    await kernel.begun(_SETTLING)
-    for name, act, patience in _LADDER:
-        cell.recovery = name
-        await act(kernel)
-        try:
-            await asyncio.wait_for(cell.ended.wait(), patience)
-            return
-        except TimeoutError:
-            continue
-    kernel.abandon()
-
-
-async def _despite_cancellation(task: asyncio.Task[None] | None) -> None:
-    """Wait for a task of ours that takes a few seconds at most, in a block that a cancellation is leaving already."""
-    while task is not None and not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue  # the one that brought us here goes on when this returns
+            cell.climbing = asyncio.create_task(climb(kernel, cell))
 
 
 def _retrieve(task: asyncio.Task[Kernel]) -> None:

@@ -17,6 +17,8 @@ import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox import linux
+from cellblock.sandbox.calls import hide, identity_of_root
+from cellblock.sandbox.confine import confine, drop_capabilities
 from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.leftovers import remove_after
 from cellblock.sandbox.placeholders import Hold
@@ -121,7 +123,7 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
         os.setsid()
         _place({CHANNEL: inner.detach()})
         if native:
-            linux.drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
+            drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
         if warmed is None:
             # It takes long and may fail: what it says is for the session's standard error, which comes first.
             spec = _take_over()
@@ -139,7 +141,7 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
             spec = _take_over()
         # First this: in the session's directory, whatever imports something may find the session's own file.
         if (confinement := spec.get("confinement")) is not None:
-            linux.confine(confinement)
+            confine(confinement)
         specialise(spec)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
         worker.stay_in = spec.get("stay_in")
@@ -233,8 +235,8 @@ class _Init:
         self._programs.inherited = {name: os.environ[name] for name in spec.pop("inherit", ()) if name in os.environ}
         spec["env"] = self._programs.inherited | spec["env"]
         if (restrictions := spec.pop("restrictions", None)) is not None:
-            spec["confinement"] = restrictions | {"root": linux.identity_of_root()}
-            linux.hide()
+            spec["confinement"] = restrictions | {"root": identity_of_root()}
+            hide()
         try:
             if self._ground is not None:
                 spec["confinement"] = self._ground.build(spec, self._prepared, self._keep)

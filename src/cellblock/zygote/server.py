@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from cellblock.sandbox.calls import hide
 from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.leftovers import remove_after
-from cellblock.sandbox.linux import fork_into_namespaces, hide
+from cellblock.sandbox.linux import fork_into_namespaces
 from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
 from cellblock.zygote.hugepages import collapse
