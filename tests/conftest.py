@@ -21,11 +21,17 @@ BOOT = Path(cellblock.__file__).parent / "zygote" / "boot.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give this run a temporary directory of its own: another run's files are not what a test left behind."""
+    """Give this run a temporary directory of its own: another run's files are not what a test left behind.
+
+    And state of its own: no test registers a server, or records a decision, among this user's.
+    """
     directory = tempfile.mkdtemp(prefix="cellblock-tests-")
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
     os.environ["TMPDIR"] = directory
     tempfile.tempdir = None
+    state = Path(directory) / "state"
+    state.mkdir(mode=0o700)  # now, as whatever appears later is what a test left behind
+    os.environ["CELLBLOCK_HOME"] = str(state)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,6 +52,13 @@ async def zygote_host() -> AsyncIterator[Host]:
 async def spawn_host() -> AsyncIterator[Host]:
     """A host that starts an interpreter for each kernel."""
     async with Host(launch="spawn", isolate="none") as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+async def native_host() -> AsyncIterator[Host]:
+    """A warm host that sandboxes its kernels."""
+    async with Host(isolate="native") as host:
         yield host
 
 

@@ -33,7 +33,7 @@ async def generate_mcp_sources(
         server_name: What the package is called, and the server in code: a Python identifier.
         server_params: ``command``, ``args`` and ``env`` of a program, or ``url`` and ``headers``; ``${NAME}`` in them is taken
             from the environment whenever the server is connected to.
-        root_dir: The directory that packages are in.
+        root_dir: The directory that packages are in. Sessions in whose workspace it lies may name the server, and no others.
         connect_timeout: Seconds in which the server has to be ready, and again for its answer.
         registry: Where to register the server; this user's by default.
         on_progress: Called, in this event loop, with the number of tools that are done and of all.
@@ -59,7 +59,8 @@ async def generate_mcp_sources(
     def write() -> list[str]:
         names = write_package(root_dir, server_name, tools, report)
         # Last: a package without a server says that it is not registered, a server without a package is one too many.
-        (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools))
+        root = os.path.realpath(root_dir)
+        (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root)
         return names
 
     return await asyncio.to_thread(write)

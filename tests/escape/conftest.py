@@ -24,13 +24,6 @@ async def arm(session: Session) -> Session:
 
 
 @pytest.fixture(scope="session")
-async def native_host() -> AsyncIterator[Host]:
-    """A warm host that sandboxes its kernels."""
-    async with Host(isolate="native") as host:
-        yield host
-
-
-@pytest.fixture(scope="session")
 async def cell(native_host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
     """One sandboxed session for all attacks that change nothing."""
     place = tmp_path_factory.mktemp("cell")

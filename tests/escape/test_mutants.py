@@ -51,21 +51,22 @@ def mutant(test: str, *edits: tuple[str, str, str]) -> Mutant:
     return Mutant(test, tuple(Edit(*edit) for edit in edits))
 
 
-CAPABILITIES = ("sandbox/linux.py", "    drop_capabilities()\n    _prctl", "    _prctl")
-FILTER = ("sandbox/linux.py", "    _prctl(_PR_SET_SECCOMP, 2, ", "    str((_PR_SET_SECCOMP, 2, ")
-FILTER_END = ("sandbox/linux.py", "ctypes.create_string_buffer(header, len(header)))\n    # It may", "header))\n    # It may")
+CAPABILITIES = ("sandbox/confine.py", "    drop_capabilities()\n    prctl", "    prctl")
+AHEAD = ("zygote/init.py", "            drop_capabilities()  # `confine`", "            pass  # `confine`")
+FILTER = ("sandbox/confine.py", '    _filter(base64.b64decode(plan["seccomp"]))  # last', "    pass  # last")
 REAPER = ("zygote/init.py", "                _kill_everything()\n            else", "                pass\n            else")
 
 MUTANTS: dict[str, Mutant] = {
-    "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER, FILTER_END),
+    "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, AHEAD, FILTER),
     "4 handles": mutant(
-        f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[open_by_handle_at]", CAPABILITIES, FILTER, FILTER_END
+        f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[open_by_handle_at]", CAPABILITIES, AHEAD, FILTER
     ),
-    "14 bpf": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[splice]", FILTER, FILTER_END),
+    "14 bpf": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[splice]", FILTER),
     "8 process 1": mutant(
         f"{HERE}processes.py::test_nothing_is_seen_of_process_1[environ]",
         CAPABILITIES,
-        ("sandbox/linux.py", "_prctl(_PR_SET_DUMPABLE, 0)", "pass"),
+        AHEAD,
+        ("sandbox/calls.py", "prctl(_PR_SET_DUMPABLE, 0)", "pass"),
     ),
     "19 the host's loopback": mutant(
         f"{HERE}network.py::test_the_hosts_loopback_is_not_the_sessions",
@@ -124,8 +125,8 @@ MUTANTS: dict[str, Mutant] = {
         f"{EGRESS}29_redirects_are_the_clients_to_follow",
         (
             "host/egress/gate.py",
-            "if refusal := self._rules.judge(target):",
-            "if False and (refusal := self._rules.judge(target)):",
+            "if (refusal := self._rules.judge(target)) and not",
+            "if False and (refusal := self._rules.judge(target)) and not",
         ),
     ),
     "30 connections": mutant(
@@ -200,8 +201,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "44 the last rung": mutant(
         f"{HERE}processes.py::test_code_that_will_not_stop_is_dead_by_the_deadline[signals ignored]",
-        ("host/session.py", '    ("restarted", Kernel.kill, 1.0),\n', ""),
-        ("host/session.py", "    kernel.abandon()\n", "    await cell.ended.wait()\n"),
+        ("host/ladder.py", '    ("restarted", Kernel.kill, 1.0),\n', ""),
+        ("host/ladder.py", "    kernel.abandon()\n", "    await cell.ended.wait()\n"),
     ),
     "45 all processes together": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[over children]",

@@ -305,11 +305,11 @@ DRAW = "import numpy; numpy.random.random()"  # Python itself sees to its own mo
 
 CODE: dict[str, Change] = {
     "13 capabilities are dropped": Change(
-        "sandbox/linux.py", "    _call(\"capset\"", "    return\n    _call(\"capset\"",
+        "sandbox/confine.py", "    call(\"capset\"", "    return\n    call(\"capset\"",
         "[line[-16:] for line in read('/proc/self/status').split('\\n') if line[:7] == 'CapEff:'][0] == '0' * 16", True, False,
     ),
     "13 no new privileges": Change(  # the kernel takes no filter then
-        "sandbox/linux.py", "_prctl(_PR_SET_NO_NEW_PRIVS, 1)", "pass", "1", 1, "SandboxError or LaunchError",
+        "sandbox/confine.py", "prctl(_PR_SET_NO_NEW_PRIVS, 1)", "pass", "1", 1, "SandboxError or LaunchError",
     ),
     "10 the interpreter is started from a read-only mount": Change(
         "sandbox/linux.py", "    _set_attributes(descriptor, b\"\", _RDONLY | _NOSUID | _NODEV)\n    _move(descriptor, own)",
@@ -319,7 +319,7 @@ CODE: dict[str, Change] = {
         "sandbox/linux.py", '"dev": _RDONLY | ', '"dev": ', "bool(os.statvfs('/dev/null').f_flag & os.ST_RDONLY)", True, False,
     ),
     "9 standard input is the sandbox's": Change(  # by the mount: how the host's is called depends on when its root is gone
-        "sandbox/linux.py", "    os.dup2(null, 0, inheritable=True)", "    pass",
+        "sandbox/confine.py", "    os.dup2(null, 0, inheritable=True)", "    pass",
         "len({read(f'/proc/self/fdinfo/{number}').split('mnt_id:')[1].split()[0] for number in (0, os.open('/dev/null', 0))}) == 1",
         True, False,
     ),
@@ -335,10 +335,10 @@ CODE: dict[str, Change] = {
         "write('/planted')", "EROFS", None,
     ),
     "7 the old root is gone": Change(
-        "sandbox/linux.py", '_libc.umount2(b".", _MNT_DETACH) != 0', "False", "'shadow' in str(answer(os.listdir, '/../etc'))", False, True,
+        "sandbox/linux.py", 'libc.umount2(b".", _MNT_DETACH) != 0', "False", "'shadow' in str(answer(os.listdir, '/../etc'))", False, True,
     ),
     "8 process 1 hides": Change(  # it has capabilities that nobody else has, for which the kernel refuses as well
-        "sandbox/linux.py", "_prctl(_PR_SET_DUMPABLE, 0)", "pass", "read('/proc/1/environ')", "EACCES", "EACCES",
+        "sandbox/calls.py", "prctl(_PR_SET_DUMPABLE, 0)", "pass", "read('/proc/1/environ')", "EACCES", "EACCES",
     ),
     "19 a network of its own": Change(  # which it may not even bring up then
         "sandbox/linux.py", " | 0x40000000 | 0x00020000\n", " | 0x00020000\n", "1", 1, "SandboxError or LaunchError",

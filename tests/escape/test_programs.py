@@ -314,9 +314,9 @@ PLANT = (
 
 CHANGES: dict[str, Change] = {
     "the filter": Change(
-        "sandbox/linux.py", "        _filter(seccomp.no_programs(os.uname().machine))", "        pass", EXECUTE, "SIGKILL", "lives"
+        "sandbox/confine.py", "        _filter(seccomp.no_programs(os.uname().machine))", "        pass", EXECUTE, "SIGKILL", "lives"
     ),
-    "the namespace apart": Change("sandbox/linux.py", "        _stand_apart()\n", "        pass\n", REACH, False, True),
+    "the namespace apart": Change("sandbox/confine.py", "        _stand_apart()\n", "        pass\n", REACH, False, True),
     "the environment is init's own": Change(
         "zygote/programs.py", "            os.execvpe(argv[0], argv, env)",
         "            env['PATH'] = '/tmp/.packages/bin:' + env['PATH']\n            os.execvpe(argv[0], argv, env)", PLANT, False, True,

@@ -44,6 +44,8 @@ async def test_the_time_server(tmp_path: Path, registry: ServerRegistry, monkeyp
     assert sorted(names) == ["convert_time", "get_current_time"]
     assert progress == [(1, 2), (2, 2)]
     assert registry.get("time").to_dict()["command"] == TIME["command"]
+    assert registry.root_within("time", str(tmp_path)) == str(root)
+    assert registry.root_within("time", str(tmp_path / "elsewhere")) is None
     for path in (root / "time").iterdir():
         assert "mcp-server-time" not in path.read_text(), "parameters stay on the trusted side"
     with importable(root, monkeypatch) as runner:
@@ -95,6 +97,18 @@ async def test_servers_from_npm(
     assert len(names) >= count  # some tools are there for clients that can do more
     check_modules(root, server, names, monkeypatch)
     check_types(root)
+
+
+@pytest.mark.slow
+async def test_the_root_of_a_server_is_where_its_api_lies_whatever_leads_there(
+    tmp_path: Path, registry: ServerRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "link").symlink_to("project")
+    monkeypatch.chdir(tmp_path)
+    await generate_mcp_sources("time", TIME, "link/mcptools", registry=registry)
+    assert registry.root_within("time", str(tmp_path / "project")) == str(tmp_path / "project" / "mcptools")
+    assert registry.root_within("time", str(tmp_path / "link")) is None
 
 
 async def test_a_name_that_no_package_can_have_is_refused_before_anything_is_started(tmp_path: Path) -> None:

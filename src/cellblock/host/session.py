@@ -8,7 +8,7 @@ import logging
 import os
 import shlex
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +20,7 @@ from cellblock.host.checks import Isolate, check_code, check_place, check_timeou
 from cellblock.host.collect import Limits
 from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
+from cellblock.host.ladder import climb, despite_cancellation
 from cellblock.host.network import OnHost, SessionNetwork
 from cellblock.host.packages import SessionPackages
 from cellblock.host.wanted import OnCommand, Taker, Wanted
@@ -28,7 +29,6 @@ from cellblock.model import (
     CodeExecutionResult,
     Completions,
     HistoryEntry,
-    Recovery,
     Status,
 )
 from cellblock.sandbox.plan import EGRESS_PORT, HOME, check_unnamed_workspace, check_workspace
@@ -46,16 +46,6 @@ DEFAULT_TIMEOUT = 120.0
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
 _QUERY_TIMEOUT = 10.0
-_SETTLING = 0.5  # seconds that a worker on a busy machine may take to read its cell
-
-# How a cell is stopped: what is done, what it is called, and how many seconds it is given to work.
-_LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...] = (
-    ("interrupted", Kernel.interrupt, 1.0),
-    ("interrupted_twice", Kernel.interrupt, 0.5),
-    ("killed_children", Kernel.kill_children, 0.5),
-    ("restarted", Kernel.kill, 1.0),
-)
-
 # The port of each listener inside (0 is any), and the variable that tells it to the code.
 _LISTENERS = {"egress": (EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": (0, "CELLBLOCK_TOOL_PORT")}
 
@@ -93,6 +83,7 @@ class Session:
         forbid_programs: bool,
         tool_port: Taker | None,
         excused: Callable[[], float],
+        on_begin: Callable[[], object],
     ) -> None:
         self._host = host
         self._name = f"session {number}"
@@ -107,7 +98,7 @@ class Session:
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
         cwd = stay_in or os.path.realpath(os.getcwd())
         self._cwd = cwd
-        self._packages = SessionPackages(interpreter, env, cwd, confined=isolate == "native")
+        self._packages = SessionPackages(f"{host.places}{number}", interpreter, env, cwd, isolate=isolate)
         spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
         if isolate != "none":
             if working_dir is None:
@@ -136,6 +127,7 @@ class Session:
             forbid_programs,
         )
         self._excused = excused
+        self._on_begin = on_begin
         self._turn = asyncio.Lock()
         self._kernel: Kernel | None = None
         self._starting: asyncio.Task[Kernel] | None = None
@@ -163,6 +155,7 @@ class Session:
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
         try:
+            await self._host.get_ready(self.wanted)  # first of all: it removes what we make, should we be killed
             self._packages.prepare()
             self._kernel = await self._new_kernel()
         except BaseException:
@@ -268,8 +261,9 @@ class Session:
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, as ``%pip install`` in a cell does.
 
-        pip runs inside the session, with the settings of this program's pip, and reaches its index and nothing else. What it
-        installs can be imported at once, survives `reset`, and is gone with the session.
+        pip runs inside the session (under srt in a sandbox of its own, docs/srt.md), with the settings of this program's pip,
+        and reaches its index and nothing else. What it installs can be imported at once, survives `reset` (not where each
+        kernel has an srt of its own, ``launch="spawn"``), and is gone with the session.
 
         Args:
             requirements: What to install, such as ``"polars>=1"``; options of pip among them.
@@ -287,12 +281,7 @@ class Session:
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def _install(self, kernel: Kernel, arguments: tuple[str, ...]) -> int:
-        if self.wanted.isolate == "srt":
-            raise InvalidInputError(
-                "srt's sandbox has no place for packages of one session: run '!pip install --target packages NAME' with the "
-                "index among the allowed domains, and add the directory to sys.path"
-            )
-        return await self._packages.install(kernel, arguments, self._host.index)
+        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts)
 
     async def interrupt(self) -> bool:
         """Stop the running cell; its result says ``interrupted``. Variables are kept where the code lets go in time.
@@ -466,6 +455,7 @@ class Session:
         """Begin a cell and set its deadline."""
         kernel.begin(cell)
         self._cell = cell
+        self._on_begin()
         if timeout is None:
             return None
         return Deadline(timeout, self._excused, lambda: self._stop_cell(kernel, cell, "timeout"))
@@ -477,7 +467,7 @@ class Session:
         if not cell.ended.is_set():
             # Cancelled, or the reader of a stream has left: the code must not go on without anybody who waits.
             self._stop_cell(kernel, cell, "interrupted")
-            await _despite_cancellation(cell.climbing)
+            await despite_cancellation(cell.climbing)
         await cell.unanswered()
         self._cell = None
 
@@ -512,31 +502,7 @@ class Session:
         if cell.climbing is None and not cell.ended.is_set():
             cell.reason = cell.reason or reason
             cell.release()
-            cell.climbing = asyncio.create_task(_climb(kernel, cell))
-
-
-async def _climb(kernel: Kernel, cell: Cell) -> None:
-    """Stop a cell, by ever stronger means."""
-    # A signal that comes before the worker has read the cell is taken for one that is late for the cell before, and ignored.
-    await kernel.begun(_SETTLING)
-    for name, act, patience in _LADDER:
-        cell.recovery = name
-        await act(kernel)
-        try:
-            await asyncio.wait_for(cell.ended.wait(), patience)
-            return
-        except TimeoutError:
-            continue
-    kernel.abandon()
-
-
-async def _despite_cancellation(task: asyncio.Task[None] | None) -> None:
-    """Wait for a task of ours that takes a few seconds at most, in a block that a cancellation is leaving already."""
-    while task is not None and not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue  # the one that brought us here goes on when this returns
+            cell.climbing = asyncio.create_task(climb(kernel, cell))
 
 
 def _retrieve(task: asyncio.Task[Kernel]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cellblock.sandbox import linux, seccomp
+from cellblock.sandbox import calls, linux, seccomp
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import HOME, Step, base_steps, make_plan, usual_beginning
 from cellblock.sandbox.policy import Policy
@@ -76,11 +76,11 @@ class Ground:
                 keep(top, hold)
                 hold.fill()
         linux.build({**plan, "steps": [*plan["steps"], *spec.pop("mounts", [])]}, prepared)
-        linux.hide()
+        calls.hide()
         if spec["env"].get("HOME") == HOME:
             spec["env"]["HOME"] = plan["home"]
         return {
-            "root": linux.identity_of_root(),
+            "root": calls.identity_of_root(),
             "limits": plan["limits"],
             "nice": plan["nice"],
             "seccomp": plan["seccomp"],

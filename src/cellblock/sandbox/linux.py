@@ -1,17 +1,15 @@
-"""Does what a plan says, with the mount API of Linux 5.12 and later. Runs in a session's init and worker; fails closed.
+"""Does what a plan says, with the mount API of Linux 5.12 and later. Runs in a zygote and in a session's init; fails closed.
 
 Standard library only. Everything raises: a sandbox that cannot be enforced does not start.
 """
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import errno
 import fcntl
 import itertools
 import os
-import resource
 import socket
 import stat
 import struct
@@ -20,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cellblock.sandbox import seccomp
+from cellblock.sandbox.calls import call, libc, map_user, write
 from cellblock.sandbox.placeholders import is_placeholder
 from cellblock.sandbox.plan import BLANK, EMPTY, HOSTNAME, STAGE, USER, Step
 
@@ -38,7 +36,6 @@ _STAGE = f"{BASE}{STAGE}"
 # The same numbers on every architecture, but for the first two.
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-_CAPSET = {"x86_64": 126, "aarch64": 91}
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 430, 431, 432, 437, 442
 _CLONE3 = 435
 
@@ -50,26 +47,6 @@ _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _MS_PRIVATE = 1 << 18
 _MNT_DETACH = 2
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS = 2, 4
-
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 22, 24, 38, 47
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _call(name: str, number: int, *arguments: Any) -> int:
-    converted = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
-    result: int = _libc.syscall(ctypes.c_long(number), *converted)
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{name}: {os.strerror(code)}")
-    return result
-
-
-def _prctl(option: int, *arguments: Any) -> None:
-    padded = [ctypes.c_ulong(item) if isinstance(item, int) else item for item in (*arguments, 0, 0, 0, 0)[:4]]
-    if _libc.prctl(option, *padded) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
 
 
 def fork_into_namespaces(group: int | None = None) -> int:
@@ -84,11 +61,11 @@ def fork_into_namespaces(group: int | None = None) -> int:
     ctypes.pythonapi.PyOS_BeforeFork()
     pid: int
     if group is None:
-        pid = _libc.syscall(ctypes.c_long(_CLONE[os.uname().machine]), ctypes.c_long(_CLONE_NEW_ALL | _SIGCHLD), 0, 0, 0, 0, 0)
+        pid = libc.syscall(ctypes.c_long(_CLONE[os.uname().machine]), ctypes.c_long(_CLONE_NEW_ALL | _SIGCHLD), 0, 0, 0, 0, 0)
     else:
         # flags, then what is not used, the signal at the child's end, again what is not used, and the group.
         arguments = struct.pack("11Q", _CLONE_NEW_ALL | _CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, group)
-        pid = _libc.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_long(len(arguments)))
+        pid = libc.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_long(len(arguments)))
     code = ctypes.get_errno()
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
@@ -108,9 +85,9 @@ def settle_in(uid: int, gid: int) -> None:
     """
     if os.getpid() != 1:
         raise OSError(errno.EINVAL, "this process is not the first of a pid namespace of its own")
-    _map_user(USER, uid, USER, gid)
+    map_user(USER, uid, USER, gid)
     # Another one, whose root is the group that this process is in; that of the clone has the zygote's, and shows the way.
-    if _libc.unshare(_CLONE_NEWCGROUP) != 0:
+    if libc.unshare(_CLONE_NEWCGROUP) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"unshare of the cgroup namespace: {os.strerror(code)}")
     _set_attributes(_AT_FDCWD, b"/", 0, propagation=_MS_PRIVATE)
@@ -121,19 +98,6 @@ def settle_in(uid: int, gid: int) -> None:
         fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", flags | 1, b""))
 
 
-def _map_user(uid: int, outer_uid: int, gid: int, outer_gid: int) -> None:
-    for name, content in (("setgroups", "deny"), ("uid_map", f"{uid} {outer_uid} 1"), ("gid_map", f"{gid} {outer_gid} 1")):
-        _write(f"/proc/self/{name}", content)
-
-
-def _write(path: str, content: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, content.encode())
-    finally:
-        os.close(descriptor)
-
-
 def enter_base(uid: int, gid: int, steps: list[Step]) -> None:
     """As a zygote, before anything is loaded: go into namespaces in which mounts can be made, and make the common ones.
 
@@ -142,10 +106,10 @@ def enter_base(uid: int, gid: int, steps: list[Step]) -> None:
         gid: The group outside, and inside.
         steps: From `base_steps`.
     """
-    if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) != 0:
+    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"unshare: {os.strerror(code)}")
-    _map_user(uid, uid, gid, gid)
+    map_user(uid, uid, gid, gid)
     _set_attributes(_AT_FDCWD, b"/", 0, propagation=_MS_PRIVATE)
     builder = _Builder(steps)
     builder.take_sources()
@@ -198,7 +162,7 @@ def build(plan: dict[str, Any], prepared: list[Step]) -> None:
     steps: list[Step] = plan["steps"]
     begun = bool(prepared) and not plan["everything"] and steps[: len(prepared)] == prepared
     if not begun:
-        _libc.umount2(_STAGE.encode(), _MNT_DETACH)  # what was begun in vain; it fails where there is nothing
+        libc.umount2(_STAGE.encode(), _MNT_DETACH)  # what was begun in vain; it fails where there is nothing
     builder = _Builder(steps[len(prepared) :] if begun else steps)
     builder.take_sources()
     if plan["everything"]:
@@ -209,8 +173,8 @@ def build(plan: dict[str, Any], prepared: list[Step]) -> None:
         _move(_new_root(), _STAGE)
     os.chdir(_STAGE)
     builder.do_steps()
-    _call("pivot_root", _PIVOT_ROOT[os.uname().machine], b".", b".")
-    if _libc.umount2(b".", _MNT_DETACH) != 0:
+    call("pivot_root", _PIVOT_ROOT[os.uname().machine], b".", b".")
+    if libc.umount2(b".", _MNT_DETACH) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"umount of the old root: {os.strerror(code)}")
     os.chdir("/")
@@ -344,78 +308,13 @@ class _Builder:
         # Before, there is one for the whole machine, which a host that runs as root would change.
         if kernel_version() < tuple(since):
             return
-        _write(f"./proc/sys/{name}", value)
+        write(f"./proc/sys/{name}", value)
 
 
 def detach(path: str) -> None:
     """As init, at the very end: undo what is mounted at a path and below, which we could not remove otherwise."""
-    while _libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
+    while libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
         continue  # there may be another below
-
-
-def confine(plan: dict[str, Any]) -> None:
-    """As the worker, last of all: limits, no capabilities, no new privileges, and the filter for system calls.
-
-    Args:
-        plan: From `make_plan`, with the ``root`` that init built. ``programs`` false: this process and its children may
-            execute none.
-
-    Raises:
-        OSError: Something of it cannot be done; the process must not go on.
-    """
-    if identity_of_root() != plan["root"]:
-        # It was forked before the tree was built, and should have been moved with everybody else.
-        raise OSError(errno.EXDEV, "this process is not in the sandbox's file system")
-    # Its own null device, where the one that it was forked with is the host's, whose mode the host's user could change.
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    os.dup2(null, 0, inheritable=True)
-    os.close(null)
-    may_execute = plan.get("programs", True)
-    if not may_execute:
-        _stand_apart()
-    for name, value in plan["limits"].items():
-        number = getattr(resource, f"RLIMIT_{name}", None)
-        if number is None:
-            number = {"MSGQUEUE": 12}[name]
-        _, hard = resource.getrlimit(number)
-        wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(number, (wanted, wanted))
-    os.nice(plan["nice"])
-    drop_capabilities()
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    if not may_execute:
-        _filter(seccomp.no_programs(os.uname().machine))
-    _filter(base64.b64decode(plan["seccomp"]))  # last: it allows no more filters
-    # It may have been forked from a process that hides. Not before: code of the session could write to its memory then.
-    _prctl(_PR_SET_DUMPABLE, 1)
-
-
-def _filter(program: bytes) -> None:
-    # The address of the bytes themselves: for a buffer ctypes would make a type of its size.
-    address = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value
-    _prctl(_PR_SET_SECCOMP, 2, struct.pack("HxxxxxxQ", len(program) // 8, address))
-
-
-def _stand_apart() -> None:
-    """Go into a user namespace below the session's, as the same user.
-
-    Nobody has power over a process of a namespace further up: code that may execute nothing can otherwise write, through
-    /proc/PID/mem, to the memory of a program that was approved, and execute whatever it likes there.
-    """
-    if _libc.unshare(_CLONE_NEWUSER) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"unshare: {os.strerror(code)}")
-    _map_user(USER, USER, USER, USER)
-
-
-def drop_capabilities() -> None:
-    """Give up every capability, for this process and all that it will ever execute."""
-    for capability in range(64):
-        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-            break  # the kernel knows no more of them
-    _prctl(_PR_CAP_AMBIENT, 4)
-    header = struct.pack("Ii", 0x20080522, 0)
-    _call("capset", _CAPSET[os.uname().machine], header, bytes(24))
 
 
 def listen(port: int) -> socket.socket:
@@ -430,17 +329,6 @@ def kernel_version() -> tuple[int, int]:
     """Return the two leading numbers of the running kernel's version."""
     major, minor = os.uname().release.split(".")[:2]
     return int(major), int("".join(itertools.takewhile(str.isdigit, minor)))
-
-
-def identity_of_root() -> list[int]:
-    """Return what tells one root directory from another."""
-    found = os.stat("/")
-    return [found.st_dev, found.st_ino]
-
-
-def hide() -> None:
-    """Keep the worker out of this process: of its memory, root directory and environment in /proc."""
-    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 # -- the mount API -------------------------------------------------------------------------------------------------------
@@ -458,12 +346,12 @@ def _clone_tree(path: str) -> int:
 def _open_without_links(path: str, flags: int) -> int:
     """Take hold of a path, on the way to which no symbolic link is followed; with O_NOFOLLOW the last part may be one."""
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC | flags, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
-    return _call("openat2", _OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
+    return call("openat2", _OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
 
 
 def _clone(descriptor: int) -> int:
     flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH | _AT_RECURSIVE
-    return _call("open_tree", _OPEN_TREE, descriptor, b"", flags)
+    return call("open_tree", _OPEN_TREE, descriptor, b"", flags)
 
 
 @contextmanager
@@ -485,30 +373,30 @@ def _taken(target: str) -> Iterator[tuple[int | None, int]]:
 def _set_attributes(descriptor: int, path: bytes, attributes: int, propagation: int = 0, recursive: bool = True) -> None:
     value = struct.pack("QQQQ", attributes, 0, propagation, 0)
     flags = (_AT_RECURSIVE if recursive else 0) | (0 if path else _AT_EMPTY_PATH)
-    _call("mount_setattr", _MOUNT_SETATTR, descriptor, path, flags, value, len(value))
+    call("mount_setattr", _MOUNT_SETATTR, descriptor, path, flags, value, len(value))
 
 
 def _new_filesystem(kind: str, options: dict[str, str], attributes: int) -> int:
-    context = _call("fsopen", _FSOPEN, kind.encode(), os.O_CLOEXEC & 0 | 1)
+    context = call("fsopen", _FSOPEN, kind.encode(), os.O_CLOEXEC & 0 | 1)
     try:
         for name, value in options.items():
-            _call("fsconfig", _FSCONFIG, context, _FSCONFIG_SET_STRING, name.encode(), value.encode(), 0)
-        _call("fsconfig", _FSCONFIG, context, _FSCONFIG_CREATE, None, None, 0)
-        return _call("fsmount", _FSMOUNT, context, 1, attributes)
+            call("fsconfig", _FSCONFIG, context, _FSCONFIG_SET_STRING, name.encode(), value.encode(), 0)
+        call("fsconfig", _FSCONFIG, context, _FSCONFIG_CREATE, None, None, 0)
+        return call("fsmount", _FSMOUNT, context, 1, attributes)
     finally:
         os.close(context)
 
 
 def _move(descriptor: int, target: str) -> None:
     try:
-        _call("move_mount", _MOVE_MOUNT, descriptor, b"", _AT_FDCWD, os.fsencode(target), _MOVE_F_EMPTY)
+        call("move_mount", _MOVE_MOUNT, descriptor, b"", _AT_FDCWD, os.fsencode(target), _MOVE_F_EMPTY)
     finally:
         os.close(descriptor)
 
 
 def _move_onto(descriptor: int, place: int) -> None:
     try:
-        _call("move_mount", _MOVE_MOUNT, descriptor, b"", place, b"", _MOVE_F_EMPTY | _MOVE_T_EMPTY)
+        call("move_mount", _MOVE_MOUNT, descriptor, b"", place, b"", _MOVE_F_EMPTY | _MOVE_T_EMPTY)
     finally:
         os.close(descriptor)
 

@@ -65,6 +65,7 @@ class Broker:
         self._record = record
         self._session = session
         self._calls: dict[str, Call] = {}
+        self._by_caller: set[str] = set()
         self._bytes = 0
         self._remembered: set[tuple[str, ...]] = set()
         self._waited = 0.0
@@ -125,41 +126,52 @@ class Broker:
             return self._decision(call, "deny", "nobody", "too many requests are waiting for approval")
         request = ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind)
         try:
-            at_once = self._show(request, call, self.ask)
-            if at_once is not None:
-                # Accepted or rejected by code of the caller: an `execute()` that approves everything.
-                request.settle("accepted" if at_once else "rejected")
-                return self._decided(call, request, "caller")
+            self._show(request, call, self.ask)
             try:
                 async with asyncio.timeout(self.timeout):
                     await request.response()
             except TimeoutError:
                 # A decision that was made in the same moment counts: whoever made it was told so.
                 request.withdraw(f"nobody decided within {self.timeout:g} s")
-            return self._decided(call, request, "person")
+            return self._decided(call, request)
         finally:
             self._hide(request, call)
 
-    def _show(self, request: ApprovalRequest, call: Call, ask: Ask) -> bool | None:
+    def ask_again(self) -> None:
+        """Show what is pending once more: somebody else is there now."""
+        for request in list(self.pending.values()):
+            if self.ask is not None:
+                self._put(request, self.ask)
+
+    def _show(self, request: ApprovalRequest, call: Call, ask: Ask) -> None:
         if not self.pending:
             self._since = time.monotonic()
         self.pending[request.id] = request
         self._calls[request.id] = call
         self._bytes += len(call.payload)
+        self._put(request, ask)
+
+    def _put(self, request: ApprovalRequest, ask: Ask) -> None:
         try:
-            return ask(request)
+            at_once = ask(request)
         except CellblockError as error:
             request.withdraw(str(error))
-            return None
+            return
+        if at_once is not None and request.state == "pending":
+            # Accepted or rejected by code of the caller: an `execute()` that approves everything.
+            self._by_caller.add(request.id)
+            request.settle("accepted" if at_once else "rejected")
 
     def _hide(self, request: ApprovalRequest, call: Call) -> None:
         request.withdraw("the call was cancelled")
         del self.pending[request.id], self._calls[request.id]
+        self._by_caller.discard(request.id)
         self._bytes -= len(call.payload)
         if not self.pending:
             self._waited += time.monotonic() - self._since
 
-    def _decided(self, call: Call, request: ApprovalRequest, by: Literal["person", "caller"]) -> Decision:
+    def _decided(self, call: Call, request: ApprovalRequest) -> Decision:
+        by = "caller" if request.id in self._by_caller else "person"
         if request.state == "withdrawn":
             return self._decision(call, "deny", "nobody", request.reason)
         if request.state == "rejected":

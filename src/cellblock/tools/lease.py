@@ -69,18 +69,12 @@ class Lease:
         """
         self._shared = shared
         self._find = find
-        self._found: dict[str, str] = {}
         self._used: set[Place] = set()
         self._hints: dict[tuple[str, str], Hints] = {}
 
     def known(self, server: str) -> bool:
-        """Whether the session may name a server. Looked up now, and what follows is about the one that was found."""
-        root = self._find(server)
-        if root is None:
-            self._found.pop(server, None)
-            return False
-        self._found[server] = root
-        return True
+        """Whether the session may name a server."""
+        return self._find(server) is not None
 
     async def hints(self, server: str, tool: str) -> Hints | None:
         """Return what a server says of one of its tools; asked once for each server."""
@@ -105,8 +99,7 @@ class Lease:
         await self.reset()
 
     def _servers(self, server: str) -> Servers:
-        # Every call asks whether it is known first. To look up again would take time, and could find another than was meant.
-        root = self._found.get(server)
+        root = self._find(server)
         if root is None:
             raise InvalidInputError(f"no MCP server is registered as {server!r} for this workspace: generate its API in it")
         self._used.add((root, server))

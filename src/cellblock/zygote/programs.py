@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from cellblock.sandbox import linux
+from cellblock.sandbox.confine import confine
 from cellblock.zygote import processes
 
 _HIGH = 64
@@ -89,7 +89,7 @@ class Programs:
             source = fcntl.fcntl(descriptors[0], fcntl.F_DUPFD_CLOEXEC, _HIGH) if descriptors else None
             os.closerange(3, _HIGH)
             if self.confinement is not None:
-                linux.confine(self.confinement)
+                confine(self.confinement)
             # From here on with no more rights than code of the session: it has chosen the directory.
             os.chdir(message["cwd"])
             if source is not None:
