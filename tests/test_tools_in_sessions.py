@@ -411,8 +411,8 @@ async def pending(executor: CodeExecutor, code: str = ASKS) -> tuple[ApprovalReq
         return (await streamed(executor, code, note)).result
 
     task = asyncio.create_task(run())
-    await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
-    return asked.result(), task
+    async with asyncio.timeout(30):
+        return await asked, task
 
 
 async def test_interrupting_withdraws(executor: CodeExecutor) -> None:

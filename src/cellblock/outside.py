@@ -90,8 +90,8 @@ class Outside:
         state = os.path.realpath(config.state_directory())
         if os.path.commonpath((state, workspace)) == workspace:
             raise InvalidInputError(
-                f"a sandboxed session cannot have {workspace} as its workspace: cellblock's own state is there, in {state}, and "
-                "who can write to that decides what the host starts. Pass another working_dir, or set CELLBLOCK_HOME"
+                f"a sandboxed session cannot have {workspace} as its workspace: cellblock's own state is there, in {state}, "
+                "and who can write to that decides what the host starts. Pass another working_dir, or set CELLBLOCK_HOME"
             )
 
     async def may_run(self, request: CommandRequest) -> bool:

@@ -26,13 +26,13 @@ class Sum(BaseModel):
     total: int
 
 
-@server.tool(annotations=ToolAnnotations(readOnlyHint=True))
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def add(a: int, b: int) -> Sum:
     """Add two numbers."""
     return Sum(total=a + b)
 
 
-@server.tool(structured_output=False, annotations=ToolAnnotations(readOnlyHint=False, destructiveHint=True))
+@server.tool(structured_output=False, annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True))
 def note(text: str) -> str:
     """Write a line to the file that the server was started with."""
     with open(sys.argv[1], "a") as file:
@@ -40,7 +40,7 @@ def note(text: str) -> str:
     return f"noted {text}"
 
 
-@server.tool(structured_output=False, annotations=ToolAnnotations(readOnlyHint=True))
+@server.tool(structured_output=False, annotations=ToolAnnotations(read_only_hint=True))
 def pid() -> str:
     """Say which process this is."""
     return str(os.getpid())
