@@ -93,6 +93,8 @@ async def generate(repository: Path, project: Path) -> None:
 
 async def decide(request: ApprovalRequest) -> None:
     """Have the person at the terminal decide."""
+    if request.state != "pending":
+        return  # the answer to the one before was for this one, too
     # What is shown comes from code that nobody has read: a terminal would obey what is in it.
     print(f"\n  {printable(str(request), lines=False)}")
     match (await asyncio.to_thread(input, "  Approve? [y]es, [n]o, [a]lways this tool: ")).strip().lower():

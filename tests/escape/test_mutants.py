@@ -230,7 +230,7 @@ MUTANTS: dict[str, Mutant] = {
     "49 what was accepted for one call": mutant(
         f"{HERE}tools.py::test_what_was_approved_is_what_the_server_gets",
         ("tools/broker.py", "if key in self._remembered:", "if self._remembered:"),
-        ("tools/broker.py", "if not self._remembered.isdisjoint(_keys(self._calls[request.id]).values()):", "if True:"),
+        ("tools/broker.py", "if not self._remembered.isdisjoint(_keys(self._calls[other.id]).values()):", "if True:"),
     ),
     "50 programs": mutant(
         f"{HERE}programs.py::test_nothing_is_executed_in_any_way[zygote]",

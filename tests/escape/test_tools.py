@@ -243,12 +243,16 @@ threads = [threading.Thread(target=call, args=[n]) for n in range(4)]
 [answers[n][1] for n in range(4)]
 """
 
+    asked: list[ApprovalRequest] = []
+
     async def decide(request: ApprovalRequest) -> None:
-        if request.tool_args == {"path": "/safe"}:
-            request.tool_args["path"] = "/changed"  # a copy
-            await request.accept(always="call")
-        else:
-            await request.reject()
+        asked.append(request)
+        if len(asked) == 4:
+            [safe] = [one for one in asked if one.tool_args == {"path": "/safe"}]
+            safe.tool_args["path"] = "/changed"  # a copy
+            await safe.accept(always="call")
+            for other in asked:
+                await (other.accept() if other is safe else other.reject())
 
     seen = await streamed(agent, code, decide)
     assert ast.literal_eval(seen.result.return_value or "") == [None, *["Approval request for bad.echo rejected"] * 3]
