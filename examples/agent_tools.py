@@ -117,7 +117,7 @@ async def run(executor: CodeExecutor, code: str) -> None:
                 case CodeExecutionResult():
                     print(printable(item.text or ""))
     except CodeExecutionError as error:
-        what = error.result.error
+        what = error.result.error if error.result else None
         print(printable(f"{what.ename}: {what.evalue}" if what else str(error)))
 
 
