@@ -27,8 +27,11 @@ from cellblock import (
     Limits,
     PreloadError,
     StateError,
+    ToolRunner,
+    ToolRunnerError,
     UnsupportedError,
 )
+from cellblock.tools import pool
 from processes import below, eventually
 
 
@@ -400,7 +403,6 @@ async def test_an_option_that_cannot_be_used_refuses_to_start(
 
 
 _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "a port of the tool server": ({"tool_server_port": 8900}, UnsupportedError, "tool_server_port=8900.*leave it out"),
     "a port of the gateway": ({"kernel_gateway_port": 0}, UnsupportedError, "kernel_gateway_port=0.*leave it out"),
     "a configuration of no sandbox": (
         {"sandbox": False, "sandbox_config": "s.json"},
@@ -495,3 +497,23 @@ async def test_a_home_directory_is_no_workspace_by_accident(
     host.session(isolate="native", working_dir=tmp_path)  # somebody has decided that
     host.session(isolate="native", working_dir="project")
     host.session()
+
+
+async def test_a_tool_server_port_is_served_where_one_is_asked_for(host: Host, unused_tcp_port: int) -> None:
+    executor = CodeExecutor(host=host, sandbox=False, tool_server_port=unused_tcp_port)
+    async with executor:
+        with pytest.raises(ToolRunnerError, match="there is no MCP server 'nobody'"):
+            await ToolRunner("nobody", port=unused_tcp_port).run("tool", {})
+        with pytest.raises(ToolRunnerError, match="does not exist here"):
+            await ToolRunner("nobody", port=unused_tcp_port).reset()
+        pool.close()
+    with pytest.raises(ToolRunnerError, match="no tool server at"):
+        await ToolRunner("nobody", port=unused_tcp_port).run("tool", {})
+
+
+async def test_a_tool_server_port_that_others_could_reach_is_refused(host: Host, unused_tcp_port: int) -> None:
+    before = len(below(os.getpid()))
+    executor = CodeExecutor(host=host, sandbox=False, tool_server_host="0.0.0.0", tool_server_port=unused_tcp_port)
+    with pytest.raises(InvalidInputError, match="only this machine reaches"):
+        await executor.start()
+    await eventually(lambda: len(below(os.getpid())) <= before)

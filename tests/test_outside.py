@@ -38,7 +38,7 @@ async def make(native_host: Host, nothing_left_behind: None) -> AsyncIterator[An
 
 async def test_without_a_session_that_runs_nobody_is_there_and_nothing_is_allowed(make: Any) -> None:
     outside = make()
-    assert await outside.may_run(CommandRequest("shell", "true")) is False
+    assert await outside.may_run(CommandRequest("shell", "true")) == "nobody decided within 0.1 s"
     assert await outside.may_reach("example.org", 443) is False
     assert [decision.by for decision in recorded(2)] == ["nobody", "nobody"]
 
@@ -49,7 +49,7 @@ async def test_what_is_decided_about_a_command_is_all_that_makes_it_what_it_is(m
     assert await outside.may_run(request) is True
     stored = {"command": "ls", "program": ["bash", "-e"], "cwd": "/work", "environment": {"PATH": "/evil", "HOME": None}}
     assert recorded(1)[0].arguments == stored
-    assert await outside.may_run(CommandRequest("shell", "ls")) is False
+    assert await outside.may_run(CommandRequest("shell", "ls")) == "denied by the rule: default"
 
 
 async def test_rules_know_hosts(make: Any) -> None:

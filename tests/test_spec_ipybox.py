@@ -20,10 +20,6 @@ from cellblock import CodeExecutionChunk, CodeExecutionError, CodeExecutionResul
 from cellblock.host import shared
 
 NOT_YET = {
-    "ApprovalRequest": "tools and approvals",
-    "generate_mcp_sources": "tools and approvals",
-    "ToolServer": "tools and approvals",
-    "ApprovalClient": "tools and approvals",
     "KernelGateway": "the HTTP and Jupyter front",
     "KernelClient": "the HTTP and Jupyter front",
     "ExecutionResult": "the HTTP and Jupyter front",
@@ -354,7 +350,7 @@ def test_what_is_documented_and_not_provided_yet_is_listed_here() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [{"tool_server_port": 8900}, {"kernel_gateway_port": 8888}],
+    [{"kernel_gateway_port": 8888}],
 )
 def test_asking_for_what_is_not_there_yet_is_refused(asked: dict[str, object]) -> None:
     with pytest.raises(UnsupportedError, match="this version"):

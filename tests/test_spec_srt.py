@@ -6,6 +6,7 @@ They run srt itself. Where it is missing they fail, and say what to install.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import signal
@@ -14,15 +15,17 @@ import sys
 import tempfile
 import textwrap
 import threading
+import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cellblock import Host, InvalidInputError, LaunchError, SandboxError, Session
+from cellblock.host.srt import run_apart
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Filesystem, Network, Policy
 from cellblock.sandbox.srt import SrtPolicy
@@ -444,3 +447,200 @@ async def test_a_session_cannot_widen_what_its_host_allows(tmp_path: Path) -> No
     async with Host(launch="spawn", isolate="srt", policy=Policy()) as host:
         with pytest.raises(InvalidInputError, match="nor narrowed"):
             host.session(policy=given)
+
+
+# -- packages ----------------------------------------------------------------------------------------------------------
+
+
+def make_wheel(directory: Path) -> Path:
+    """Make a wheel by hand: building one would need an index."""
+    info = "tiny_demo-1.0.dist-info"
+    wheel = directory / "tiny_demo-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny_demo.py", "ANSWER = 42\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-demo\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", f"tiny_demo.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return wheel
+
+
+@contextmanager
+def index_server(files: Path) -> Iterator[int]:
+    """Serve a directory on the loopback interface of this machine; yields the port."""
+    handler = functools.partial(QuietHandler, directory=str(files))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def stocked(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have pip take packages from one directory."""
+    directory = tmp_path_factory.mktemp("wheels")
+    make_wheel(directory)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(directory))
+    return directory
+
+
+def packages() -> list[str]:
+    """What is installed for sessions now."""
+    top = Path(tempfile.gettempdir())
+    return [str(path) for name in listed() for path in (top / name / "packages").glob("*")]
+
+
+async def test_packages_are_installed_for_one_session_and_survive_a_reset(stocked: Path, tmp_path: Path) -> None:
+    async with Host(isolate="srt") as host:
+        async with host.session(working_dir=tmp_path) as session, host.session(working_dir=tmp_path) as other:
+            result = await session.install("tiny-demo>=1")
+            assert result.ok, result.text
+            assert "Successfully installed tiny-demo-1.0" in result.output
+            assert await value(session, "import tiny_demo; tiny_demo.ANSWER") == 42
+            await session.reset()
+            assert await value(session, "import tiny_demo; tiny_demo.ANSWER") == 42
+            assert (await session.execute("!python -c 'import tiny_demo; print(tiny_demo.ANSWER)'")).output == "42\n"
+            # They are pip's to write, and no one else's.
+            refused = await session.execute("import tiny_demo; open(tiny_demo.__file__, 'w')")
+            assert refused.error is not None
+            assert refused.error.ename in ("OSError", "PermissionError")
+            assert (await other.execute("import tiny_demo")).status == "error"
+            again = await session.install("tiny-demo")
+            assert again.ok
+            assert len(packages()) == 1
+        assert packages() == []
+    assert os.listdir(tmp_path) == []
+
+
+async def test_what_pip_says_streams_and_a_failure_is_an_error(stocked: Path, confined_shop: Session) -> None:
+    events = [event async for event in confined_shop.stream("%pip install no-such-package")]
+    assert len(events) > 1
+    result = await confined_shop.execute("%pip install no-such-package")
+    assert result.error is not None
+    assert result.error.evalue == "pip ended with status 1"
+    assert "No matching distribution found for no-such-package" in result.stderr
+    assert await value(confined_shop, "1 + 1") == 2
+
+
+@pytest.fixture
+async def confined_shop(stocked: Path, tmp_path: Path) -> AsyncIterator[Session]:
+    """A session whose pip takes packages from one directory."""
+    async with Host(isolate="srt") as host, host.session(working_dir=tmp_path) as session:
+        yield session
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+async def test_an_index_on_this_machine_is_reached_and_with_settings_of_srts_own(
+    name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tmp_path_factory.mktemp("index")
+    (files / "simple" / "tiny-demo").mkdir(parents=True)
+    wheel = make_wheel(files / "simple" / "tiny-demo").name
+    (files / "simple" / "tiny-demo" / "index.html").write_text(f"<a href='{wheel}'>{wheel}</a>")
+    (tmp_path / ".env").write_text("SECRET=1")
+    with index_server(files) as port:
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        for variable in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://{name}:{port}/simple")
+        policy = SrtPolicy.load(settings_file(tmp_path))
+        async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=tmp_path) as session:
+            result = await session.install("tiny-demo")
+            assert result.ok, result.text
+            assert await value(session, "import tiny_demo; tiny_demo.ANSWER") == 42
+            # The session itself reaches it no more than before.
+            code = f"import urllib.request; urllib.request.urlopen('http://{name}:{port}', timeout=5)"
+            assert (await session.execute(code)).status == "error"
+
+
+_APART = """
+import os, sys, urllib.request
+def attempt(name, act):
+    try:
+        act()
+        print(name, 'done')
+    except Exception as error:
+        print(name, 'refused')
+attempt('secret', lambda: open('.env').read())
+attempt('data', lambda: open('data.txt').read())
+attempt('workspace', lambda: open('new', 'w'))
+attempt('packages', lambda: open(sys.argv[1] + '/new', 'w'))
+attempt('others', lambda: open(os.path.dirname(sys.argv[1]) + '/new', 'w'))
+attempt('allowed', lambda: urllib.request.urlopen(sys.argv[2], timeout=5).read())
+attempt('elsewhere', lambda: urllib.request.urlopen(sys.argv[3], timeout=5).read())
+attempt('capabilities', lambda: os.chroot('/'))
+"""
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["ours", "srt's"])
+async def test_what_runs_for_an_installation_is_kept_in(own: bool, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("SECRET=1")
+    (tmp_path / "data.txt").write_text("data")
+    policy = SrtPolicy.load(settings_file(tmp_path)) if own else Policy()
+    with web_server("127.0.0.2") as port, web_server("127.0.0.2") as other:
+        async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=tmp_path) as session:
+            kernel = session._kernel
+            assert kernel is not None
+            target = f"{kernel.packages}/one"
+            os.mkdir(target)
+            changed = srt.for_installing(policy, target, [], [f"127.0.0.2:{port}"])
+            urls = [f"http://127.0.0.2:{number}" for number in (port, other)]
+            argv = [sys.executable, "-c", _APART, target, *urls]
+            assert await run_apart(kernel, changed, host.facts, argv, {"PATH": os.environ["PATH"]}) == 0
+            # Where the disk is hidden, what is written beside goes to memory and is gone.
+            assert os.listdir(kernel.packages or "") == ["one"]
+            said = dict(line.split() for line in (await session.execute("")).output.splitlines())
+    del said["others"]
+    assert said == {
+        "secret": "refused",
+        "data": "done",
+        "workspace": "refused",
+        "packages": "done",
+        "allowed": "done",
+        "elsewhere": "refused",
+        "capabilities": "refused",
+    }
+
+
+async def test_an_installation_that_is_stopped_leaves_nothing(stocked: Path, confined_shop: Session) -> None:
+    before = {*listed()}
+    result = await confined_shop.execute("%pip install tiny-demo\nimport time; time.sleep(60)", timeout=0.5)
+    assert result.status == "timeout"
+    await eventually(lambda: {*listed()} == before)
+    assert await value(confined_shop, "1 + 1") == 2
+
+
+_KILLED = """
+import asyncio
+from cellblock import Host
+
+async def main():
+    async with Host(isolate="srt") as host, host.session() as session:
+        assert (await session.install("tiny-demo")).ok
+        await session.execute("1")
+        print("installed", flush=True)
+        async for item in session.stream("%pip install --force-reinstall tiny-demo"):
+            print("installing", flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_nothing_is_left_of_an_installation_when_the_host_is_killed(stocked: Path, tmp_path: Path) -> None:
+    before = {*listed()}
+    (tmp_path / "program.py").write_text(_KILLED)
+    with subprocess.Popen([sys.executable, "program.py"], stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert await asyncio.to_thread(process.stdout.readline)
+        everything = below(process.pid)
+        process.kill()
+    await eventually(lambda: not any(alive(pid) for pid in everything))
+    await eventually(lambda: {*listed()} == before)

@@ -5,8 +5,10 @@ Each module here is imported only in a process of its own, in the environment th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 NAMES = ("cellblock", "ipybox", "kernelbox", "jupyter")
 TITLES = {
@@ -48,6 +50,17 @@ class System:
 
     async def kernel(self, isolate: str = "none") -> Kernel:
         """Start a kernel. Only cellblock has sandboxes."""
+        raise NotImplementedError
+
+    async def generate(self, name: str, params: Mapping[str, Any], root: Path, *, awaited: bool = False) -> None:
+        """Write an API for the tools of an MCP server. Only cellblock and ipybox can.
+
+        Args:
+            name: The name of the server, and the package.
+            params: How to start it.
+            root: Where packages are.
+            awaited: Whether calls are to be awaited, where that is not the same package.
+        """
         raise NotImplementedError
 
     async def close(self) -> None:

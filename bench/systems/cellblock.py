@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bench.systems import Kernel, System
 from bench.systems.executor import ExecutorKernel, program
-from cellblock import CodeExecutionChunk, CodeExecutor, Host
+from cellblock import CodeExecutionChunk, CodeExecutor, Host, generate_mcp_sources
 
 
 class _Cellblock(System):
@@ -26,6 +28,9 @@ class _Cellblock(System):
         executor = CodeExecutor(host=self._host, **sandbox)
         await executor.start()
         return ExecutorKernel(executor, CodeExecutionChunk)
+
+    async def generate(self, name: str, params: Mapping[str, Any], root: Path, *, awaited: bool = False) -> None:
+        await generate_mcp_sources(name, params, root)
 
     async def close(self) -> None:
         if self._host is not None:

@@ -79,7 +79,8 @@ class CodeExecutor:
 
         Args:
             tool_server_host: Host name for the tool server, where a port for it is given.
-            tool_server_port: Port of the tool server. This version has none: leave it out.
+            tool_server_port: A port on which other programs of this machine can call the session's tools, too. Sessions need
+                none, and by default none is opened.
             kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
             kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
             kernel_env: Environment variables for the kernel. It inherits nothing from this process.
@@ -109,7 +110,10 @@ class CodeExecutor:
             InvalidInputError: An argument is wrong.
             UnsupportedError: An argument asks for what this version does not have.
         """
-        _check_ports(tool_server_port=tool_server_port, kernel_gateway_port=kernel_gateway_port)
+        if kernel_gateway_port is not None:
+            raise UnsupportedError(
+                f"kernel_gateway_port={kernel_gateway_port!r}: this version serves no such port; leave it out, none is needed"
+            )
         if sandbox_config is not None and not sandbox:
             raise InvalidInputError("sandbox_config says what a sandbox allows, and sandbox=False means that there is none")
         if isolate not in ("native", "srt", None):
@@ -128,6 +132,7 @@ class CodeExecutor:
         if log_level != _DEFAULT_LEVEL or _log.level == logging.NOTSET:
             _log.setLevel(log_level)
         self.tool_server_host = tool_server_host
+        self.tool_server_port = tool_server_port
         self.kernel_gateway_host = kernel_gateway_host
         self.approval_timeout = approval_timeout
         self.connect_timeout = connect_timeout
@@ -213,7 +218,10 @@ class CodeExecutor:
             session, outside = self._make_session(host)
             try:
                 await session.start()
+                if self.tool_server_port is not None:
+                    await outside.serve(self.tool_server_host, self.tool_server_port)
             except BaseException:
+                await session.close()
                 await outside.close()
                 raise
         except BaseException:
@@ -348,12 +356,6 @@ def _isolation(isolate: Isolate | None, host: Host | None) -> Isolate:
 
 def _load_policy(path: str | os.PathLike[str], isolate: Isolate) -> Policy:
     return SrtPolicy.load(path) if isolate == "srt" else Policy.load(path)
-
-
-def _check_ports(**ports: int | None) -> None:
-    for name, port in ports.items():
-        if port is not None:
-            raise UnsupportedError(f"{name}={port!r}: this version serves no such port; leave it out, kernels need none")
 
 
 def _check_seconds(name: str, seconds: float | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import weakref
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from cellblock import config
@@ -12,12 +13,13 @@ from cellblock.errors import InvalidInputError
 from cellblock.model import CommandRequest, Decision
 from cellblock.store.approvals import Approvals
 from cellblock.store.servers import ServerRegistry
-from cellblock.tools.app import session_app
+from cellblock.tools.app import App, session_app
 from cellblock.tools.approval import ApprovalRequest
 from cellblock.tools.broker import Broker
 from cellblock.tools.lease import Lease, SharedServers
 from cellblock.tools.port import ToolPort
 from cellblock.tools.rules import Rules
+from cellblock.tools.server import bind, resolved
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
@@ -62,19 +64,9 @@ class Outside:
         self._lease = Lease(self._servers(host, connect_timeout, own_servers), self._root)
         secret = secrets.token_urlsafe(24) if token else None
         self.environment = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({"CELLBLOCK_TOOL_TOKEN": secret} if secret else {})
-        wants_hints = any((rule.read_only, rule.destructive) != (None, None) for rule in (rules or Rules()).rules)
-        app = session_app(
-            self.broker,
-            self._lease,
-            self._lease.known,
-            hints=self._lease.hints if wants_hints else None,
-            note=self._note,
-            token=secret,
-            on_progress=self._on_progress,
-            on_log=self._on_log,
-            on_outcome=self._on_outcome,
-        )
-        self.port = ToolPort(app)
+        self._wants_hints = any((rule.read_only, rule.destructive) != (None, None) for rule in (rules or Rules()).rules)
+        self.port = ToolPort(self._app(secret))
+        self._ports = [self.port]
 
     def attach(self, session: Session) -> None:
         """Say which session it is."""
@@ -94,14 +86,35 @@ class Outside:
                 "and who can write to that decides what the host starts. Pass another working_dir, or set CELLBLOCK_HOME"
             )
 
-    async def may_run(self, request: CommandRequest) -> bool:
-        """Decide about a command of a cell; what is shown is what runs."""
+    async def may_run(self, request: CommandRequest) -> bool | str:
+        """Decide about a command of a cell, and say why not; what is shown is what runs."""
         arguments = {name: value for name, value in request.to_dict().items() if name != "tool" and value}
-        return (await self.broker.decide("shell", "shell", request.tool, arguments)).allowed
+        decision = await self.broker.decide("shell", "shell", request.tool, arguments)
+        return decision.allowed or (decision.reason if decision.reason != "rejected" else False)
 
     async def may_reach(self, host: str, port: int) -> bool:
         """Decide about a host that the policy does not name."""
         return (await self.broker.decide("network", "network", "connect", {"host": host, "port": port})).allowed
+
+    async def serve(self, host: str, port: int) -> None:
+        """Serve the session's tools to programs of this machine, too: ``POST /run``, decided like the calls of the session.
+
+        Args:
+            host: A name or address of this machine that no other can reach.
+            port: The port.
+
+        Raises:
+            InvalidInputError: Others can reach the host.
+            OSError: The port cannot be had.
+        """
+        addresses = await resolved(host)
+        if not all(ip_address(address).is_loopback for address in addresses):
+            raise InvalidInputError(
+                f"tool_server_host must be one that only this machine reaches, such as 'localhost', not {host!r}"
+            )
+        for listener in bind(addresses, port):
+            self._ports.append(ToolPort(self._app(None)))
+            self._ports[-1].adopt(listener)
 
     async def reset(self) -> None:
         """Stop the MCP servers that only this session uses, withdraw what is pending, and forget what was always accepted."""
@@ -112,11 +125,15 @@ class Outside:
     async def close(self) -> None:
         """End all of it."""
         self.broker.close()
-        await self.port.close()
+        for port in self._ports:
+            await port.close()
         await self._lease.close()
         if self._approvals is not None:
             self._approvals.close()
             self._approvals = None
+        if self._registry is not None:
+            self._registry.close()
+            self._registry = None
 
     # -- who decides ---------------------------------------------------------------------------------------------------
 
@@ -131,6 +148,19 @@ class Outside:
         if self._approvals is None:
             self._approvals = Approvals(config.state_directory())
         await self._approvals.add(decision)
+
+    def _app(self, token: str | None) -> App:
+        return session_app(
+            self.broker,
+            self._lease,
+            self._lease.known,
+            hints=self._lease.hints if self._wants_hints else None,
+            note=self._note,
+            token=token,
+            on_progress=self._on_progress,
+            on_log=self._on_log,
+            on_outcome=self._on_outcome,
+        )
 
     # -- tools ---------------------------------------------------------------------------------------------------------
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from cellblock import Host, Session
-from cellblock.host.packages import PackageIndex, configuration_files, name_place, remove_places_of_the_dead
+from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
+from processes import eventually
 
 
 def write(path: Path, text: str) -> Path:
@@ -63,7 +66,7 @@ def test_a_configuration_file_that_is_named_counts_last(tmp_path: Path) -> None:
 
 
 def test_the_places_of_hosts_that_were_killed_are_removed() -> None:
-    place = Path(name_place())
+    place = Path(name_places() + "1")
     place.mkdir()
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
     stale = place.with_name(f"cellblock-packages-{dead.stdout.strip()}-abc")
@@ -156,3 +159,43 @@ async def test_an_installation_can_be_stopped(session: Session, wheels: Path) ->
     *_, result = [event async for event in stream]
     assert getattr(result, "status", None) == "timeout"
     assert (await session.execute("1 + 1")).return_value == "2"
+
+
+_KILLED = """
+import asyncio, os
+from cellblock import Host
+
+async def main():
+    async with Host(isolate={isolate!r}, launch={launch!r}) as host, host.session() as session:
+        assert (await session.install("tiny-demo")).ok
+        await session.reset()
+        await session.execute("import os, tiny_demo; os.chmod(os.path.dirname(tiny_demo.__file__), 0o500)")
+        await session.execute("print('there', flush=True)")
+        print("there", flush=True)
+        {ending}
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["await asyncio.sleep(60)", "os._exit(0)"], ids=["killed", "gone"])
+@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+@pytest.mark.parametrize("isolate", ["none", "native"])
+async def test_nothing_is_left_of_a_host_that_is_killed(
+    isolate: str, launch: str, ending: str, wheels: Path, tmp_path: Path
+) -> None:
+    program = write(tmp_path / "program.py", _KILLED.format(isolate=isolate, launch=launch, ending=ending))
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    before = {*os.listdir(tempfile.gettempdir())}
+
+    def new() -> set[str]:
+        return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("cellblock-packages-")} - before
+
+    with subprocess.Popen([sys.executable, program], env=env, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == b"there\n"
+        if "sleep" in ending:
+            assert len(new()) == 1
+        process.kill()
+    await eventually(lambda: not new())

@@ -37,7 +37,7 @@ def test_the_default_policy_hides_everything_but_the_system_the_interpreter_and_
     assert files["denyRead"][0] == "/"
     assert ".env" in files["denyRead"]
     assert "/etc/shadow" in files["denyRead"]
-    assert files["allowRead"] == ["/bin", "/usr", "/etc", "/opt/python", "/tmp/own/run"]
+    assert files["allowRead"] == ["/bin", "/usr", "/etc", "/opt/python", "/tmp/own/run", "/tmp/own/packages"]
     assert files["allowWrite"] == [".", "/tmp/own/tmp", "/tmp/own/home"]
 
 
@@ -103,7 +103,7 @@ def test_what_is_there_is_seen(tmp_path: Path) -> None:
 def test_on_macos_homes_are_hidden_and_the_system_is_left_alone() -> None:
     files = made(Policy(), platform="darwin")["filesystem"]
     assert files["denyRead"][:2] == ["/Users", "/Volumes"]
-    assert files["allowRead"] == ["/opt/python", "/tmp/own/run"]
+    assert files["allowRead"] == ["/opt/python", "/tmp/own/run", "/tmp/own/packages"]
 
 
 # -- settings of srt's own ---------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_settings_that_are_given_reach_srt_with_keys_that_nobody_here_knows(tmp_
     assert settings["network"] == given["network"]
     assert settings["filesystem"] == {
         "denyRead": [".env"],
-        "allowRead": ["/tmp/own/run"],
+        "allowRead": ["/tmp/own/run", "/tmp/own/packages"],
         "allowWrite": [".", "/tmp/own/tmp"],
         "denyWrite": [],
     }
@@ -169,12 +169,15 @@ def test_given_settings_cannot_be_narrowed(tmp_path: Path) -> None:
 
 def test_the_program_starts_outside_of_the_workspace_and_with_a_home_of_its_own() -> None:
     line = srt.command_line(Policy(), PLACE, ["/opt/my python/bin/python", "boot.py", "zygote"])
-    assert line == "cd / && HOME=/tmp/own/home exec '/opt/my python/bin/python' boot.py zygote"
+    assert (
+        line
+        == "cd / && HOME=/tmp/own/home CELLBLOCK_PACKAGES=/tmp/own/packages exec '/opt/my python/bin/python' boot.py zygote"
+    )
 
 
 def test_given_settings_leave_the_home_as_it_is(tmp_path: Path) -> None:
     line = srt.command_line(SrtPolicy.load(written(tmp_path, {})), PLACE, ["python"])
-    assert line == "cd / && exec python"
+    assert line == "cd / && CELLBLOCK_PACKAGES=/tmp/own/packages exec python"
 
 
 def run_keeper(private: Path, *fake: str) -> subprocess.CompletedProcess[str]:
@@ -191,7 +194,7 @@ def run_keeper(private: Path, *fake: str) -> subprocess.CompletedProcess[str]:
 def test_srt_has_a_directory_of_its_own_which_goes_with_it(tmp_path: Path) -> None:
     private = tmp_path / "own"
     done = run_keeper(private, 'stat -c %a "$PRIVATE"; ls "$PRIVATE"; printf "%s|" "$@"; touch "$PRIVATE/tmp/x"; exit 65')
-    assert done.stdout.split("\n") == ["700", "home", "run", "tmp", "--settings|/dev/fd/9|-c|inner 'line'|"]
+    assert done.stdout.split("\n") == ["700", "home", "packages", "run", "tmp", "--settings|/dev/fd/9|-c|inner 'line'|"]
     assert done.returncode == 65
     assert not private.exists()
 
@@ -273,3 +276,29 @@ def test_the_command_line_survives_two_shells() -> None:
     quoted = shlex.quote(line)
     done = subprocess.run(["/bin/sh", "-c", f"/bin/bash -c {quoted}"], capture_output=True, text=True, check=True)
     assert done.stdout == argument
+
+
+def test_an_installation_sees_what_the_session_sees_and_writes_and_reaches_other_things() -> None:
+    policy = Policy(Filesystem(read=("/data",), write=(".", "~/out"), deny_read=(".env",)), Network(("example.org",)))
+    changed = srt.for_installing(policy, "/own/packages/1", ["/wheels"], ["index.example:8443"])
+    settings = made(changed)
+    assert {"/data", ".", "~/out", "/wheels"} <= {*settings["filesystem"]["allowRead"]}
+    assert ".env" in settings["filesystem"]["denyRead"]
+    assert settings["filesystem"]["allowWrite"] == ["/own/packages/1", "/tmp/own/tmp", "/tmp/own/home"]
+    assert settings["network"]["allowedDomains"] == ["index.example:8443"]
+    assert changed.resources == policy.resources
+
+
+def test_an_installation_with_settings_of_ones_own_keeps_all_but_what_it_writes_and_reaches() -> None:
+    given = {
+        "filesystem": {"denyRead": [".env"], "allowWrite": ["."], "denyWrite": ["x"]},
+        "network": {"allowedDomains": ["example.org"], "deniedDomains": ["index.example"], "httpProxyPort": 8080},
+        "enableWeakerNestedSandbox": False,
+    }
+    changed = srt.for_installing(SrtPolicy(given=json.dumps(given)), "/own/packages/1", ["/wheels"], ["index.example"])
+    assert isinstance(changed, SrtPolicy)
+    assert json.loads(changed.given) == {
+        "filesystem": {"denyRead": [".env"], "allowWrite": ["/own/packages/1"], "denyWrite": [], "allowRead": ["/wheels"]},
+        "network": {"allowedDomains": ["index.example"], "deniedDomains": [], "httpProxyPort": 8080},
+        "enableWeakerNestedSandbox": False,
+    }

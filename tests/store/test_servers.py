@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ def nothing_left_behind() -> None:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> ServerRegistry:
-    return ServerRegistry(tmp_path / "state")
+def registry(tmp_path: Path) -> Iterator[ServerRegistry]:
+    registry = ServerRegistry(tmp_path / "state")
+    yield registry
+    registry.close()
 
 
 def test_what_is_registered_is_there(registry: ServerRegistry, tmp_path: Path) -> None:
@@ -55,6 +58,20 @@ def test_each_workspace_has_the_servers_whose_apis_lie_in_it(registry: ServerReg
     assert (registry.get("x", "/a/tools"), registry.get("x", "/b"), registry.get("x")) == (TIME, GITHUB, GITHUB)
     with pytest.raises(InvalidInputError):
         registry.get("x", "/c")
+
+
+def test_a_look_sees_what_others_have_done_since_the_last_one(registry: ServerRegistry, tmp_path: Path) -> None:
+    other = ServerRegistry(tmp_path / "state")
+    assert registry.root_within("x", "/a") is None
+    other.register("x", TIME, "", "/a/one")
+    assert registry.root_within("x", "/a") == "/a/one"
+    other.register("x", TIME, "", "/a/two")
+    assert registry.root_within("x", "/a") == "/a/two"
+    other.remove("x")
+    assert registry.root_within("x", "/a") is None
+    registry.close()
+    other.register("x", TIME, "", "/a/one")
+    assert registry.root_within("x", "/a") == "/a/one"  # opened again
 
 
 def test_a_server_without_a_root_is_everybodys(registry: ServerRegistry) -> None:
@@ -96,6 +113,7 @@ def test_what_is_damaged_is_told(registry: ServerRegistry, tmp_path: Path) -> No
 def test_processes_register_at_the_same_time(tmp_path: Path) -> None:
     program = f"""
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from cellblock.store.servers import ServerRegistry
 from cellblock.tools.params import StdioServer

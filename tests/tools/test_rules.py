@@ -115,6 +115,16 @@ def test_rules_are_about_tools_unless_they_say_otherwise() -> None:
     assert outcome({"decision": "allow", "kind": "shell", "arguments": {"command": "ls"}}, shell) == "allow"
 
 
+def test_the_text_of_a_command_is_not_enough_where_the_code_has_changed_variables() -> None:
+    ls = Call.freeze("shell", "shell", "shell", {"command": "ls", "environment": {"PATH": "/mine"}})
+    by_text = {"kind": "shell", "arguments": {"command": "l*"}}
+    assert outcome({"decision": "allow", **by_text}, ls) == "ask"
+    assert outcome({"decision": "deny", **by_text}, ls) == "deny"
+    assert outcome({"decision": "allow", "kind": "shell"}, ls) == "allow"
+    named = {"command": "ls", "environment": {"PATH": "/mine"}}
+    assert outcome({"decision": "allow", "kind": "shell", "arguments": named}, ls) == "allow"
+
+
 def test_hints_make_a_rule_match() -> None:
     rule = {"decision": "allow", "read_only": True}
     assert outcome(rule, call(hints=Hints(read_only=True))) == "allow"

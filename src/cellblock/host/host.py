@@ -19,12 +19,13 @@ from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
 from cellblock.host.network import OnHost
-from cellblock.host.packages import PackageIndex, configuration_files
+from cellblock.host.packages import PackageIndex, configuration_files, name_places
 from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
 from cellblock.host.wanted import OnCommand, Taker, Wanted
 from cellblock.sandbox import cgroups, probe, srt
+from cellblock.sandbox.leftovers import remove_places
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
@@ -47,6 +48,7 @@ class Host:
         isolate: How kernels of its sessions are kept in, where a session does not say another way.
         facts: What this machine has.
         index: Where packages for sessions come from.
+        places: What the path of each session's own packages begins with.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Host:
         own = config.environment()
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
         self._groups: cgroups.Groups | None = None
+        self.places = name_places()
         self._launchers: dict[LaunchKey, Launcher] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
@@ -141,6 +144,8 @@ class Host:
         self._launchers.clear()
         if self._groups is not None:
             self._groups.close()
+        if self._sessions:  # that could not be closed
+            await asyncio.to_thread(remove_places, self.places)
 
     def session(
         self,
@@ -175,7 +180,7 @@ class Host:
             isolate: As for `Host`, for this session.
             policy: What this session may do, where that is not what the host says: less, where the host was given a policy.
             on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
-                (docs/shell.md). Anything but True is a no. Without it nobody is asked.
+                (docs/shell.md). Anything but True is a no, and text says why. Without it nobody is asked.
             on_host: Decides whether a host may be reached that the policy does not name, where its network says ``ask``.
             forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
                 `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
@@ -236,6 +241,14 @@ class Host:
         """Take note that a session is closed."""
         self._sessions.discard(session)
         self._close_idle()
+
+    async def get_ready(self, wanted: Wanted) -> None:
+        """Start what starts kernels like this one, where it is not running.
+
+        Raises:
+            LaunchError: It could not be started.
+        """
+        await self._started_launcher(_key(wanted))
 
     async def launch(self, wanted: Wanted) -> Kernel:
         """Start a kernel and wait until it takes cells.
@@ -309,7 +322,9 @@ class Host:
             interpreter, preload, isolate, policy, workspace = key
             starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
             kind = Zygote if self._launch == "zygote" else Spawner
-            launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter, self._groups_for(isolate))
+            launcher = self._launchers[key] = kind(
+                interpreter, preload, isolate, starter, self.places, self._groups_for(isolate)
+            )
             self._close_idle()
         return launcher
 

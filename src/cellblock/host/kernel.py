@@ -13,7 +13,7 @@ from cellblock.host.control import Control
 from cellblock.host.deaths import Death, describe_status
 from cellblock.host.launch import Ends, Launcher
 from cellblock.host.questions import answers
-from cellblock.host.readers import hung_up, pending, read_some, unread
+from cellblock.host.readers import PIPE_READ, hung_up, pending, read_some, unread
 from cellblock.host.wanted import Wanted
 from cellblock.model import StreamName
 from cellblock.sandbox.cgroups import Group
@@ -72,6 +72,8 @@ class Kernel:
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
         self._closing: asyncio.Future[None] | None = None
+        self._deaf = False
+        self._before: dict[int, int] = {}
         self._memory = wanted.memory
         self._scale: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
@@ -199,13 +201,18 @@ class Kernel:
         """Take the kernel for dead: nothing that was done to end it has worked."""
         self._on_death(None)
 
+    @property
+    def packages(self) -> str | None:
+        """Where the packages of its session are to lie, where its sandbox has a directory for them."""
+        return self._launcher.packages(self._number)
+
     def _check_alive(self) -> None:
         if self.death is not None:
             raise KernelDiedError(f"the kernel died: {self.death.cause}")
 
     def note(self, line: str) -> None:
         """Tell the reader of the running cell, or of the next one, something that the host knows."""
-        self._add_text("stderr", f"{line}\n".encode())
+        self.add_text("stderr", f"{line}\n".encode())
 
     def show(self, data: Mapping[str, bytes]) -> None:
         """Show a MIME bundle from elsewhere to the reader of the running cell, or of the next one."""
@@ -224,7 +231,7 @@ class Kernel:
                 self._loop.remove_reader(descriptor)
 
     def _readers(self) -> list[tuple[int, Callable[[], None]]]:
-        pipes = [(fd, lambda fd=fd: self._on_pipe(fd)) for fd in self._open_pipes]
+        pipes = [(fd, lambda fd=fd: self._on_readable_pipe(fd)) for fd in self._open_pipes]
         return [(self._ends.channel.fileno(), self._on_channel), *pipes]
 
     def _send(self, message: ToWorker) -> None:
@@ -243,6 +250,8 @@ class Kernel:
         self._loop.remove_writer(self._ends.channel.fileno())
 
     def _on_channel(self) -> None:
+        # What is written from now on may stand behind anything that is read now.
+        self._before = {descriptor: pending(descriptor) for descriptor in self._open_pipes}
         try:
             data = bytes(memoryview(_buffer)[: self._ends.channel.recv_into(_buffer)])
         except BlockingIOError:
@@ -250,7 +259,7 @@ class Kernel:
         except OSError:
             data = b""
         if not data:
-            self._loop.remove_reader(self._ends.channel.fileno())
+            self._stop_hearing()
             # Mostly the process has ended, and init is about to tell how.
             self._loop.call_later(_EXIT_NEWS, self._condemn, "the code closed the kernel's channel")
             return
@@ -258,11 +267,22 @@ class Kernel:
             for message in self._conversation.messages(data):
                 self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
         except ProtocolError as error:
-            self._loop.remove_reader(self._ends.channel.fileno())
+            self._stop_hearing()
             self._condemn(f"it broke the protocol: {error}")
 
-    def _on_pipe(self, descriptor: int) -> None:
-        data = read_some(descriptor)
+    def _stop_hearing(self) -> None:
+        self._deaf = True
+        self._loop.remove_reader(self._ends.channel.fileno())
+
+    def _on_readable_pipe(self, descriptor: int) -> None:
+        # What was sent before these bytes were written comes first; both can have come since the loop last looked.
+        if not self._deaf:
+            self._on_channel()
+        if descriptor in self._open_pipes and self.death is None:
+            self._on_pipe(descriptor)
+
+    def _on_pipe(self, descriptor: int, size: int = PIPE_READ) -> None:
+        data = read_some(descriptor, size)
         if data is None:
             return
         if not data:
@@ -270,17 +290,22 @@ class Kernel:
             self._open_pipes.pop(descriptor, None)
         text = self._decoders[descriptor].decode(data, final=not data)
         if text:
-            self._add_text("stdout" if descriptor == self._ends.stdout else "stderr", text.encode())
+            self.add_text("stdout" if descriptor == self._ends.stdout else "stderr", text.encode())
+
+    def _catch_up(self) -> None:
+        """Read what lay in the pipes when the channel was read last."""
+        self._read_pipes(self._before)
+        self._before = {}
 
     def _drain_pipes(self) -> None:
         """Read what lies in the pipes now, and no more: something may be writing to them without end."""
-        for descriptor in [*self._open_pipes]:
-            remaining = pending(descriptor)
+        self._read_pipes({descriptor: pending(descriptor) for descriptor in self._open_pipes})
+
+    def _read_pipes(self, sizes: Mapping[int, int]) -> None:
+        for descriptor, remaining in sizes.items():
             while remaining > 0 and descriptor in self._open_pipes:
-                before = remaining
-                remaining -= 64 * 1024
-                if before > 0:
-                    self._on_pipe(descriptor)
+                self._on_pipe(descriptor, min(remaining, PIPE_READ))
+                remaining -= PIPE_READ
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -288,14 +313,14 @@ class Kernel:
         match message:
             case Stream(name=name, text=text, behind=behind):
                 if behind:
-                    self._drain_pipes()
-                self._add_text(name, text)
+                    self._catch_up()
+                self.add_text(name, text)
             case Reply():
                 self._drain_pipes()
                 self._end_cell(message)
             case Display():
                 if message.behind:
-                    self._drain_pipes()
+                    self._catch_up()
                 item = self._collector.add_display(message)
                 if item is not None and self._cell is not None and item.text:
                     self._cell.emit(f"{item.text}\n", None)
@@ -314,7 +339,8 @@ class Kernel:
                 elif not self.ready.done():
                     self.ready.set_result(None)
 
-    def _add_text(self, name: StreamName, text: bytes) -> None:
+    def add_text(self, name: StreamName, text: bytes) -> None:
+        """Take text for the output of the running cell, or of the next one."""
         self._collector.add_text(name, text)
         if self._cell is not None and self._cell.streaming:
             self._cell.emit(text.decode("utf-8", "replace"), name)
@@ -323,7 +349,8 @@ class Kernel:
         """Answer what the cell asks, while everything else goes on. It waits for one thing at a time."""
         cell = self._cell
         if cell is None or (isinstance(question, InputRequest) and cell.on_input is None):
-            self._condemn("it asked for what was not offered")
+            what = "input" if isinstance(question, InputRequest) else "something"
+            self._condemn(f"it asked for {what} that was not offered")
             return
         if cell.asking is not None:
             cell.asking.cancel()

@@ -70,6 +70,9 @@ class Launcher(Protocol):
     def kill(self, number: int) -> None:
         """Kill a kernel's init, and with it everything below."""
 
+    def packages(self, number: int) -> str | None:
+        """Return where the packages of a kernel's session are to lie, where its sandbox has a directory for them."""
+
     def explain(self, number: int, said: str, status: int | None) -> LaunchError:
         """Return the reason why a kernel ended before it was ready.
 
@@ -87,12 +90,19 @@ class Zygote:
     """A fork server for one interpreter, one set of preloaded modules and one kind of isolation."""
 
     def __init__(
-        self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter, groups: Groups | None = None
+        self,
+        interpreter: str,
+        preload: tuple[str, ...],
+        isolate: str,
+        starter: Starter,
+        places: str | None,
+        groups: Groups | None = None,
     ) -> None:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
         self._starter = starter
+        self._places = places
         self._groups = groups
         self._group: Group | None = None
         self.interpreter: tuple[str, ...] | None = None
@@ -145,7 +155,7 @@ class Zygote:
         self._control = ours
         ours.setblocking(False)
         self._stderr.follow(reader)
-        _send_hello(ours, self._group)
+        _send_hello(ours, self._places, self._group)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._on_readable)
 
     def _fork(self, number: int, descriptors: Sequence[int], following: Group | None) -> None:
@@ -183,6 +193,14 @@ class Zygote:
         code = _exit_code(self._process)
         return _failure(self._starter.command, self._interpreter, self._preload, code, self._stderr.text())
 
+    def _say_goodbye(self) -> None:
+        """Tell the zygote that this is an end in good order: it need not wait to see whether this process ends as well."""
+        if self._control is not None:
+            try:
+                self._control.send(encode_control("end"))
+            except OSError:
+                return  # it has ended, or will hear of it when the socket is closed
+
     def _close_control(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
@@ -198,6 +216,10 @@ class Zygote:
         except OSError:
             self._close_control()
 
+    def packages(self, number: int) -> str | None:
+        """See `Launcher`."""
+        return None if self._process is None else self._starter.packages(self._process)
+
     def explain(self, number: int, said: str, status: int | None) -> LaunchError:
         """See `Launcher`."""
         while self._control is not None and number not in self._failures:
@@ -210,6 +232,7 @@ class Zygote:
 
     async def close(self) -> None:
         """See `Launcher`."""
+        self._say_goodbye()
         self._close_control()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(LaunchError("the host was closed while the fork server started"))
@@ -225,12 +248,19 @@ class Spawner:
     """Starts a fresh interpreter for every kernel, where forking a loaded one is not safe."""
 
     def __init__(
-        self, interpreter: str, preload: tuple[str, ...], isolate: str, starter: Starter, groups: Groups | None = None
+        self,
+        interpreter: str,
+        preload: tuple[str, ...],
+        isolate: str,
+        starter: Starter,
+        places: str | None,
+        groups: Groups | None = None,
     ) -> None:
         self._interpreter = interpreter
         self._preload = preload
         self._isolate = isolate
         self._starter = starter
+        self._places = places
         self._groups = groups
         self.interpreter: tuple[str, ...] | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -255,7 +285,7 @@ class Spawner:
             # Whatever goes wrong before the descriptors are in place is written to the kernel's own stderr.
             arguments = ["spawn", self._isolate, *self._preload]
             self._processes[number] = _run_boot(self._starter, self._interpreter, arguments, theirs, descriptors[-1])
-            _send_hello(ours, group)
+            _send_hello(ours, self._places, group)
             try:
                 socket.send_fds(ours, [encode_control("fork", session=number)], descriptors)
             except ConnectionError:
@@ -267,6 +297,11 @@ class Spawner:
         if process is not None and process.poll() is None:
             # SIGTERM first would do on Linux; but what init leaves behind has nobody else to end it here.
             self._starter.terminate(process)
+
+    def packages(self, number: int) -> str | None:
+        """See `Launcher`."""
+        process = self._processes.get(number)
+        return None if process is None else self._starter.packages(process)
 
     def explain(self, number: int, said: str, status: int | None) -> LaunchError:
         """See `Launcher`."""
@@ -350,20 +385,23 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-def _send_hello(control: socket.socket, group: Group | None) -> None:
+def _send_hello(control: socket.socket, places: str | None, group: Group | None) -> None:
     """Say hello, with a pidfd of this process: its end is noticed even where a fork of it holds the sockets open.
 
     Args:
-        control: The socket.
+        control: Where to.
+        places: What is to be removed after this process: all whose path begins in this way, or None.
         group: What the first session is to be in, which comes along.
+        places: What is to be removed after this process: all whose path begins in this way, or None.
     """
+    hello = encode_control("hello", places=places)
     if sys.platform != "linux":
-        control.send(encode_control("hello"))
+        control.send(hello)
         return
     own = os.pidfd_open(os.getpid())
     try:
         with _opened(group) as descriptors:
-            socket.send_fds(control, [encode_control("hello")], [own, *descriptors])
+            socket.send_fds(control, [hello], [own, *descriptors])
     except ConnectionError:
         pass  # it has ended already, and its end is about to be noticed
     finally:

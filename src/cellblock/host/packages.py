@@ -6,7 +6,6 @@ import asyncio
 import configparser
 import os
 import secrets
-import shutil
 import socket
 import sys
 import tempfile
@@ -17,8 +16,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cellblock.errors import InvalidInputError
+from cellblock.host.checks import Isolate
 from cellblock.host.network import SessionNetwork
+from cellblock.host.srt import run_apart
+from cellblock.sandbox import srt
+from cellblock.sandbox.leftovers import remove_place
 from cellblock.sandbox.policy import Network, Policy
+from cellblock.sandbox.probe import Facts
 
 if TYPE_CHECKING:
     from cellblock.host.kernel import Kernel
@@ -146,23 +150,18 @@ def configuration_files(environment: Mapping[str, str], home: str) -> list[Path]
     return [*files, Path(named)] if named else files
 
 
-def name_place() -> str:
-    """Return where the packages of one session could lie: a name that nobody can guess, of a directory to make later."""
-    return os.path.join(tempfile.gettempdir(), f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
+def name_places() -> str:
+    """Return what the paths of the packages of one host's sessions begin with: nobody can guess it, and nothing is made."""
+    return os.path.join(os.path.abspath(tempfile.gettempdir()), f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}-")
 
 
 def remove_places_of_the_dead() -> None:
-    """Remove the packages of hosts that were killed."""
+    """Remove the packages of hosts that were killed together with what should have removed them."""
     root = tempfile.gettempdir()
     for name in os.listdir(root):
         owner = name.removeprefix(_PREFIX).split("-")[0]
         if name.startswith(_PREFIX) and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
             remove_place(os.path.join(root, name))
-
-
-def remove_place(place: str) -> None:
-    """Remove a session's packages. What the session put there is removed as what it is; no link in it is followed."""
-    shutil.rmtree(place, ignore_errors=True)
 
 
 class SessionPackages:
@@ -173,29 +172,31 @@ class SessionPackages:
         inside: Their directory as the session sees it.
     """
 
-    def __init__(self, interpreter: str, env: Mapping[str, str], cwd: str, *, confined: bool) -> None:
-        """Choose their place, and make nothing yet.
+    def __init__(self, place: str, interpreter: str, env: Mapping[str, str], cwd: str, *, isolate: Isolate) -> None:
+        """Take note of their place, and make nothing yet.
 
         Args:
+            place: A path where nothing is.
             interpreter: The interpreter whose pip installs.
             env: The session's environment, in which pip runs.
             cwd: The session's directory.
-            confined: Whether the session is in a sandbox, and so needs a way to the index.
+            isolate: How the session is kept in.
         """
-        self.place = name_place()
+        self.place = place
         self._made = False
-        self.inside = PLACE if confined else self.place
+        # Where srt's own directory lies is known inside when there is one.
+        self.inside = {"native": PLACE, "srt": secrets.token_hex(8), "none": place}[isolate]
         self._interpreter = interpreter
         self._env = env
         self._cwd = cwd
-        self._confined = confined
+        self._isolate = isolate
 
     def prepare(self) -> None:
         """Make what has to be there before a kernel is.
 
         Where nothing is mounted that is nothing: most sessions install nothing, and what was never made cannot be left behind.
         """
-        if self._confined:
+        if self._isolate == "native":
             remove_places_of_the_dead()
             self._make()
 
@@ -215,23 +216,36 @@ class SessionPackages:
         ]
         return [["bind", self.place, self.inside, "rw"], *local]
 
-    async def install(self, kernel: Kernel, arguments: tuple[str, ...], index: PackageIndex) -> int:
+    async def install(self, kernel: Kernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts) -> int:
         """Have pip install something, inside the session, and return its exit status.
 
         Args:
             kernel: The session's kernel.
             arguments: pip's, behind ``install``.
             index: Where packages come from.
+            facts: What this machine has.
 
         Raises:
             InvalidInputError: The arguments name nothing, or another place to take packages from or to put them.
+            SandboxError, LaunchError: No sandbox could be made for it, where it needs one of its own.
         """
         _check(arguments)
         # Not what lies in the session's directory or home under the name of pip.
-        argv = [self._interpreter, "-P", "-s", "-m", "pip", "install", "--prefix", self.inside, "--no-input", *arguments]
+        command = [self._interpreter, "-P", "-s", "-m", "pip", "install"]
+        options = ["--no-input", *arguments]
         env = {**self._env, **dict(index.settings), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_WARN_SCRIPT_LOCATION": "1"}
+        if (packages := kernel.packages) is not None:
+            self.place = os.path.join(packages, self.inside)
+            os.makedirs(self.place, 0o700, exist_ok=True)
+            self._made = True
+            reached = [name.removesuffix(" private") for name in (await index.network()).allow]
+            policy = srt.for_installing(kernel.wanted.policy, self.place, index.directories, reached)
+            # srt's own list says that local addresses are reached without its proxy. Nothing is, where pip runs.
+            env |= {"NO_PROXY": "", "no_proxy": "", "PIP_NO_CACHE_DIR": "1"}
+            return await run_apart(kernel, policy, facts, [*command, "--prefix", self.place, *options], env)
         self._make()
-        if not self._confined:
+        argv = [*command, "--prefix", self.inside, *options]
+        if self._isolate == "none":
             kernel.control.begin(argv, self._cwd, env=env)
             return await kernel.control.finish()
         listener, port = await kernel.control.listen()

@@ -101,7 +101,9 @@ async def _refusal(kernel: Kernel, cell: Cell, request: CommandRequest) -> str |
         return f"{_REJECTED}: whoever decides has failed"
     if cell.reason is not None:
         return f"{_REJECTED}: the cell is being stopped"
-    return None if allowed is True else _REJECTED
+    if allowed is True:
+        return None
+    return f"{_REJECTED}: {allowed}" if isinstance(allowed, str) else _REJECTED
 
 
 def _begin(kernel: Kernel, request: CommandRequest, keep: str, place: str | None) -> None:

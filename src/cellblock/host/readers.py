@@ -12,7 +12,9 @@ import subprocess
 import sys
 import termios
 
-_READ = 64 * 1024
+PIPE_READ = 64 * 1024
+"""Most bytes that are read from a pipe at once."""
+
 _MAX_TAIL = 16 * 1024
 
 
@@ -30,7 +32,7 @@ def unread(descriptor: int) -> int:
     return count[0]
 
 
-def read_some(descriptor: int, size: int = _READ) -> bytes | None:
+def read_some(descriptor: int, size: int = PIPE_READ) -> bytes | None:
     """Read what is there from a non-blocking descriptor; None where there is nothing yet, b"" at its end."""
     try:
         return os.read(descriptor, size)

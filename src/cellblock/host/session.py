@@ -108,7 +108,7 @@ class Session:
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
         cwd = stay_in or os.path.realpath(os.getcwd())
         self._cwd = cwd
-        self._packages = SessionPackages(interpreter, env, cwd, confined=isolate == "native")
+        self._packages = SessionPackages(f"{host.places}{number}", interpreter, env, cwd, isolate=isolate)
         spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
         if isolate != "none":
             if working_dir is None:
@@ -165,6 +165,7 @@ class Session:
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
         try:
+            await self._host.get_ready(self.wanted)  # first of all: it removes what we make, should we be killed
             self._packages.prepare()
             self._kernel = await self._new_kernel()
         except BaseException:
@@ -270,8 +271,9 @@ class Session:
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, as ``%pip install`` in a cell does.
 
-        pip runs inside the session, with the settings of this program's pip, and reaches its index and nothing else. What it
-        installs can be imported at once, survives `reset`, and is gone with the session.
+        pip runs inside the session (under srt in a sandbox of its own, docs/srt.md), with the settings of this program's pip,
+        and reaches its index and nothing else. What it installs can be imported at once, survives `reset` (not where each
+        kernel has an srt of its own, ``launch="spawn"``), and is gone with the session.
 
         Args:
             requirements: What to install, such as ``"polars>=1"``; options of pip among them.
@@ -289,12 +291,7 @@ class Session:
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def _install(self, kernel: Kernel, arguments: tuple[str, ...]) -> int:
-        if self.wanted.isolate == "srt":
-            raise InvalidInputError(
-                "srt's sandbox has no place for packages of one session: run '!pip install --target packages NAME' with the "
-                "index among the allowed domains, and add the directory to sys.path"
-            )
-        return await self._packages.install(kernel, arguments, self._host.index)
+        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts)
 
     async def interrupt(self) -> bool:
         """Stop the running cell; its result says ``interrupted``. Variables are kept where the code lets go in time.

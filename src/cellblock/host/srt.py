@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import codecs
 import functools
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from cellblock.errors import InterpreterError, LaunchError, SandboxError
-from cellblock.host.readers import process_ended
+from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
+from cellblock.host.control import Control
+from cellblock.host.launch import Spawner
+from cellblock.host.readers import pending, process_ended, read_some
+from cellblock.model import StreamName
 from cellblock.sandbox import srt
+from cellblock.sandbox.leftovers import remove_place
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts
 
+if TYPE_CHECKING:
+    from cellblock.host.kernel import Kernel
+
 _PATIENCE = 5  # seconds
+_LAST_READS = 4  # of what a pipe can hold
 
 # Where an interpreter and its packages lie, from its own mouth.
 _ASK = """\
@@ -86,7 +97,74 @@ class UnderSrt:
             _signal(process, number)
         await process_ended(process, timeout=_PATIENCE)
         process.poll()
-        shutil.rmtree(self._directories.pop(process.pid), ignore_errors=True)
+        remove_place(self._directories.pop(process.pid))
+
+    def packages(self, process: subprocess.Popen[bytes]) -> str | None:
+        """See `Starter`."""
+        return f"{self._directories[process.pid]}/packages"
+
+
+async def run_apart(kernel: Kernel, policy: Policy, facts: Facts, argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a program for a session in a sandbox of srt of its own. What it writes is shown as the kernel's output.
+
+    Args:
+        kernel: The session's kernel.
+        policy: What the program may do.
+        facts: What this machine has.
+        argv: The program and its arguments.
+        env: Its environment.
+
+    Returns:
+        Its wait status.
+
+    Raises:
+        SandboxError: The sandbox could not be made; srt has said why, in the output.
+        LaunchError: srt cannot be started.
+    """
+    workspace = kernel.wanted.spec["cwd"]
+    launcher = Spawner(kernel.wanted.interpreter, (), "srt", UnderSrt(policy, facts, workspace), None)
+    spec: dict[str, Any] = {"env": {}, "cwd": "/", "stay_in": None, "packages": "none", "listeners": {}}
+    try:
+        ends = launcher.launch(0, spec | srt.additions(policy, facts, workspace))
+        control = Control(ends.control)
+        control.gone.add_done_callback(lambda _: control.give_up("it ended"))
+        try:
+            with _shown(ends.stdout, "stdout", kernel), _shown(ends.stderr, "stderr", kernel):
+                control.begin(argv, workspace, env=env)
+                return await control.finish()
+        except KernelDiedError as error:
+            raise SandboxError("srt did not make the sandbox for this, or ended it: see the output") from error
+        finally:
+            await control.end(_PATIENCE)
+            control.close()
+            ends.close()
+    finally:
+        await launcher.close()
+
+
+@contextmanager
+def _shown(descriptor: int, name: StreamName, kernel: Kernel) -> Iterator[None]:
+    """Show what is written to a pipe as output of a kernel; at the end, what lies in the pipe then."""
+    loop = asyncio.get_running_loop()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read() -> None:
+        data = read_some(descriptor)
+        if data is None:
+            return
+        if not data:
+            loop.remove_reader(descriptor)
+        if text := decoder.decode(data, final=not data):
+            kernel.add_text(name, text.encode())
+
+    loop.add_reader(descriptor, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        for _ in range(_LAST_READS):
+            if pending(descriptor):
+                read()
 
 
 def _complete_repository(workspace: str) -> None:

@@ -34,6 +34,9 @@ class Starter(Protocol):
     async def end(self, process: subprocess.Popen[bytes]) -> None:
         """Wait for it, whose control socket is closed, and kill it if it does not take the hint."""
 
+    def packages(self, process: subprocess.Popen[bytes]) -> str | None:
+        """Return where packages of sessions lie that run in its sandbox, where that has a directory for them."""
+
 
 class Direct:
     """Starts interpreters as they are."""
@@ -63,3 +66,7 @@ class Direct:
             process.kill()
             await process_ended(process, timeout=5)
         process.poll()
+
+    def packages(self, process: subprocess.Popen[bytes]) -> str | None:
+        """See `Starter`."""
+        return None

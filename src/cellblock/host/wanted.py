@@ -22,8 +22,8 @@ Installer: TypeAlias = Callable[["Kernel", tuple[str, ...]], Awaitable[int]]
 Taker: TypeAlias = Callable[[socket.socket], None]
 """Takes a listener, which is then its own to close."""
 
-OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool]]
-"""Decides whether a command may run."""
+OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool | str]]
+"""Decides whether a command may run: nothing but True is a yes, and text says why not."""
 
 
 @dataclass(frozen=True, slots=True)

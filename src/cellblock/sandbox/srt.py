@@ -12,14 +12,17 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
 from cellblock.sandbox.plan import make_plan
-from cellblock.sandbox.policy import Policy, read_settings
+from cellblock.sandbox.policy import Network, Policy, read_settings
 from cellblock.sandbox.probe import Facts
+
+PACKAGES = "CELLBLOCK_PACKAGES"
+"""The variable that tells what runs inside where packages of sessions lie."""
 
 PACKAGE = "@anthropic-ai/sandbox-runtime@0.0.78"
 
@@ -36,10 +39,11 @@ _OWN_PLACES = {".git": ("config", "hooks"), ".claude": ("agents", "commands")}
 _KEEPER = """\
 trap : TERM INT
 umask 077
-mkdir "$0" "$0/run" "$0/tmp" "$0/home" || exit
+mkdir "$0" "$0/run" "$0/tmp" "$0/home" "$0/packages" || exit
 "$@"
 code=$?
 kill 0
+find "$0" -type d ! -perm -700 -exec chmod u+rwx {} \\;
 rm -rf "$0"
 exit $code
 """
@@ -97,7 +101,7 @@ class Place:
     Attributes:
         workspace: The directory that it runs in, and that relative paths are relative to.
         private: Its own directory, which is made when it starts and removed when it has ended: ``run`` is for srt's sockets,
-            ``tmp`` and ``home`` are for the code.
+            ``tmp`` and ``home`` are for the code, which reads ``packages``.
         readable: What must be readable for anything to work: directories of the interpreter, and of srt itself.
         secret: What of the system is not for everybody to read, and would be for root.
     """
@@ -155,11 +159,34 @@ def settings(
         },
         "filesystem": {
             "denyRead": [*hidden, *files.deny_read, *place.secret],
-            "allowRead": [*system, *place.readable, f"{place.private}/run", *(path for path in files.read if path != "/")],
+            "allowRead": [*system, *place.readable, *_readable(place), *(path for path in files.read if path != "/")],
             "allowWrite": [*files.write, f"{place.private}/tmp", f"{place.private}/home"],
             "denyWrite": protected,
         },
     }
+
+
+def for_installing(policy: Policy, target: str, readable: Iterable[str], hosts: Iterable[str]) -> Policy:
+    """Return a session's policy, changed for pip: it sees what the session sees, and changes and reaches other things.
+
+    Args:
+        policy: The session's.
+        target: The only directory that can be written.
+        readable: What can be read besides.
+        hosts: What can be reached, as srt has it in ``allowedDomains``, and nothing else.
+    """
+    if not isinstance(policy, SrtPolicy):
+        seen = (*policy.filesystem.read, *policy.filesystem.write, *readable)
+        files = replace(policy.filesystem, read=seen, write=(target,), deny_write=())
+        return replace(policy, filesystem=files, network=Network(tuple(hosts)))
+    given = json.loads(policy.given)
+    for part, changes in (
+        ("filesystem", {"allowWrite": [target], "denyWrite": []}),
+        ("network", {"allowedDomains": [*hosts], "deniedDomains": []}),
+    ):
+        given[part] = {**given[part], **changes}
+    given["filesystem"]["allowRead"] = [*given["filesystem"].get("allowRead", []), *readable]
+    return replace(policy, given=json.dumps(given, sort_keys=True))
 
 
 def command(place: Place, srt: str, settings_path: str, inner: str) -> list[str]:
@@ -180,7 +207,8 @@ def command_line(policy: Policy, place: Place, arguments: Sequence[str]) -> str:
     srt must run in the workspace, its command must not: an interpreter would take modules from there.
     """
     home = "" if isinstance(policy, SrtPolicy) else f"HOME={shlex.quote(f'{place.private}/home')} "
-    return f"cd / && {home}exec {shlex.join(arguments)}"
+    packages = f"{PACKAGES}={shlex.quote(f'{place.private}/packages')} "
+    return f"cd / && {home}{packages}exec {shlex.join(arguments)}"
 
 
 def environment(facts: Facts, place: Place) -> dict[str, str]:
@@ -282,10 +310,14 @@ def _with_own_place(given: dict[str, Any], place: Place) -> dict[str, Any]:
     files = given.get("filesystem")
     if not isinstance(files, dict):
         return given  # srt will say what is wrong with it
-    for key, path in (("allowWrite", f"{place.private}/tmp"), ("allowRead", f"{place.private}/run")):
+    for key, paths in (("allowWrite", (f"{place.private}/tmp",)), ("allowRead", _readable(place))):
         if isinstance(files.get(key, []), list):
-            files[key] = [*files.get(key, []), path]
+            files[key] = [*files.get(key, []), *paths]
     return given
+
+
+def _readable(place: Place) -> tuple[str, str]:
+    return f"{place.private}/run", f"{place.private}/packages"
 
 
 def _protected(pattern: str, path: str, look: Callable[[str], Sequence[str] | None]) -> list[str]:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from cellblock.errors import StoreError
@@ -66,17 +66,32 @@ class Database:
         with self._open() as connection:
             yield connection
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def connect(self) -> sqlite3.Connection:
+        """Open the file, for somebody who uses it often enough to close it himself; within `errors`."""
+        connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None)
         try:
-            connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None)
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                yield connection
-            finally:
-                connection.close()
+            connection.execute("PRAGMA journal_mode = WAL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Name the file in what goes wrong.
+
+        Raises:
+            StoreError: The file cannot be used.
+        """
+        try:
+            yield
         except sqlite3.Error as error:
             raise StoreError(f"{self._path} cannot be used: {error}") from error
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        with self.errors(), closing(self.connect()) as connection:
+            yield connection
 
     def _prepare(self) -> None:
         try:

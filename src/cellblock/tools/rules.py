@@ -49,7 +49,8 @@ class Rule:
         server: Pattern of server names; ``*`` is any text, ``?`` any character.
         tool: Pattern of tool names.
         arguments: Patterns of arguments, by name. In text ``*`` stops at a ``/`` and ``**`` does not; everything else is to be
-            equal. An argument that is missing matches nothing.
+            equal. An argument that is missing matches nothing. A rule that allows shell commands by their text does not allow
+            them with variables that the code has changed (the argument ``environment``).
         read_only: What the server has to say of its tool, if that matters. A hint, and no proof.
         destructive: Likewise.
     """
@@ -74,6 +75,9 @@ class Rule:
         )
 
     def _matches(self, given: Mapping[str, Any]) -> bool:
+        # With another PATH or LD_PRELOAD the text of a command says nothing of what it runs.
+        if self.kind == "shell" and self.outcome == "allow" and "environment" in given.keys() - self.arguments.keys():
+            return False
         return all(
             name in given and _argument(wanted, given[name], strict=self.outcome == "allow")
             for name, wanted in self.arguments.items()

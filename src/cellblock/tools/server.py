@@ -129,13 +129,13 @@ class ToolServer:
 
         if self._listening is not None:
             raise StateError("The tool server is already running.")
-        addresses = await _addresses(self.host)
+        addresses = await resolved(self.host)
         if self._token is None and not all(ipaddress.ip_address(address).is_loopback for address in addresses):
             raise InvalidInputError(
                 f"Other machines can reach {self.host!r}, and whoever reaches this server can start programs. "
                 "Give it a token, or bind it to 'localhost'."
             )
-        sockets = _bind(addresses, self.port)
+        sockets = bind(addresses, self.port)
         self.port = sockets[0].getsockname()[1]
         self._listening = Listening(self._app(addresses), sockets)
         self._servers = self._make_servers()
@@ -235,7 +235,8 @@ class ToolServer:
             _LOG.setLevel(level)
 
 
-async def _addresses(host: str) -> list[str]:
+async def resolved(host: str) -> list[str]:
+    """Return the addresses of a host, as text."""
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -244,7 +245,7 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _bind(addresses: list[str], port: int) -> list[socket.socket]:
+def bind(addresses: list[str], port: int) -> list[socket.socket]:
     """Listen on every address of a name, on one port: a client may try any of them first."""
     sockets: list[socket.socket] = []
     try:

@@ -88,7 +88,7 @@ def send_bundle(
         for start in range(0, len(raw), PIECE):
             outbox.send(Part(mime, bytes(view[start : start + PIECE])))
     identity = None if display_id is None else str(display_id)
-    message = Display(kind, small, metadata or {}, identity, tuple(parts), outbox.descriptors_pending())
+    message = Display(kind, small, metadata or {}, identity, tuple(parts), outbox.behind())
     try:
         outbox.send(message)
     except (ProtocolError, TypeError, ValueError):

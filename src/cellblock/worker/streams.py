@@ -32,6 +32,7 @@ TICK = 0.01
 
 _QUIET_TICKS = 5
 _CATCH_UP, _CATCH_UP_STEP = 0.25, 0.0001  # seconds; a host that makes the cell wait is not waited for any longer
+_READ_UP, _HURRIED = 0.02, 1.0  # seconds that it is waited for, and for which it is not after that was in vain
 _PIECE_CHARS = PIECE // 6  # a character takes at most six bytes: a lone surrogate is written as an escape
 
 _P = ParamSpec("_P")
@@ -51,6 +52,7 @@ class Outbox:
         self._lock = _thread.RLock()
         self._flushing = False
         self._last = 0.0
+        self._hurried_until = 0.0
         self._ticker: _Ticker | None = None
         self._count = array.array("i", [0])
         self._main = _thread.get_ident()
@@ -104,7 +106,8 @@ class Outbox:
         """
         if self._channel is None or self.forked:
             return
-        self.flush()
+        with self._lock:  # the gathering thread may have taken what was pending, and not sent it yet
+            self.flush()
         deadline = time.monotonic() + _CATCH_UP
         while self._channel.unread() and time.monotonic() < deadline:
             time.sleep(_CATCH_UP_STEP)
@@ -149,7 +152,7 @@ class Outbox:
             self._pending_chars -= len(joined)
             for start in range(0, len(joined), _PIECE_CHARS):
                 piece = joined[start : start + _PIECE_CHARS].encode("utf-8", "backslashreplace")
-                channel.send(Stream(name, piece, self.descriptors_pending()))
+                channel.send(Stream(name, piece, self.behind()))
 
     def send(self, message: Message) -> None:
         """Send a message after everything that was written before it."""
@@ -162,7 +165,25 @@ class Outbox:
         self.flush()
         self._channel.send(message)
 
-    def descriptors_pending(self) -> bool:
+    def behind(self) -> bool:
+        """Whether what is sent now stands behind bytes that the host has not read from descriptors 1 and 2.
+
+        It is given a moment to read them, because when it has been told of them it reads what is there, also what was written
+        later. Where something else writes without end that is not waited for each time.
+        """
+        if not self._descriptors_pending():
+            return False
+        now = time.monotonic()
+        if now < self._hurried_until:
+            return True
+        while self._descriptors_pending():
+            if time.monotonic() - now > _READ_UP:
+                self._hurried_until = now + _HURRIED
+                return True
+            time.sleep(_CATCH_UP_STEP)
+        return False
+
+    def _descriptors_pending(self) -> bool:
         """Whether bytes written to descriptors 1 and 2 still lie in their pipes, unread by the host.
 
         It costs two system calls, and is what keeps `os.write(1, …)` before `print` in the order of the code.

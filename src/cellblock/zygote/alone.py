@@ -10,7 +10,8 @@ from typing import NoReturn
 
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
-from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS
+from cellblock.sandbox.leftovers import remove_after
+from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control
 from cellblock.zygote import processes
 from cellblock.zygote.init import HIGH, release_holds, run_init
 
@@ -26,8 +27,9 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
         if not data:
             os._exit(0)
         host, group = (*descriptors, None, None)[:2]
+        places = decode_control(data)["places"]
         if not native:
-            run_init(handover.detach(), host, None, preload, None)
+            run_init(handover.detach(), host, None, preload, None, places)
         ground = Ground.prepare()
         processes.open_many_files()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -44,15 +46,17 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
                 ours.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # it has ended already, and is about to be waited for
-    _guard(init, ours)
+    _guard(init, ours, host, descriptors[1] if descriptors else None, places)
 
 
-def _guard(init: int, handover: socket.socket) -> NoReturn:
+def _guard(init: int, handover: socket.socket, host: int | None, control: int | None, places: str | None) -> NoReturn:
     """Stand between the host, which knows this process, and an init in namespaces of its own. They end together."""
     for descriptor in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
     kept = fcntl.fcntl(handover.detach(), fcntl.F_DUPFD_CLOEXEC, HIGH)
+    host, control = (fd if fd is None else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in (host, control))
     os.closerange(3, HIGH)
     status = os.waitpid(init, 0)[1]
     release_holds(socket.socket(fileno=kept))
+    remove_after(host, places, control)
     os._exit(os.waitstatus_to_exitcode(status) & 255)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
+from cellblock.sandbox.leftovers import remove_after
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import HOME, Step
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
@@ -44,6 +45,7 @@ def run_init(
     warmed: tuple[Shell, Outbox] | None,
     preload: tuple[str, ...],
     ground: Ground | None,
+    places: str | None = None,
 ) -> NoReturn:
     """Become a session's init, and make its worker; never returns.
 
@@ -55,6 +57,7 @@ def run_init(
         warmed: What `warm` made, or None to let the worker do that.
         preload: Modules for the worker to import, where nothing is warmed.
         ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
+        places: What the paths of all that the host keeps for its sessions begin with, where nobody else removes it after it.
     """
     try:
         prepared = ground.settle_in() if ground is not None else []
@@ -71,7 +74,9 @@ def run_init(
         if worker == 0:
             _run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
-        _Init(socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground, prepared).run()
+        _Init(
+            socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground, prepared, places
+        ).run()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -180,6 +185,7 @@ class _Init:
         worker: int,
         ground: Ground | None,
         prepared: list[Step],
+        places: str | None,
     ) -> None:
         self._handover = handover
         self._inner = inner
@@ -191,6 +197,7 @@ class _Init:
         self._programs = Programs()
         self._holds: dict[str, Hold] = {}
         self._prepared = prepared
+        self._places = places
         self._poll = select.poll()
         for descriptor in (handover.fileno(), host, wake):
             if descriptor is not None:
@@ -222,6 +229,7 @@ class _Init:
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
         spec = decode_control(self._control.recv(MAX_CONTROL))
         # What the sandbox that this zygote runs in has set, such as where its proxies are.
+        spec["packages"] = os.path.join(os.environ.get("CELLBLOCK_PACKAGES", ""), spec["packages"])
         self._programs.inherited = {name: os.environ[name] for name in spec.pop("inherit", ()) if name in os.environ}
         spec["env"] = self._programs.inherited | spec["env"]
         if (restrictions := spec.pop("restrictions", None)) is not None:
@@ -332,6 +340,7 @@ class _Init:
                 for top, hold in self._holds.items():
                     linux.detach(top)
                     hold.release()
+                remove_after(self._host, self._places, None if self._control is None else self._control.fileno())
                 os._exit(0)
             # The time limit is for a fork that raced with the walk, and made no signal since.
             if poll.poll(10):

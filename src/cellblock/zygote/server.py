@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.sandbox.ground import Ground
+from cellblock.sandbox.leftovers import remove_after
 from cellblock.sandbox.linux import fork_into_namespaces, hide
 from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
 from cellblock.zygote import processes
@@ -52,9 +53,10 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
             _end_threads()
     if "SANDBOX_RUNTIME" in os.environ and sys.platform == "linux":
         hide()  # srt has put us into its sandbox, and kernels are to be in there with us
+    places = decode_control(data)["places"]
     control.send(encode_control("ready", interpreter=ground.interpreter if ground is not None else None))
     host, group = (*descriptors, None, None)[:2]
-    _Zygote(control, host, group, warmed, ground).run()
+    _Zygote(control, host, group, warmed, ground, places).run()
 
 
 @contextmanager
@@ -91,6 +93,7 @@ class _Zygote:
         group: int | None,
         warmed: tuple[Shell, Outbox],
         ground: Ground | None,
+        places: str | None,
     ) -> None:
         self._control = control
         self._host = host
@@ -98,6 +101,8 @@ class _Zygote:
         """The control group of the next init, where they have one each."""
         self._warmed = warmed
         self._ground = ground
+        self._places = places
+        """What the paths of all that the host keeps for its sessions begin with."""
         self._inits: dict[int, tuple[int, socket.socket]] = {}
         """pid → the host's number of the session, and the socket on which it was handed over"""
         self._can_make = True
@@ -139,6 +144,9 @@ class _Zygote:
         if not data:
             self._end()
         message = decode_control(data)
+        if message["op"] == "end":
+            self._places = None  # the host goes on, and what it keeps may be in use by other kernels
+            self._end()
         session: int = message["session"]
         if message["op"] == "fork":
             self._fork(session, data, descriptors[:FORK_DESCRIPTORS])
@@ -211,4 +219,5 @@ class _Zygote:
             except ChildProcessError:
                 for _, handover in self._inits.values():
                     release_holds(handover)
+                remove_after(self._host, self._places, self._control.fileno())
                 os._exit(0)

@@ -1,0 +1,146 @@
+"""Removes what a host keeps for its sessions in directories of their own, also when the host was killed.
+
+Standard library only, and trusted processes only. What lies there was written by sessions, and is removed as what it is: no
+link is followed, and neither depth nor modes are in the way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import select
+import stat
+import time
+
+_PATIENCE = 10.0
+"""Seconds that a host may take to end after its connections have: a program closes them before it is gone."""
+
+_LOOK_AGAIN = 0.05
+_PASSES = 3  # a session that is being ended at this moment may still write
+
+
+def find_places(beginning: str) -> list[str]:
+    """Return the paths that begin in this way.
+
+    Args:
+        beginning: A directory that exists, and what names in it begin with.
+    """
+    parent, _, name = beginning.rpartition("/")
+    try:
+        return [os.path.join(parent, found) for found in os.listdir(parent or "/") if found.startswith(name)]
+    except OSError:
+        return []  # not to be seen from here
+
+
+def remove_places(beginning: str) -> None:
+    """Remove everything whose path begins in this way."""
+    for place in find_places(beginning):
+        remove_place(place)
+
+
+def remove_after(host: int | None, beginning: str | None, connection: int | None = None) -> None:
+    """As a process that outlives its host: remove what is the host's, if that has ended. A living host does it itself.
+
+    Args:
+        host: A pidfd of the host; None where there are none, and then nothing is removed.
+        beginning: As `find_places`; None for nothing.
+        connection: A socket to the host. If its other end is closed, the host may be about to end, and is waited for.
+    """
+    if host is None or beginning is None:
+        return
+    poll = select.poll()
+    poll.register(host, select.POLLIN)
+    deadline = time.monotonic() + (_PATIENCE if connection is not None and _hung_up(connection) else 0.0)
+    while find_places(beginning):
+        if poll.poll(_LOOK_AGAIN * 1000 if time.monotonic() < deadline else 0):
+            remove_places(beginning)
+            return
+        if time.monotonic() >= deadline:
+            return
+
+
+def remove_place(place: str) -> None:
+    """Remove a directory and what is in it, as far as this user may. Its parent is not to be a session's to write."""
+    try:
+        top = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return  # it is gone, or somebody else's
+    try:
+        for _ in range(_PASSES):
+            try:
+                _empty(top)
+                os.rmdir(place)
+                return
+            except FileNotFoundError:
+                if not os.path.lexists(place):
+                    return  # somebody else does the same
+            except OSError:
+                continue
+    finally:
+        os.close(top)
+
+
+def _empty(top: int) -> None:
+    """Remove what is in a directory. All directories are brought to its top, one after the other, and emptied there.
+
+    So two descriptors do for any depth, and no path is ever walked that somebody could change meanwhile.
+    """
+    token = secrets.token_hex(8)
+    numbers = itertools.count()
+    pending = _remove_files(top)
+    while pending:
+        name = pending.pop()
+        directory = _open(name, top)
+        if directory is None:
+            continue
+        try:
+            for inner in _remove_files(directory):
+                # Where it leads upwards is written in the directory itself, so that its own mode matters as well.
+                if (opened := _open(inner, directory)) is None:
+                    continue
+                os.close(opened)
+                moved = f"{token}-{next(numbers)}"
+                os.rename(inner, moved, src_dir_fd=directory, dst_dir_fd=top)
+                pending.append(moved)
+        finally:
+            os.close(directory)
+        os.rmdir(name, dir_fd=top)
+
+
+def _remove_files(directory: int) -> list[str]:
+    """Remove everything but directories from a directory; return the names of these."""
+    os.fchmod(directory, stat.S_IRWXU)
+    found = []
+    with os.scandir(directory) as entries:
+        names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in names:
+        if is_directory:
+            found.append(name)
+        else:
+            try:
+                os.unlink(name, dir_fd=directory)
+            except FileNotFoundError:
+                continue
+    return found
+
+
+def _open(name: str, parent: int) -> int | None:
+    """Open a directory and make it ours to write, whatever its mode; None if it is no directory any more."""
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        held = os.open(name, getattr(os, "O_PATH", os.O_RDONLY) | flags, dir_fd=parent)
+    except FileNotFoundError:
+        return None
+    try:
+        if hasattr(os, "O_PATH"):
+            os.chmod(f"/proc/self/fd/{held}", stat.S_IRWXU)  # by this name no other file can be meant
+        return os.open(".", os.O_RDONLY | flags, dir_fd=held)
+    finally:
+        os.close(held)
+
+
+def _hung_up(connection: int) -> bool:
+    poll = select.poll()
+    poll.register(connection, 0)  # POLLHUP comes without being asked for
+    return bool(poll.poll(0))
