@@ -18,12 +18,13 @@ from processes import alive, below, eventually
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-async def run(name: str, cwd: Path) -> str:
+async def run(name: str, cwd: Path, stdin: int = subprocess.DEVNULL) -> str:
     """Run an example as a user does who writes its output to a file; return what it printed."""
     process = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, str(EXAMPLES / name)],
         cwd=cwd,
+        stdin=stdin,
         capture_output=True,
         text=True,
         timeout=60,
@@ -109,6 +110,32 @@ async def test_input_is_answered(tmp_path: Path) -> None:
     shown = (await run("answer_input.py", tmp_path)).splitlines()
     assert shown[:2] == ["What is your name? Ada", "Hello, Ada!"]
     assert shown[2].startswith("Without an answer: nobody answers input() here")
+
+
+@pytest.mark.npm
+async def test_an_agent_without_a_terminal_reads_and_does_not_write(tmp_path: Path) -> None:
+    shown = await run("agent_tools.py", tmp_path)
+    assert shown.startswith("There is no terminal to ask: rules accept calls that only read")
+    assert "filesystem: 14 tools\ngit: 12 tools\n" in shown
+    assert "Message: Begin the tide tables" in shown
+    assert "'README.md': 11" in shown
+    assert "ToolRunnerError: Approval request for filesystem.write_file failed: denied by the rule: default" in shown
+    assert "SUMMARY.md" not in shown.rpartition("On branch main")[2]
+
+
+@pytest.mark.npm
+async def test_an_agent_asks_at_the_terminal(tmp_path: Path) -> None:
+    terminal, inside = os.openpty()
+    try:
+        os.write(terminal, b"a\n" * 4 + b"y\n")  # status, log, list, read; write. The last status needs no answer.
+        shown = await run("agent_tools.py", tmp_path, inside)
+    finally:
+        os.close(terminal)
+        os.close(inside)
+    assert shown.count("Approve? [y]es, [n]o, [a]lways this tool: ") == 5  # two files are read with one answer
+    assert "filesystem.write_file(content='- " in shown
+    assert "Successfully wrote" in shown
+    assert "SUMMARY.md" in shown.rpartition("On branch main")[2]
 
 
 def test_every_example_is_run_here() -> None:

@@ -212,6 +212,31 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}memory.py::test_memory_of_one_process_is_an_error_that_names_the_limit",
         ("sandbox/plan.py", '        "DATA": resources.memory,\n', ""),
     ),
+    "49 servers that nobody registered": mutant(
+        f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
+        ("tools/app.py", "if not known(request.server):", "if False:"),
+    ),
+    "49 servers of another workspace": mutant(
+        f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
+        ("store/servers.py", 'if root in ("", workspace) or root.startswith(prefix)', "if True"),
+    ),
+    "49 parameters": mutant(
+        f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
+        ("tools/app.py", "if request.params is not None:", "if False:"),
+    ),
+    "49 tokens": mutant(
+        f"{HERE}tools.py::test_another_sessions_tool_port_wants_its_token",
+        ("tools/app.py", "if self.token is not None:", "if False:"),
+    ),
+    "49 what was accepted for one call": mutant(
+        f"{HERE}tools.py::test_what_was_approved_is_what_the_server_gets",
+        ("tools/broker.py", "if key in self._remembered:", "if self._remembered:"),
+        ("tools/broker.py", "if not self._remembered.isdisjoint(_keys(self._calls[other.id]).values()):", "if True:"),
+    ),
+    "50 programs": mutant(
+        f"{HERE}programs.py::test_nothing_is_executed_in_any_way[zygote]",
+        ("sandbox/linux.py", "        _filter(seccomp.no_programs(os.uname().machine))", "        pass"),
+    ),
 }
 
 # It takes in what the tests of a mutant leave behind, and kills it when they are over.

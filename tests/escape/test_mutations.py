@@ -318,7 +318,7 @@ CODE: dict[str, Change] = {
     "10 the host's devices keep their modes": Change(
         "sandbox/linux.py", '"dev": _RDONLY | ', '"dev": ', "bool(os.statvfs('/dev/null').f_flag & os.ST_RDONLY)", True, False,
     ),
-    "9 standard input is the sandbox's": Change(  # by the mount: how the host's is called depends on when its root is gone
+    "9 standard input is the sandbox's": Change(  # a worker that is late opens the sandbox's by chance
         "sandbox/confine.py", "    os.dup2(null, 0, inheritable=True)", "    pass",
         "len({read(f'/proc/self/fdinfo/{number}').split('mnt_id:')[1].split()[0] for number in (0, os.open('/dev/null', 0))}) == 1",
         True, False,
@@ -400,6 +400,9 @@ async def changed(package: Path, workspace: Path, attack: str) -> Any:
     return ast.literal_eval(first)[0]
 
 
+_TRIES = 10
+
+
 @pytest.mark.parametrize("row", CODE.values(), ids=CODE)
 async def test_an_attack_succeeds_without_the_code_that_stops_it(tmp_path: Path, row: Change) -> None:
     for name, new, expected in (("with", row.old, row.with_it), ("without", row.new, row.without_it)):
@@ -410,4 +413,9 @@ async def test_an_attack_succeeds_without_the_code_that_stops_it(tmp_path: Path,
         text = path.read_text()
         assert text.count(row.old) == 1
         path.write_text(text.replace(row.old, new))
-        assert await changed(package, workspace, row.attack) == expected, name
+        found = await changed(package, workspace, row.attack)
+        for _ in range(0 if name == "with" else _TRIES):  # some hold no longer than until a race is lost
+            if found == expected:
+                break
+            found = await changed(package, workspace, row.attack)
+        assert found == expected, name

@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ TIME: dict[str, Any] = {"command": str(BIN / "mcp-server-time"), "args": ["--loc
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> ServerRegistry:
+def registry(nothing_left_behind: None, tmp_path: Path) -> Iterator[ServerRegistry]:
     """An empty registry."""
-    return ServerRegistry(tmp_path / "state")
+    registry = ServerRegistry(tmp_path / "state")
+    yield registry
+    registry.close()
 
 
 def check_modules(root: Path, server: str, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

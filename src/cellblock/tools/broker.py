@@ -149,6 +149,7 @@ class Broker:
         self.pending[request.id] = request
         self._calls[request.id] = call
         self._bytes += len(call.payload)
+        request.add_done_callback(self._remember)
         self._put(request, ask)
 
     def _put(self, request: ApprovalRequest, ask: Ask) -> None:
@@ -176,16 +177,19 @@ class Broker:
             return self._decision(call, "deny", "nobody", request.reason)
         if request.state == "rejected":
             return self._decision(call, "deny", by, "rejected")
-        if request.always is not None and len(self._remembered) < _MAX_REMEMBERED:
-            self._remembered.add(_keys(call)[request.always])
-            self._accept_alike()
         return self._decision(call, "allow", by)
 
-    def _accept_alike(self) -> None:
-        """Accept what is pending and has just been decided for the session: gathered calls of one tool need one answer."""
-        for request in self.pending.values():
-            if not self._remembered.isdisjoint(_keys(self._calls[request.id]).values()):
-                request.settle("accepted")
+    def _remember(self, request: ApprovalRequest) -> None:
+        """Take note of what was decided for the session, and accept what is pending of it: gathered calls need one answer.
+
+        At once: whoever decides about the next request finds it decided.
+        """
+        if request.state != "accepted" or request.always is None or len(self._remembered) >= _MAX_REMEMBERED:
+            return
+        self._remembered.add(_keys(self._calls[request.id])[request.always])
+        for other in list(self.pending.values()):
+            if not self._remembered.isdisjoint(_keys(self._calls[other.id]).values()):
+                other.settle("accepted")
 
     def _decision(self, call: Call, outcome: Literal["allow", "deny"], by: str, reason: str = "") -> Decision:
         return Decision(outcome, by, self._session, call.kind, call.server, call.tool, call.payload, time.time(), reason)
