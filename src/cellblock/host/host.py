@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import os
 import resource
@@ -301,7 +302,9 @@ class Host:
         policy = _fitting(policy, isolate)
         if self._given_policy is None:
             return policy  # nobody has said what sessions of this host may do at most, so they say it themselves
-        return policy.narrow(self._policy) if isinstance(policy, srt.SrtPolicy) else self._policy.narrow(policy)
+        if isinstance(policy, srt.SrtPolicy):
+            return policy.narrow(self._policy)
+        return _fitting(self._policy.narrow(policy), isolate)
 
     async def _started_launcher(self, key: LaunchKey) -> Launcher:
         launcher = await self._launcher(key)
@@ -350,9 +353,14 @@ def _key(wanted: Wanted) -> LaunchKey:
 
 
 def _fitting(policy: Policy, isolate: Isolate) -> Policy:
+    """Return a policy for this kind of isolation. What this process itself is made of no session may write."""
     if isinstance(policy, srt.SrtPolicy) and isolate != "srt":
         raise InvalidInputError("an SrtPolicy is for isolate='srt' only: use Policy.load() for the same file")
-    return policy.checked()
+    if isinstance(policy, srt.SrtPolicy):
+        return policy.checked()
+    files = policy.filesystem
+    denied = dict.fromkeys((*files.deny_write, *probe.own_directories()))
+    return dataclasses.replace(policy, filesystem=dataclasses.replace(files, deny_write=tuple(denied))).checked()
 
 
 def _make_room_for(kernels: int) -> None:

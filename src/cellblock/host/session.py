@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.host import environment
+from cellblock.host import environment, imports
 from cellblock.host.cell import Cell, Notice, OnInput
 from cellblock.host.checks import Isolate, check_code, check_place, check_timeout
 from cellblock.host.collect import Limits
@@ -31,7 +31,7 @@ from cellblock.model import (
     HistoryEntry,
     Status,
 )
-from cellblock.sandbox.plan import EGRESS_PORT, HOME, check_unnamed_workspace, check_workspace
+from cellblock.sandbox.plan import EGRESS_PORT, HOME, check_unnamed_workspace, check_workspace, writable
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
@@ -154,6 +154,8 @@ class Session:
         if self._state != "not started":
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
+        if self.wanted.isolate != "none":
+            imports.distrust(writable(self.wanted.policy, self._cwd, self._host.facts))
         try:
             await self._host.get_ready(self.wanted)  # first of all: it removes what we make, should we be killed
             self._packages.prepare()

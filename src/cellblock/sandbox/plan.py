@@ -146,6 +146,11 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
         )
 
 
+def writable(policy: Policy, workspace: str, facts: Facts) -> list[str]:
+    """Return the directories that a session may write, absolute."""
+    return _resolve(policy.filesystem.write, workspace, facts)
+
+
 @functools.lru_cache(maxsize=256)
 def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> dict[str, Any]:
     """Return what to do for one session. Nobody may change it: it is kept for the next session that asks for the same.

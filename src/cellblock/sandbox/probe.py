@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import struct
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,11 +87,24 @@ def look() -> Facts:
     )
 
 
-def interpreter_directories() -> tuple[str, ...]:
-    """Return the directories that this interpreter, its packages and cellblock lie in, without symbolic links."""
+@functools.cache
+def own_directories() -> tuple[str, ...]:
+    """Return the directories that this process's interpreter, its installed packages and cellblock lie in.
+
+    No session may write there, whichever interpreter it has itself: this process runs what lies in them.
+    """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)), package}
-    found |= {path for path in sys.path if path and os.path.isdir(path)}
+    found |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
+    return _shortest(found)
+
+
+def interpreter_directories() -> tuple[str, ...]:
+    """Return the directories that this interpreter, its packages and cellblock lie in, without symbolic links."""
+    return _shortest({*own_directories(), *(path for path in sys.path if path and os.path.isdir(path))})
+
+
+def _shortest(found: Iterable[str]) -> tuple[str, ...]:
     shortest: list[str] = []
     for path in sorted(map(os.path.realpath, found), key=len):
         if not any(path == other or path.startswith(f"{other}/") for other in shortest):
