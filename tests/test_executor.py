@@ -409,6 +409,8 @@ _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         InvalidInputError,
         "sandbox=False means that there is none",
     ),
+    "something like a bool": ({"sandbox": "no"}, InvalidInputError, "sandbox must be True or False, not 'no'"),
+    "rules by their file": ({"rules": "rules.toml"}, InvalidInputError, r"read a file with Rules.load"),
     "no configuration": ({"sandbox": True, "sandbox_config": "/no.json"}, InvalidInputError, "/no.json cannot be read"),
     "an isolation": ({"sandbox": True, "isolate": "none"}, InvalidInputError, "isolate must be 'native' or 'srt', not 'none'"),
     "a level": ({"log_level": "LOUD"}, InvalidInputError, "log_level must be one of DEBUG, INFO.*not 'LOUD'"),
@@ -502,10 +504,13 @@ async def test_a_home_directory_is_no_workspace_by_accident(
 async def test_a_tool_server_port_is_served_where_one_is_asked_for(host: Host, unused_tcp_port: int) -> None:
     executor = CodeExecutor(host=host, sandbox=False, tool_server_port=unused_tcp_port)
     async with executor:
-        with pytest.raises(ToolRunnerError, match="there is no MCP server 'nobody'"):
+        with pytest.raises(ToolRunnerError, match="the bearer token is missing or wrong"):
             await ToolRunner("nobody", port=unused_tcp_port).run("tool", {})
+        runner = ToolRunner("nobody", port=unused_tcp_port, token=executor.tool_server_token)
+        with pytest.raises(ToolRunnerError, match="there is no MCP server 'nobody'"):
+            await runner.run("tool", {})
         with pytest.raises(ToolRunnerError, match="does not exist here"):
-            await ToolRunner("nobody", port=unused_tcp_port).reset()
+            await runner.reset()
         pool.close()
     with pytest.raises(ToolRunnerError, match="no tool server at"):
         await ToolRunner("nobody", port=unused_tcp_port).run("tool", {})

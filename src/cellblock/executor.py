@@ -79,8 +79,8 @@ class CodeExecutor:
 
         Args:
             tool_server_host: Host name for the tool server, where a port for it is given.
-            tool_server_port: A port on which other programs of this machine can call the session's tools, too. Sessions need
-                none, and by default none is opened.
+            tool_server_port: A port on which other programs of this machine that have `tool_server_token` can call the
+                session's tools, too. Sessions need none, and by default none is opened.
             kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
             kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
             kernel_env: Environment variables for the kernel. It inherits nothing from this process.
@@ -116,6 +116,10 @@ class CodeExecutor:
             )
         if sandbox_config is not None and not sandbox:
             raise InvalidInputError("sandbox_config says what a sandbox allows, and sandbox=False means that there is none")
+        if not isinstance(sandbox, bool):
+            raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
+        if rules is not None and not hasattr(rules, "rules"):
+            raise InvalidInputError(f"rules must be Rules, not {rules!r}: read a file with Rules.load()")
         if isolate not in ("native", "srt", None):
             raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
         kept_in = _isolation(isolate, host) if sandbox else "none"
@@ -140,8 +144,6 @@ class CodeExecutor:
         def make_session(host: Host) -> tuple[Session, Outside]:
             from cellblock.outside import Outside
 
-            if kept_in != "none":
-                Outside.check_workspace(os.path.realpath(working_dir or os.getcwd()))
             outside = Outside(
                 host,
                 rules=rules,
@@ -167,6 +169,12 @@ class CodeExecutor:
                 excused=lambda: 0.0 if timeout_includes_approvals else outside.broker.waited,
                 on_begin=outside.broker.ask_again,  # about calls of background work, for which nobody was there
             )
+            try:
+                if kept_in != "none":
+                    Outside.check_workspace(session.workspace)
+            except BaseException:
+                host.forget(session)
+                raise
             outside.attach(session)
             return session, outside
 
@@ -186,6 +194,17 @@ class CodeExecutor:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+    @property
+    def tool_server_token(self) -> str:
+        """The token that programs need for `tool_server_port`: ``ToolRunner(name, port=…, token=…)``.
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        if self._outside is None:
+            raise StateError("the executor is not started, or stopped: its tool server has a token while it runs")
+        return self._outside.secret
 
     @property
     def session(self) -> Session:

@@ -35,6 +35,7 @@ class Outside:
     Attributes:
         broker: Decides about all of it.
         environment: What the session's code needs to find its tools.
+        secret: The token for calls from where others than the session are.
     """
 
     def __init__(
@@ -62,10 +63,10 @@ class Outside:
         self._approvals: Approvals | None = None
         self._session: Session | None = None
         self._lease = Lease(self._servers(host, connect_timeout, own_servers), self._root)
-        secret = secrets.token_urlsafe(24) if token else None
-        self.environment = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({"CELLBLOCK_TOOL_TOKEN": secret} if secret else {})
+        self.secret = secrets.token_urlsafe(24)
+        self.environment = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({"CELLBLOCK_TOOL_TOKEN": self.secret} if token else {})
         self._wants_hints = any((rule.read_only, rule.destructive) != (None, None) for rule in (rules or Rules()).rules)
-        self.port = ToolPort(self._app(secret))
+        self.port = ToolPort(self._app(self.secret if token else None))
         self._ports = [self.port]
 
     def attach(self, session: Session) -> None:
@@ -97,7 +98,7 @@ class Outside:
         return (await self.broker.decide("network", "network", "connect", {"host": host, "port": port})).allowed
 
     async def serve(self, host: str, port: int) -> None:
-        """Serve the session's tools to programs of this machine, too: ``POST /run``, decided like the calls of the session.
+        """Serve the session's tools to programs of this machine that know `secret`: ``POST /run``, decided like its own calls.
 
         Args:
             host: A name or address of this machine that no other can reach.
@@ -113,7 +114,7 @@ class Outside:
                 f"tool_server_host must be one that only this machine reaches, such as 'localhost', not {host!r}"
             )
         for listener in bind(addresses, port):
-            self._ports.append(ToolPort(self._app(None)))
+            self._ports.append(ToolPort(self._app(self.secret)))
             self._ports[-1].adopt(listener)
 
     async def reset(self) -> None:

@@ -14,6 +14,7 @@ _HEADINGS = {
     "writable": "Writable",
     "private": "Its own, and gone with it",
     "read_only": "Read-only, though in a writable directory",
+    "reserved": "Not there, and cannot be made",
     "masked": "Masked",
     "reachable": "Reachable on the network",
     "unreachable": "Never reachable",

@@ -132,7 +132,13 @@ def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = No
         "readable": ["/ (everything but what is masked)"] if plan["everything"] else sorted(set(readable)),
         "writable": [step[2] for step in steps if step[0] == "bind" and step[3] == "rw"],
         "private": [step[1] for step in steps if step[0] == "tmpfs"],
-        "read_only": [step[1] for step in steps if step[0] == "read_only" and not step[1].startswith("/proc/")],
+        "read_only": [
+            *(step[1] for step in steps if step[0] == "read_only" and not step[1].startswith("/proc/")),
+            *(step[2] for step in steps if step[0] == "protect" and os.path.lexists(step[2])),
+        ],
+        "reserved": [
+            path for top, names in plan["reserve"].items() for name in names if not os.path.lexists(path := f"{top}/{name}")
+        ],
         "masked": [step[1] for step in steps if step[0] == "mask" and not step[1].startswith("/proc/")],
         "home": HOME,
         "reachable": list(policy.network.allow),

@@ -103,6 +103,18 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
     return base
 
 
+def current_directory() -> str:
+    """Return this program's current directory, without symbolic links.
+
+    Raises:
+        InvalidInputError: It was removed.
+    """
+    try:
+        return os.path.realpath(os.getcwd())
+    except FileNotFoundError:
+        raise InvalidInputError("this program's current directory was removed: change to another one") from None
+
+
 def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
     """Return a directory's absolute path.
 
