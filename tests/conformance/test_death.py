@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 
@@ -14,6 +15,9 @@ from cells import ok, value
 from processes import eventually
 
 # What kills a kernel → what the result must say of it.
+# The worker ends when it finds that its channel is gone, and on a slow machine before the host has looked into it.
+CHANNEL = "channel|exited with status 1"
+
 DEATHS = {
     "segmentation fault": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
     "os._exit": ("import os; os._exit(3)", "exited with status 3"),
@@ -36,13 +40,13 @@ DEATHS = {
         "import os, time\nfor pid in (os.getpid(), os.getppid()):\n    os.kill(pid, 9)\ntime.sleep(60)",
         "killed",
     ),
-    "closing its channel": ("import os; os.close(3); print('x')", "channel"),
+    "closing its channel": ("import os; os.close(3); print('x')", CHANNEL),
     "shutting its channel down": (
         "import socket; s = socket.socket(fileno=3); s.shutdown(socket.SHUT_RDWR); print('x')",
-        "channel",
+        CHANNEL,
     ),
-    "a null device over its channel": ("import os; os.dup2(os.open('/dev/null', os.O_RDWR), 3); print('x')", "channel"),
-    "a pipe over its channel": ("import os; r, w = os.pipe(); os.dup2(w, 3); print('x')", "channel"),
+    "a null device over its channel": ("import os; os.dup2(os.open('/dev/null', os.O_RDWR), 3); print('x')", CHANNEL),
+    "a pipe over its channel": ("import os; r, w = os.pipe(); os.dup2(w, 3); print('x')", CHANNEL),
     "garbage on its channel": ("import os, time; os.write(3, b'\\xff' * 100); time.sleep(60)", "protocol"),
     "text on its channel": ("import os, time; os.write(3, b'GET / HTTP/1.1\\r\\n' * 9); time.sleep(60)", "protocol"),
     "a frame of no known type": (
@@ -80,12 +84,12 @@ async def died(session: Session, code: str, cause: str) -> CodeExecutionResult:
     assert result.output == "last words\n"
     assert result.error is not None
     assert result.error.ename == "KernelDied"
-    assert cause in result.error.evalue
+    assert re.search(cause, result.error.evalue)
     assert "lost" in result.error.evalue
     assert result.recovery == "restarted"
     assert result.state_lost
     assert result.text is not None
-    assert cause in result.text
+    assert re.search(cause, result.text)
     assert result.execution_count is None
     after = await session.execute("lost")
     assert after.status == "error"
