@@ -30,10 +30,10 @@ $(VENV)/test.stamp: pyproject.toml
 demo: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
 
-# How many processes share the slow tests; 0 is one after the other.
+# How many processes share the tests; 0 is one after the other.
 WORKERS ?= 2
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m 'not slow and not srt and not npm'
+	$(BIN)/python -m pytest -m 'not slow and not srt and not npm' -n $(WORKERS)
 	$(BIN)/python -m pytest -m 'slow and not srt and not npm' -n $(WORKERS)
 	@echo 'All of it passed, but for tests that need what no Python package brings: make srt npm'
 
@@ -46,7 +46,7 @@ npm: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m npm
 
 fast: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m 'not slow and not srt and not npm'
+	$(BIN)/python -m pytest -m 'not slow and not srt and not npm' -n $(WORKERS)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
