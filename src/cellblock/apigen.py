@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +12,10 @@ from cellblock.store.servers import ServerRegistry
 from cellblock.tools.client import list_tools
 from cellblock.tools.names import check_server_name
 from cellblock.tools.package import tools_hash, write_package
-from cellblock.tools.params import parse_params
+from cellblock.tools.params import ServerParams, parse_params
+from cellblock.tools.place import placed, within
+
+_LOG = logging.getLogger("cellblock.tools")
 
 
 async def generate_mcp_sources(
@@ -32,7 +36,8 @@ async def generate_mcp_sources(
     Args:
         server_name: What the package is called, and the server in code: a Python identifier.
         server_params: ``command``, ``args`` and ``env`` of a program, or ``url`` and ``headers``; ``${NAME}`` in them is taken
-            from the environment whenever the server is connected to.
+            from the environment whenever the server is connected to. A program starts in an empty directory, unless ``cwd``
+            names another; paths that begin with a dot, and scripts, are relative to the current directory of the caller.
         root_dir: The directory that packages are in. Sessions in whose workspace it lies may name the server, and no others.
         connect_timeout: Seconds in which the server has to be ready, and again for its answer.
         registry: Where to register the server; this user's by default.
@@ -48,7 +53,9 @@ async def generate_mcp_sources(
         OSError: `root_dir` cannot be written.
     """
     check_server_name(server_name)
-    params = parse_params(server_name, server_params)
+    params = placed(parse_params(server_name, server_params), os.getcwd())
+    root = await asyncio.to_thread(os.path.realpath, root_dir)
+    _warn(server_name, params, root)
     tools = await list_tools(server_name, params, connect_timeout=connect_timeout)
     loop = asyncio.get_running_loop()
 
@@ -59,8 +66,19 @@ async def generate_mcp_sources(
     def write() -> list[str]:
         names = write_package(root_dir, server_name, tools, report)
         # Last: a package without a server says that it is not registered, a server without a package is one too many.
-        root = os.path.realpath(root_dir)
         (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root)
         return names
 
     return await asyncio.to_thread(write)
+
+
+def _warn(server_name: str, params: ServerParams, root: str) -> None:
+    directory = os.getcwd()
+    workspace = directory if os.path.commonpath((root, directory)) == directory else os.path.dirname(root)
+    for path in within(params, workspace):
+        _LOG.warning(
+            "MCP server %r runs or reads %s on the host, and sessions in %s may write to that: keep it elsewhere",
+            server_name,
+            path,
+            workspace,
+        )

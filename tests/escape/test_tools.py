@@ -6,6 +6,7 @@ import ast
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from cellblock import ApprovalRequest, CodeExecutor, Host
+from cellblock.store.servers import ServerRegistry
+from cellblock.tools.params import StdioServer
 from processes import eventually
 from tool_sessions import accept, recorded, register, reject, servers_below, streamed
 
@@ -339,3 +342,19 @@ async def test_another_sessions_tool_port_wants_its_token(zygote_host: Host, pro
             got, asked = await attack(two, code)
             assert (got, asked) == ((401, "the bearer token is missing or wrong"), [])
         assert len((await attack(one, "run('bad')"))[1]) == 1
+
+
+@pytest.mark.slow
+async def test_what_a_cell_plants_beside_the_program_is_not_imported_by_a_server(
+    agent: CodeExecutor, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program runs in its project, as usual, and so does the session: the current directory is the workspace."""
+    monkeypatch.chdir(project)
+    given = StdioServer(sys.executable, ("-m", "mcp_server_time", "--local-timezone", "UTC"))
+    ServerRegistry().register("time", given, "", str(project / "mcptools"))
+    planted = "write('mcp_server_time.py', \"open('ran', 'w')\"); "
+    call = "run('time', 'get_current_time', arguments={'timezone': 'UTC'})"
+    seen = await streamed(agent, f"{planted}print({call})", accept)
+    assert (project / "mcp_server_time.py").exists()
+    assert not (project / "ran").exists()
+    assert seen.text.startswith("(200, None)")

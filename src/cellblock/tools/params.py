@@ -38,7 +38,7 @@ class StdioServer:
         command: The program: a path, or a name that is looked for on ``PATH``.
         args: Its arguments.
         env: Environment variables that it gets beside the few that every server gets.
-        cwd: Its working directory; None: the host's.
+        cwd: Its working directory; None: an empty one of its own (`place`).
     """
 
     command: str

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from cellblock.tools.approval import ApprovalRequest
 from cellblock.tools.broker import Broker
 from cellblock.tools.channel import ApprovalChannel
 from cellblock.tools.params import ServerParams, parse_params
+from cellblock.tools.place import placed
 from cellblock.tools.rules import Rules
 
 if TYPE_CHECKING:
@@ -208,7 +210,7 @@ class ToolServer:
             if request.params is None:
                 self._params(request.server)
             else:
-                params = parse_params(request.server, request.params)
+                params = placed(parse_params(request.server, request.params), os.getcwd())
                 if self._given.setdefault(request.server, params) != params:
                     # Which of the two was meant cannot be known, and a running server is not exchanged under its callers.
                     raise InvalidInputError(f"MCP server {request.server!r} has other parameters; reset the tool server first")

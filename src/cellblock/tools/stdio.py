@@ -25,6 +25,7 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_a
 from cellblock.tools.content import MAX_MESSAGE
 from cellblock.tools.lines import Lines, Oversized
 from cellblock.tools.params import StdioServer
+from cellblock.tools.place import empty_directory
 
 _KEEPER = Path(__file__).parent.parent / "zygote" / "keeper.py"
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -65,11 +66,13 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._failure: str | None = None
         self._transport: asyncio.SubprocessTransport | None = None
         self._lifeline = -1
+        self._place = contextlib.ExitStack()
 
     async def __aenter__(self) -> tuple[_Reader, _Writer]:
         """Start the server."""
         theirs, self._lifeline = os.pipe()
         try:
+            cwd = self._params.cwd or self._place.enter_context(empty_directory())
             command = [sys.executable, "-I", "-S", str(_KEEPER), str(theirs), self._params.command, *self._params.args]
             # Shielded: asyncio would kill the keeper of a start that is given up, and not what the keeper keeps.
             with anyio.CancelScope(shield=True):
@@ -77,7 +80,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
                     lambda: self,
                     *command,
                     env=self._env,
-                    cwd=self._params.cwd,
+                    cwd=cwd,
                     pass_fds=(theirs,),
                     start_new_session=True,
                 )
@@ -85,6 +88,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             if isinstance(error, OSError | ValueError):
                 self._failure = f"it cannot be started: {error}"
             self._cut_lifeline()
+            self._place.close()
             raise
         finally:
             os.close(theirs)
@@ -108,6 +112,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         finally:
             self._cut_lifeline()
             transport.close()
+            self._place.close()
 
     def explain(self) -> str:
         """Return why the connection ended, as far as this end knows; empty where it does not."""
