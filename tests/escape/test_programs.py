@@ -273,6 +273,17 @@ async def test_a_forged_request_is_asked_about_like_any_other(cage: Session, wor
     assert not (workspace / "executed").exists()
 
 
+async def test_a_program_in_the_name_of_a_line_is_refused_and_nobody_is_asked(
+    cage: Session, workspace: Path, decider: Decider
+) -> None:
+    await ok(cage, FORGED)
+    touch = f"touch {workspace}/executed"
+    for number, details in enumerate(("tool='shell', program=1", "tool='shell_magic', program=0"), 1):
+        await ok(cage, f"forge({number}, b{touch!r}, {details})\nimport time; time.sleep(0.5)")
+    assert decider.asked == []
+    assert not (workspace / "executed").exists()
+
+
 @pytest.mark.parametrize(
     "broken",
     [

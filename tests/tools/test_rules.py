@@ -125,6 +125,20 @@ def test_the_text_of_a_command_is_not_enough_where_the_code_has_changed_variable
     assert outcome({"decision": "allow", "kind": "shell", "arguments": named}, ls) == "allow"
 
 
+@pytest.mark.parametrize("tool", ["shell", "shell_magic"])
+def test_the_text_of_a_script_is_not_enough_without_the_program_that_reads_it(tool: str) -> None:
+    evil = Call.freeze("shell", "shell", tool, {"command": "git status", "program": ["sh", "-c", "evil"]})
+    for arguments in ({"command": "git status"}, {"command": "git *"}, {"cwd": "/work"}, {"command": "*", "environment": {}}):
+        rule = {"decision": "allow", "kind": "shell", "arguments": arguments}
+        assert outcome(rule, evil) == "ask"
+    assert outcome({"decision": "deny", "kind": "shell", "arguments": {"command": "git *"}}, evil) == "deny"
+    assert outcome({"decision": "allow", "kind": "shell", "tool": tool}, evil) == "allow"
+    named = {"command": "git status", "program": ["sh", "-c", "evil"]}
+    assert outcome({"decision": "allow", "kind": "shell", "arguments": named}, evil) == "allow"
+    named["program"] = ["sh"]
+    assert outcome({"decision": "allow", "kind": "shell", "arguments": named}, evil) == "ask"
+
+
 def test_hints_make_a_rule_match() -> None:
     rule = {"decision": "allow", "read_only": True}
     assert outcome(rule, call(hints=Hints(read_only=True))) == "allow"

@@ -73,7 +73,10 @@ async def _have_run(kernel: Kernel, cell: Cell, command: Command) -> AsyncIterat
     """Have it decided whether a command may run; where the worker cannot run it, have it run."""
     changes = {name: value if equals else None for name, equals, value in (text.partition("=") for text in command.changes)}
     request = CommandRequest(command.tool, command.text, command.program, command.cwd, changes)
-    refusal = await _refusal(kernel, cell, request)
+    if (request.tool == "shell_magic") == bool(request.program):
+        refusal = await _refusal(kernel, cell, request)
+    else:  # no worker of ours asks so: a program that whoever decides takes for a line, or a line for a script
+        refusal = "a script needs a program that reads it, and a line has none"
     if refusal is None and kernel.wanted.forbid_programs:
         place = f"{_PLACE}{secrets.token_hex(8)}" if command.keep != "nothing" else None
         try:

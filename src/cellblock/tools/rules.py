@@ -22,6 +22,9 @@ Outcome = Literal["allow", "deny", "ask"]
 _MAX_TEXT = 64 * 1024
 """Longer arguments are not compared with wildcards: a rule that allows does not match, every other rule does."""
 
+_MEANING = {"program", "environment"}
+"""What makes another thing of a shell command with the same text."""
+
 _TOP = ("default", "rule")
 _KEYS = ("decision", "kind", "server", "tool", "arguments", "read_only", "destructive")
 
@@ -50,7 +53,8 @@ class Rule:
         tool: Pattern of tool names.
         arguments: Patterns of arguments, by name. In text ``*`` stops at a ``/`` and ``**`` does not; everything else is to be
             equal. An argument that is missing matches nothing. A rule that allows shell commands by their text does not allow
-            them with variables that the code has changed (the argument ``environment``).
+            them with variables that the code has changed (the argument ``environment``), nor with a program that reads them
+            as a script (``program``), unless it names these as well.
         read_only: What the server has to say of its tool, if that matters. A hint, and no proof.
         destructive: Likewise.
     """
@@ -75,8 +79,8 @@ class Rule:
         )
 
     def _matches(self, given: Mapping[str, Any]) -> bool:
-        # With another PATH or LD_PRELOAD the text of a command says nothing of what it runs.
-        if self.kind == "shell" and self.outcome == "allow" and "environment" in given.keys() - self.arguments.keys():
+        # With another PATH or LD_PRELOAD, or as the input of another program, the text of a command says nothing of what runs.
+        if self.kind == "shell" and self.outcome == "allow" and (given.keys() - self.arguments.keys()) & _MEANING:
             return False
         return all(
             name in given and _argument(wanted, given[name], strict=self.outcome == "allow")
