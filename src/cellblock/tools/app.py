@@ -25,7 +25,7 @@ MAX_HELD = 32 * 1024 * 1024
 """Bytes that the requests of one application may take together, from their heads to their answers."""
 MAX_NAME = 256
 MAX_LINES = 20
-"""Lines about refused requests in a minute, in a log and in a session's output: code can be refused thousands of times in one."""
+"""Lines about refused requests in a minute, in a log and in a session's output: code can be refused thousands of times."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -242,7 +242,6 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
         routes: Who answers, by method and path.
         note: Told a line for each request that should not have been made.
     """
-
     load, lines = _Load(), _Lines(note)
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:

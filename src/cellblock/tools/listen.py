@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGIApplication
 
 MAX_CONNECTIONS = 64
-"""Connections of one port at once, as many as `pool` makes; more are closed at the door. Each is a descriptor of the host's."""
+"""Connections of one port at once, as many as `pool` makes; more are closed at the door. Each is a descriptor here."""
 
 MAX_OF_ALL = 1024
 """Connections of all ports of this process; fewer where it may have few descriptors."""
