@@ -209,6 +209,7 @@ async def test_what_is_refused_is_not_told_for_ever(monkeypatch: pytest.MonkeyPa
 
 async def test_ports_share_what_the_process_may_have_and_each_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listen, "MAX_OF_ALL", 6)
+    monkeypatch.setattr(listen, "RESERVED", 2)
     async with tool_port(Broker(ALLOW), Recorded(), "files") as one, tool_port(Broker(ALLOW), Recorded(), "files") as two:
         held = [await asyncio.open_connection("127.0.0.1", one) for _ in range(6)]
         assert await raw(one, request(CALL)) == b""
@@ -220,6 +221,7 @@ async def test_ports_share_what_the_process_may_have_and_each_has_some(monkeypat
 
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listen, "MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(listen, "RESERVED", 2)
     async with tool_port(Broker(ALLOW), Recorded(), "files") as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         await eventually(lambda: True)

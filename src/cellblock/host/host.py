@@ -33,8 +33,8 @@ Launch = Literal["zygote", "spawn"]
 LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
 """Interpreter, preloaded modules and isolation; under srt the policy and the workspace, too, which its sandbox is made for."""
 
-_DESCRIPTORS_PER_KERNEL = 4
-_CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: of one session, and of all
+_DESCRIPTORS_PER_KERNEL = 4 + 16  # its own, and the connections that its tool port may have in any case
+_CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
 _IDLE_SANDBOXES = 2
 """Sandboxes of srt that are kept warm for a workspace that no session has any more."""

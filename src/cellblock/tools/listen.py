@@ -18,13 +18,13 @@ from cellblock.tools.app import App
 if TYPE_CHECKING:
     from uvicorn._types import ASGIApplication
 
-MAX_CONNECTIONS = 64
-"""Connections of one port at once, as many as `pool` makes; more are closed at the door. Each is a descriptor here."""
+MAX_CONNECTIONS = 256
+"""Connections of one port at once; more are closed at the door. `pool` makes 64 for each event loop of a program."""
 
 MAX_OF_ALL = 1024
 """Connections of all ports of this process; fewer where it may have few descriptors."""
 
-RESERVED = 4
+RESERVED = 16
 """Connections that a port may have in any case: what others hold open is no reason why it has none."""
 
 PATIENCE = 30.0
