@@ -140,10 +140,16 @@ class Outside:
 
     def _ask(self, request: ApprovalRequest) -> bool | None:
         if self._session is not None and self._session.notify(request):
+            request.add_done_callback(self._retract)
             return None  # whoever reads the stream decides
         # A cell without a reader was started by execute(), which approves everything, as documented. Between cells nobody is
         # asked yet: whoever comes next is.
         return True if self._session is not None and self._session.running else None
+
+    def _retract(self, request: ApprovalRequest) -> None:
+        """Forget a request that was withdrawn before the reader came to it: else code could fill the memory with them."""
+        if self._session is not None and request.state == "withdrawn":
+            self._session.retract(request)
 
     async def _record(self, decision: Decision) -> None:
         if self._approvals is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,34 @@ def test_without_a_reader_there_are_no_chunks() -> None:
     cell.emit("x", "stdout")
     assert not cell.streaming
     assert not cell._events
+
+
+async def test_a_notice_that_was_taken_back_is_neither_kept_nor_read() -> None:
+    cell = Cell("code", None, 1000)
+    kept, gone = Request(), [Request() for _ in range(5000)]
+    cell.emit("first", "stdout")
+    for number, about in enumerate(gone):
+        if number == 2000:
+            cell.notify(Notice(kept))
+        cell.notify(Notice(about))
+        cell.retract(about)
+    leaving = [weakref.ref(about) for about in gone]
+    del gone, about
+    assert not any(ref() for ref in leaving)
+    assert len(cell._events) < 2000
+    cell.retract(object())
+    cell.finish(Reply(1))
+    assert await cell.next_event() == CodeExecutionChunk("first", "stdout")
+    assert await cell.next_event() == Notice(kept)
+    assert await cell.next_event() is None
+
+
+async def test_what_others_say_does_not_grow_while_nobody_reads() -> None:
+    cell = Cell("code", None, 1000)
+    for _ in range(10_000):
+        cell.emit("a line of a server\n", "stderr", ours=True)
+    assert cell._queued < 1100
+
+
+class Request:
+    """What a notice is about."""

@@ -10,13 +10,14 @@ import sqlite3
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cellblock.errors import StateError, StoreError
 from cellblock.model import Decision
-from cellblock.store.approvals import Approvals
+from cellblock.store.approvals import MAX_PAYLOAD, Approvals
 from cellblock.tools.broker import Broker
 from cellblock.tools.rules import Rule, Rules
 from processes import eventually
@@ -38,6 +39,17 @@ async def test_decisions_are_kept(tmp_path: Path) -> None:
     assert row.execute("SELECT sha256 FROM approvals").fetchall() == [(hashlib.sha256(b'{"a":1}').hexdigest(),)] * 2
     row.close()
     assert (tmp_path / "approvals.db").stat().st_mode & 0o777 == 0o600
+
+
+async def test_of_a_large_payload_the_beginning_is_kept_and_what_it_was(tmp_path: Path) -> None:
+    large = b'{"a":"' + b"x" * 4_000_000 + b'"}'
+    with Approvals(tmp_path) as approvals:
+        await approvals.add(replace(decision(), payload=large))
+        assert approvals.last()[0].payload == large[:MAX_PAYLOAD]
+    row = sqlite3.connect(tmp_path / "approvals.db")
+    assert row.execute("SELECT size, sha256 FROM approvals").fetchall() == [(len(large), hashlib.sha256(large).hexdigest())]
+    row.close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1_000_000
 
 
 async def test_a_brokers_decisions_say_who_decided_what(tmp_path: Path) -> None:

@@ -214,6 +214,17 @@ async def test_what_waits_is_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch
     assert broker._bytes == 0
 
 
+async def test_what_waits_is_weighed_by_what_it_becomes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING_BYTES", 100_000)
+    broker = Broker(None, desk.ask)
+    assert "too many" in (await decide(broker, many=[{}] * 1000)).reason
+    task = decide(broker, text="x" * 50_000)
+    await eventually(lambda: desk.requests)
+    broker.close()
+    await task
+    assert broker._bytes == 0
+
+
 async def test_time_that_people_took_is_counted_once(desk: Desk) -> None:
     broker = Broker(None, desk.ask)
     assert broker.waited == 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cellblock.model import Decision
-from cellblock.tools import listen, pool
+from cellblock.tools import app, listen, pool
 from cellblock.tools.approval import ApprovalRequest
 from cellblock.tools.broker import Broker
 from cellblock.tools.rules import Rules
@@ -137,8 +137,91 @@ async def test_headers_without_end_are_cut_off() -> None:
             writer.close()
 
 
+async def test_a_body_of_many_small_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parsed(body: bytes) -> object:
+        raise AssertionError
+
+    monkeypatch.setattr(app, "parse", parsed)
+    many = b'{"server_name":"files","tool":"read","arguments":{"a":[' + b",".join([b"{}"] * 150_000) + b"]}}"
+    async with tool_port(Broker(ALLOW), Recorded(), "files") as port:
+        answer = await raw(port, request(many))
+    assert status(answer) == 400
+    assert b"JSON tokens" in answer
+
+
+async def test_commas_in_a_text_are_no_values() -> None:
+    text = '1,2,\\",{}\n' * 100_000
+    async with tool_port(Broker(ALLOW), Recorded(), "files") as port:
+        answer = await raw(port, request({**CALL, "tool": "structured", "arguments": {"a": text}}))
+    assert status(answer) == 200
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["result"] == {"got": {"a": text}}
+
+
+async def test_what_requests_hold_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "MAX_HELD", 10_000)
+    large = request({**CALL, "arguments": {"a": "x" * 6000}})
+    async with tool_port(Broker(ALLOW), Recorded(), "files") as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(large[:-1])
+        await writer.drain()
+
+        async def refused() -> bool:
+            return status(await raw(port, large)) == 429
+
+        await eventually(refused)
+        assert status(await raw(port, request({**CALL, "arguments": {"a": [0] * 500}}))) == 429
+        assert status(await raw(port, request(CALL))) == 200
+        writer.close()
+
+        async def answered() -> bool:
+            return status(await raw(port, large)) == 200
+
+        await eventually(answered)
+
+
+@pytest.mark.parametrize("start", [b"", b"POST /run HT", request(CALL)[:-1]])
+async def test_who_is_too_slow_is_cut_off(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
+    monkeypatch.setattr(listen, "PATIENCE", 0.3)
+    servers = Recorded()
+    async with tool_port(Broker(ALLOW), servers, "files") as port:
+        assert await raw(port, start) == b""
+        # An answer may take any time.
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request({**CALL, "tool": "waits"}))
+        await eventually(lambda: servers.calls)
+        await asyncio.sleep(0.4)
+        servers.blocking.set()
+        async with asyncio.timeout(10):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_what_is_refused_is_not_told_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(app, "MAX_LINES", 2)
+    noted: list[str] = []
+    async with tool_port(Broker(ALLOW), Recorded(), "files", note=noted.append) as port:
+        for _ in range(5):
+            assert status(await raw(port, request(b"", method="PUT", path="/reset"))) == 404
+    assert len(noted) == 3
+    assert "refused more requests" in noted[-1]
+    assert caplog.text.count("refused") == 3
+
+
+async def test_ports_share_what_the_process_may_have_and_each_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen, "MAX_OF_ALL", 6)
+    monkeypatch.setattr(listen, "RESERVED", 2)
+    async with tool_port(Broker(ALLOW), Recorded(), "files") as one, tool_port(Broker(ALLOW), Recorded(), "files") as two:
+        held = [await asyncio.open_connection("127.0.0.1", one) for _ in range(6)]
+        assert await raw(one, request(CALL)) == b""
+        assert status(await raw(two, request(CALL))) == 200
+        for _, writer in held:
+            writer.close()
+    assert listen._ports == []
+
+
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listen, "MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(listen, "RESERVED", 2)
     async with tool_port(Broker(ALLOW), Recorded(), "files") as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         await eventually(lambda: True)

@@ -27,17 +27,18 @@ OnInput: TypeAlias = Callable[[str], str | Awaitable[str]]
 """Answers `input()`: takes the prompt, returns the line. A plain function runs in a thread, as it may block."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Notice:
     """Something that is no output, for whoever streams a cell.
 
     Attributes:
-        about: What it is: an approval request.
+        about: What it is: an approval request. None where it was taken back.
     """
 
     about: object
 
 
+_MAX_EMPTY = 1000
 _LETTING_GO = 1.0  # seconds; what a caller gave us to ask may not let itself be cancelled
 STATE_LOST = "Variables and imports are lost; the session goes on with a fresh kernel."
 
@@ -78,6 +79,8 @@ class Cell:
         self._queue_limit = queue_limit
         self._events: deque[CodeExecutionChunk | Notice] = deque()
         self._queued = 0
+        self._notices: dict[int, Notice] = {}
+        self._empty = 0
         self._paused = False
         self._changed = asyncio.Event()
         self._began = time.perf_counter()
@@ -103,11 +106,17 @@ class Cell:
         """Whether somebody reads chunks."""
         return self._queue_limit is not None
 
-    def emit(self, text: str, name: StreamName | None) -> None:
-        """Queue a chunk. Where the reader is slow the kernel has to wait, unless it is being stopped."""
+    def emit(self, text: str, name: StreamName | None, *, ours: bool = False) -> None:
+        """Queue a chunk. Where the reader is slow the kernel has to wait, unless it is being stopped.
+
+        Args:
+            text: The text.
+            name: The stream, or None for a displayed value.
+            ours: Whether it does not come from the kernel: that this waits would not stop it from coming, so it is dropped.
+        """
         if self._queue_limit is None or not text:
             return
-        if self._queued >= self._queue_limit and self.reason is not None:
+        if self._queued >= self._queue_limit and (ours or self.reason is not None):
             return  # the result has what is kept of it
         self._events.append(CodeExecutionChunk(text, name))
         self._queued += len(text)
@@ -118,8 +127,21 @@ class Cell:
 
     def notify(self, notice: Notice) -> None:
         """Queue something that is no output; it waits behind what the cell wrote before."""
-        self._events.append(notice)
-        self._changed.set()
+        if id(notice.about) not in self._notices:
+            self._notices[id(notice.about)] = notice
+            self._events.append(notice)
+            self._changed.set()
+
+    def retract(self, about: object) -> None:
+        """Take a notice back that nobody has read: what it is about is kept no longer, however slow the reader is."""
+        notice = self._notices.pop(id(about), None)
+        if notice is None:
+            return
+        notice.about = None
+        self._empty += 1
+        if self._empty > _MAX_EMPTY:
+            self._events = deque(event for event in self._events if not isinstance(event, Notice) or event.about is not None)
+            self._empty = 0
 
     def release(self) -> None:
         """Let the kernel go on, whether or not anybody reads."""
@@ -129,14 +151,19 @@ class Cell:
 
     async def next_event(self) -> CodeExecutionChunk | Notice | None:
         """Return the next chunk or notice, or None when the cell has ended and all were read."""
-        while not self._events:
-            if self.ended.is_set():
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        event = self._events.popleft()
-        if isinstance(event, Notice):
-            return event
+        while True:
+            while not self._events:
+                if self.ended.is_set():
+                    return None
+                self._changed.clear()
+                await self._changed.wait()
+            event = self._events.popleft()
+            if not isinstance(event, Notice):
+                break
+            if event.about is not None:
+                del self._notices[id(event.about)]
+                return event
+            self._empty -= 1
         self._queued -= len(event.text)
         if self._paused and self._queued < (self._queue_limit or 0) // 2:
             self.release()

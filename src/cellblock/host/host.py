@@ -34,7 +34,8 @@ Launch = Literal["zygote", "spawn"]
 LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
 """Interpreter, preloaded modules and isolation; under srt the policy and the workspace, too, which its sandbox is made for."""
 
-_DESCRIPTORS_PER_KERNEL = 4
+_DESCRIPTORS_PER_KERNEL = 4 + 16  # its own, and the connections that its tool port may have in any case
+_CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
 _IDLE_SANDBOXES = 2
 """Sandboxes of srt that are kept warm for a workspace that no session has any more."""
@@ -365,7 +366,8 @@ def _fitting(policy: Policy, isolate: Isolate) -> Policy:
 
 def _make_room_for(kernels: int) -> None:
     """Raise this process's soft limit on descriptors, where it would stop it from having this many kernels."""
-    needed = kernels * _DESCRIPTORS_PER_KERNEL + _SPARE_DESCRIPTORS
+    # Of all descriptors a quarter may be connections to tool ports (`tools.listen`), so many that each can have its share.
+    needed = kernels * _DESCRIPTORS_PER_KERNEL + _SPARE_DESCRIPTORS + 4 * min(kernels * _CONNECTIONS, _MAX_CONNECTIONS)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return

@@ -212,7 +212,7 @@ class Kernel:
 
     def note(self, line: str) -> None:
         """Tell the reader of the running cell, or of the next one, something that the host knows."""
-        self.add_text("stderr", f"{line}\n".encode())
+        self.add_text("stderr", f"{line}\n".encode(), ours=True)
 
     def show(self, data: Mapping[str, bytes]) -> None:
         """Show a MIME bundle from elsewhere to the reader of the running cell, or of the next one."""
@@ -339,11 +339,11 @@ class Kernel:
                 elif not self.ready.done():
                     self.ready.set_result(None)
 
-    def add_text(self, name: StreamName, text: bytes) -> None:
-        """Take text for the output of the running cell, or of the next one."""
+    def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
+        """Take text for the output of the running cell, or of the next one; `ours` as in `Cell.emit`."""
         self._collector.add_text(name, text)
         if self._cell is not None and self._cell.streaming:
-            self._cell.emit(text.decode("utf-8", "replace"), name)
+            self._cell.emit(text.decode("utf-8", "replace"), name, ours=ours)
 
     def _attend(self, question: InputRequest | Install | Command) -> None:
         """Answer what the cell asks, while everything else goes on. It waits for one thing at a time."""

@@ -403,10 +403,15 @@ class Session:
         self._cell.notify(Notice(about))
         return True
 
+    def retract(self, about: object) -> None:
+        """Take back what was handed to `notify`, where nobody has read it."""
+        if self._cell is not None:
+            self._cell.retract(about)
+
     def tell(self, line: str) -> None:
         """Show a line to whoever streams the running cell's output; it is not in the result."""
         if self._cell is not None and self.running:
-            self._cell.emit(f"{line}\n", "stderr")
+            self._cell.emit(f"{line}\n", "stderr", ours=True)
 
     def note(self, line: str) -> None:
         """Show a line in the output of the running cell, or of the next one."""

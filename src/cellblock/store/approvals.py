@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS approvals (
     server TEXT NOT NULL,
     tool TEXT NOT NULL,
     payload BLOB NOT NULL,
+    size INTEGER NOT NULL,
     sha256 TEXT NOT NULL,
     outcome TEXT NOT NULL CHECK (outcome IN ('allow', 'deny')),
     decided_by TEXT NOT NULL,
@@ -38,12 +39,15 @@ CREATE INDEX IF NOT EXISTS approvals_by_session ON approvals (session, id)
 """
 
 _INSERT = (
-    "INSERT INTO approvals (at, session, kind, server, tool, payload, sha256, outcome, decided_by, reason) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO approvals (at, session, kind, server, tool, payload, size, sha256, outcome, decided_by, reason) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _SELECT = "SELECT outcome, decided_by, session, kind, server, tool, payload, at, reason FROM approvals"
 _PATIENCE = 10.0
 """Seconds for which another process may keep the file locked."""
+
+MAX_PAYLOAD = 64 * 1024
+"""Bytes that are kept of what was decided on; its length and its digest are those of all of it."""
 
 _FILE = "approvals.db"
 
@@ -82,7 +86,8 @@ class Approvals:
             decision.kind,
             decision.server,
             decision.tool,
-            decision.payload,
+            decision.payload[:MAX_PAYLOAD],
+            len(decision.payload),
             decision.sha256,
             decision.outcome,
             decision.by,
@@ -107,6 +112,10 @@ class Approvals:
         Args:
             count: How many.
             session: Of which session; None: of all.
+
+        Returns:
+            The decisions. Of a payload that was longer, there are the first `MAX_PAYLOAD` bytes, which are no JSON; the
+            columns ``size`` and ``sha256`` say what it was.
         """
         where, values = ("", (count,)) if session is None else (" WHERE session = ?", (session, count))
         with self._database.reading() as connection:

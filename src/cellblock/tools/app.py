@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cellblock.errors import CellblockError, InvalidInputError
-from cellblock.tools.call import Hints, parse
+from cellblock.tools.call import MAX_TOKENS, TOKEN_WEIGHT, Hints, parse, tokens
 
 if TYPE_CHECKING:
     from cellblock.tools.broker import Broker
     from cellblock.tools.content import ToolOutcome
 
-MAX_BODY = 16 * 1024 * 1024
+MAX_BODY = 4 * 1024 * 1024
+MAX_HELD = 32 * 1024 * 1024
+"""Bytes that the requests of one application may take together, from their heads to their answers."""
 MAX_NAME = 256
+MAX_LINES = 20
+"""Lines about refused requests in a minute, in a log and in a session's output: code can be refused thousands of times."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -235,10 +242,11 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
         routes: Who answers, by method and path.
         note: Told a line for each request that should not have been made.
     """
+    load, lines = _Load(), _Lines(note)
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            _refused(RefusedError(404, "nothing is here", noted=True), scope, note)
+            lines.add(RefusedError(404, "nothing is here", noted=True), scope)
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -247,10 +255,15 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
             handler = routes.get((scope["method"], scope["path"]))
             if handler is None:
                 raise RefusedError(404, f"{scope['method']} {scope['path'][:100]!r} does not exist here", noted=True)
-            body = await _body(scope, receive)
-            await _answer(send, 200, await _until_gone(handler(body), receive))
+            with load.held(_length(scope)):
+                body = await _body(receive)
+                if (weight := tokens(body)) > MAX_TOKENS:
+                    raise RefusedError(400, f"the body has more than {MAX_TOKENS} JSON tokens")
+                with load.held(weight * TOKEN_WEIGHT):
+                    answer = await _until_gone(handler(body), receive)
+            await _answer(send, 200, answer)
         except RefusedError as refused:
-            _refused(refused, scope, note)
+            lines.add(refused, scope)
             await _answer(send, refused.status, {"error": str(refused), "kind": "refused"})
         except _GoneError:
             pass
@@ -265,11 +278,51 @@ class _GoneError(Exception):
     """Whoever asked does not wait for the answer any more."""
 
 
-def _refused(refused: RefusedError, scope: Message, note: Callable[[str], None] | None) -> None:
-    line = f"refused {scope.get('method', 'WebSocket')} {scope['path'][:100]!r}: {refused}"
-    _LOG.log(logging.WARNING if refused.noted else logging.DEBUG, "%s", line)
-    if note is not None and refused.noted:
-        note(f"[cellblock] {line}")
+class _Load:
+    """How much memory requests take."""
+
+    def __init__(self) -> None:
+        self._size = 0
+
+    @contextlib.contextmanager
+    def held(self, size: int) -> Iterator[None]:
+        """Count something.
+
+        Raises:
+            RefusedError: It is too much together with what is there.
+        """
+        if self._size + size > MAX_HELD:
+            raise RefusedError(429, "too many and too large requests at once; wait until some are answered")
+        self._size += size
+        try:
+            yield
+        finally:
+            self._size -= size
+
+
+class _Lines:
+    """Lines about refused requests, not more than somebody may want to read."""
+
+    def __init__(self, note: Callable[[str], None] | None) -> None:
+        self._note = note
+        self._since = -math.inf
+        self._count = 0
+
+    def add(self, refused: RefusedError, scope: Message) -> None:
+        line = f"refused {scope.get('method', 'WebSocket')} {scope['path'][:100]!r}: {refused}"
+        if not refused.noted:
+            _LOG.debug("%s", line)
+            return
+        if time.monotonic() - self._since > 60:
+            self._since, self._count = time.monotonic(), 0
+        self._count += 1
+        if self._count > MAX_LINES + 1:
+            return
+        if self._count > MAX_LINES:
+            line = "refused more requests, which are not told for a minute"
+        _LOG.warning("%s", line)
+        if self._note is not None:
+            self._note(f"[cellblock] {line}")
 
 
 def _without_port(host: str) -> str:
@@ -277,14 +330,20 @@ def _without_port(host: str) -> str:
     return name if colon and port.isdecimal() else host
 
 
-async def _body(scope: Message, receive: Receive) -> bytes:
+def _length(scope: Message) -> int:
+    """Return how long the body is. Without a length there is none: `listen` takes no chunks."""
     headers = dict(scope["headers"])
     length = headers.get(b"content-length", b"0")
-    if length.isdigit() and int(length[:20]) > MAX_BODY:
+    size = int(length[:20]) if length.isdigit() else 0
+    if size > MAX_BODY:
         raise RefusedError(413, f"the body is larger than {MAX_BODY} bytes", noted=True)
     if scope["method"] == "POST" and headers.get(b"content-type", b"").split(b";")[0].strip() != b"application/json":
         # What a web page can send without being asked for permission is never this type.
         raise RefusedError(415, "the body must be application/json")
+    return size
+
+
+async def _body(receive: Receive) -> bytes:
     parts, size = [], 0
     while True:
         message = await receive()

@@ -13,14 +13,16 @@ from typing import Any, Literal
 from cellblock.errors import CellblockError
 from cellblock.model import CallKind, Decision
 from cellblock.tools.approval import ApprovalRequest
-from cellblock.tools.call import Call, Hints
+from cellblock.tools.call import TOKEN_WEIGHT, Call, Hints, tokens
 from cellblock.tools.rules import Rules, decide
 
 Ask = Callable[[ApprovalRequest], bool | None]
 """Shows a request to somebody. None: it is decided later; True or False: decided at once, for the caller."""
 
 MAX_PENDING = 4096
-MAX_PENDING_BYTES = 64 * 1024 * 1024
+MAX_PENDING_BYTES = 32 * 1024 * 1024
+"""Bytes of what is pending, where each token of its JSON counts `TOKEN_WEIGHT` more: the arguments are there parsed, too."""
+
 _MAX_REMEMBERED = 10_000
 
 _LOG = logging.getLogger("cellblock.tools")
@@ -122,11 +124,11 @@ class Broker:
                 return self._decision(call, "allow", f"person, always for this {scope}")
         if self.ask is None:
             return self._decision(call, "deny", "nobody", "there is nobody to approve it, and no rule allows it")
-        if len(self.pending) >= MAX_PENDING or self._bytes + len(call.payload) > MAX_PENDING_BYTES:
+        if len(self.pending) >= MAX_PENDING or self._bytes + (weight := _weight(call)) > MAX_PENDING_BYTES:
             return self._decision(call, "deny", "nobody", "too many requests are waiting for approval")
         request = ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind)
         try:
-            self._show(request, call, self.ask)
+            self._show(request, call, self.ask, weight)
             try:
                 async with asyncio.timeout(self.timeout):
                     await request.response()
@@ -135,7 +137,7 @@ class Broker:
                 request.withdraw(f"nobody decided within {self.timeout:g} s")
             return self._decided(call, request)
         finally:
-            self._hide(request, call)
+            self._hide(request, weight)
 
     def ask_again(self) -> None:
         """Show what is pending once more: somebody else is there now."""
@@ -143,12 +145,12 @@ class Broker:
             if self.ask is not None:
                 self._put(request, self.ask)
 
-    def _show(self, request: ApprovalRequest, call: Call, ask: Ask) -> None:
+    def _show(self, request: ApprovalRequest, call: Call, ask: Ask, weight: int) -> None:
         if not self.pending:
             self._since = time.monotonic()
         self.pending[request.id] = request
         self._calls[request.id] = call
-        self._bytes += len(call.payload)
+        self._bytes += weight
         request.add_done_callback(self._remember)
         self._put(request, ask)
 
@@ -163,11 +165,11 @@ class Broker:
             self._by_caller.add(request.id)
             request.settle("accepted" if at_once else "rejected")
 
-    def _hide(self, request: ApprovalRequest, call: Call) -> None:
+    def _hide(self, request: ApprovalRequest, weight: int) -> None:
         request.withdraw("the call was cancelled")
         del self.pending[request.id], self._calls[request.id]
         self._by_caller.discard(request.id)
-        self._bytes -= len(call.payload)
+        self._bytes -= weight
         if not self.pending:
             self._waited += time.monotonic() - self._since
 
@@ -203,6 +205,10 @@ class Broker:
             _LOG.exception("the decision about %s.%s could not be recorded", decision.server, decision.tool)
             return replace(decision, outcome="deny", by="nobody", reason="the decision could not be recorded")
         return decision
+
+
+def _weight(call: Call) -> int:
+    return len(call.payload) + TOKEN_WEIGHT * tokens(call.payload)
 
 
 def _keys(call: Call) -> dict[Literal["tool", "call"], tuple[str, ...]]:

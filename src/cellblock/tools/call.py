@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
@@ -12,6 +14,15 @@ from cellblock.model import CallKind
 
 MAX_DEPTH = 100
 """How deep JSON may be nested; a parser of our own or of an MCP server may have no limit but its stack."""
+
+MAX_TOKENS = 200_000
+"""Brackets, commas, colons and texts of JSON that is not our own: each may become an object many times as large as it is."""
+
+TOKEN_WEIGHT = 64
+"""Bytes that one of them is counted as, where memory is counted: an empty list has 56."""
+
+# A text without an end goes on to the end: where the pattern failed there, each quote in it would be tried.
+_TOKEN = re.compile(rb'[\[{,:]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,20 @@ def parse(text: bytes) -> Any:
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
         raise InvalidInputError(f"This JSON is nested deeper than {MAX_DEPTH} levels.")
     return value
+
+
+def tokens(text: bytes) -> int:
+    """Count what makes up JSON, without parsing it, up to one more than `MAX_TOKENS`.
+
+    Args:
+        text: The bytes; they need not be JSON.
+
+    Returns:
+        How many brackets, commas, colons and texts there are at most; those within texts count for nothing where they matter.
+    """
+    # Quick and too much where texts have commas: asked first, as it nearly always is enough.
+    most = 2 * sum(text.count(mark) for mark in (b"{", b"[", b",", b":"))
+    return most if most <= MAX_TOKENS else sum(1 for _ in islice(_TOKEN.finditer(text), MAX_TOKENS + 1))
 
 
 def _deeper(value: Any, limit: int) -> bool:
