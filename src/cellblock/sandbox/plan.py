@@ -267,6 +267,11 @@ def _denied(patterns: Iterable[str], policy: Policy, facts: Facts, workspace: st
     return denied
 
 
+def writable_places(policy: Policy, facts: Facts, workspace: str) -> list[str]:
+    """Return the real paths of the directories that some session of this workspace and policy can write."""
+    return [os.path.realpath(path) for path in (workspace, *_resolve(policy.filesystem.write, workspace, facts))]
+
+
 def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, list[str]]:
     """Return the names below each writable directory that must not come to be where they do not exist."""
     patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
