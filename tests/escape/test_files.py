@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
+from cellblock.host.collect import Limits
 from cells import ok, value
 
 from .conftest import arm
@@ -289,3 +290,26 @@ for _ in range(1000):
         assert planted <= set(await value(session, "os.listdir('.')"))
         assert await value(session, "answer(os.open, '.env', os.O_RDONLY | os.O_NONBLOCK)") == "EACCES"
         await ok(session, "import shutil; os.system('rm -rf deep')")
+
+
+@pytest.mark.parametrize("already", [False, True], ids=["at work", "before"])
+async def test_what_the_host_writes_follows_no_link_of_the_session(
+    native_host: Host, workspace: Path, tmp_path: Path, already: bool
+) -> None:
+    """Images and spilled output go to directories in the workspace; the session leads both elsewhere, or one before it did."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    plant = f"import os\nfor name in ('images', 'spilled'): os.symlink({str(victim)!r}, name)\n"
+    show = "from IPython.display import display, Image\ndisplay(Image(b'\\x89PNG\\r\\n\\x1a\\n', format='png'))\nprint('x' * 50_000)"
+    if already:
+        async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+            await ok(session, plant)
+    images, spilled = workspace / "images", workspace / "spilled"
+    async with native_host.session(
+        working_dir=workspace, limits=Limits(text=2000), images_dir=images, spill_dir=spilled
+    ) as session:
+        result = await session.execute(show if already else plant + show)
+    assert result.status == "success"
+    assert (result.images, result.spilled) == ([], [])
+    assert [*victim.iterdir()] == []
+    assert result.stderr.count("a symbolic link lies on the way") == 2

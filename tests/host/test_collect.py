@@ -446,3 +446,19 @@ def test_images_that_cannot_be_saved_are_noted(tmp_path: Path) -> None:
     assert paths == []
     assert len(notes) == 1
     assert str(tmp_path / "file") in notes[0]
+
+
+def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
+    """The directory was resolved before; a link in it has come since."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "images").symlink_to(other)
+    for place in (tmp_path / "images", tmp_path / "images" / "inner"):
+        paths, notes = save_images([OutputItem("display_data", data={"image/png": PNG})], place)
+        assert paths == []
+        assert "a symbolic link lies on the way" in notes[0]
+        collector = Collector(Limits(text=2000), place)
+        collector.add_text("stdout", b"x" * 5000)
+        assert "a symbolic link lies on the way" in "".join(item.text or "" for item in collector.items())
+        assert collector.spilled == []
+    assert [*other.iterdir()] == []

@@ -196,3 +196,18 @@ def test_a_file_in_the_way_is_named(tmp_path: Path, path: str) -> None:
 def test_a_directory_that_cannot_be_written_to_says_to_choose_another() -> None:
     with pytest.raises(InvalidInputError, match=r"images_dir: .* cannot be written to by this user; choose another directory"):
         check_writable("images_dir", "/proc/self/images")
+
+
+def test_links_are_resolved_but_for_those_that_sessions_can_make(tmp_path: Path) -> None:
+    workspace, other = tmp_path / "workspace", tmp_path / "other"
+    workspace.mkdir()
+    other.mkdir()
+    (tmp_path / "link").symlink_to(workspace)
+    (workspace / "images").symlink_to(other)
+    shared = [str(workspace)]
+    assert check_writable("images_dir", workspace / "images" / "a") == other / "a"
+    assert check_writable("images_dir", workspace / "images" / "a", shared) == workspace / "images" / "a"
+    assert check_writable("images_dir", tmp_path / "link" / "images", shared) == workspace / "images"
+    assert check_writable("images_dir", tmp_path / "link" / ".." / "link" / "images", shared) == workspace / "images"
+    assert check_writable("images_dir", workspace / ".." / "other", shared) == other
+    assert check_writable("images_dir", workspace, shared) == workspace

@@ -14,6 +14,8 @@ import pytest
 
 from cellblock import Host, Session
 from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
+from cellblock.sandbox.leftovers import make_place
+from cells import value
 from processes import eventually
 
 
@@ -66,15 +68,34 @@ def test_a_configuration_file_that_is_named_counts_last(tmp_path: Path) -> None:
 
 
 def test_the_places_of_hosts_that_were_killed_are_removed() -> None:
-    place = Path(name_places() + "1")
-    place.mkdir()
-    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
-    stale = place.with_name(f"cellblock-packages-{dead.stdout.strip()}-abc")
+    """A killed host holds nothing any more, and one that lives does, whether or not its process is to be seen."""
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
+    kept = Path(tempfile.gettempdir(), f"cellblock-packages-{gone.stdout.strip()}-abc-1")  # another container's, say
+    held = make_place(str(kept))
+    stale = Path(name_places() + "1")  # the number of its process was given again
     (stale / "lib").mkdir(parents=True)
+    try:
+        remove_places_of_the_dead()
+        assert not stale.exists()
+        assert kept.is_dir()
+    finally:
+        os.close(held)
     remove_places_of_the_dead()
-    assert not stale.exists()
-    assert place.is_dir()
-    place.rmdir()
+    assert not kept.exists()
+
+
+async def test_the_packages_of_a_session_are_not_taken_for_abandoned(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path, images_dir=tmp_path) as session:
+        assert await value(session, "open('/tmp/.packages/module.py', 'w').write('answer = 42')") == 11
+        remove_places_of_the_dead()
+        assert await value(session, "__import__('os').listdir('/tmp/.packages')") == ["module.py"]
+
+
+async def test_a_host_removes_what_killed_ones_left_when_its_first_session_starts(tmp_path: Path) -> None:
+    stale = Path(name_places() + "1")
+    (stale / "lib").mkdir(parents=True)
+    async with Host(isolate="native") as host, host.session(working_dir=tmp_path, images_dir=tmp_path):
+        await eventually(lambda: not stale.exists())
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -15,7 +16,14 @@ from pathlib import Path
 import pytest
 
 from cellblock.sandbox import leftovers
-from cellblock.sandbox.leftovers import find_places, remove_after, remove_place, remove_places
+from cellblock.sandbox.leftovers import (
+    find_places,
+    make_place,
+    remove_abandoned,
+    remove_after,
+    remove_place,
+    remove_places,
+)
 
 _CLOSED = """
 import os, sys
@@ -133,3 +141,46 @@ def test_a_host_that_closes_a_connection_and_lives_is_not_waited_for_longer_than
     finally:
         ours.close()
         os.close(host)
+
+
+def test_what_somebody_holds_is_not_abandoned(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    held = make_place(str(place))
+    (place / "file").touch()
+    remove_abandoned(str(place))
+    assert [*place.iterdir()] == [place / "file"]
+    os.close(held)
+    remove_abandoned(str(place))
+    assert not place.exists()
+
+
+def test_what_is_another_users_is_not_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
+    remove_abandoned(str(place))
+    assert place.is_dir()
+
+
+def test_what_a_link_leads_to_is_not_abandoned(tmp_path: Path) -> None:
+    (tmp_path / "other" / "inner").mkdir(parents=True)
+    (tmp_path / "place").symlink_to(tmp_path / "other")
+    remove_abandoned(str(tmp_path / "place"))
+    assert (tmp_path / "other" / "inner").is_dir()
+
+
+def test_a_place_that_is_removed_before_it_is_held_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, real = tmp_path / "place", fcntl.flock
+    calls: list[int] = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not calls:
+            place.rmdir()
+        calls.append(operation)
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    held = make_place(str(place))
+    assert os.path.samestat(os.fstat(held), place.stat())
+    assert len(calls) == 2
+    os.close(held)

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellblock.host.spill import Spill
+from cellblock.host.files.beneath import create_file
+from cellblock.host.spill import Spill, reason
 from cellblock.model import OutputItem, OutputKind, StreamName
 from cellblock.wire.messages import MAX_MIMES, Display
 
@@ -345,6 +346,10 @@ class _Value:
 def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], list[str]]:
     """Write the PNG images among some outputs to files.
 
+    Args:
+        items: The outputs.
+        directory: An absolute path, which is followed through no link: a session may have made it, to lead us elsewhere.
+
     Returns:
         The paths, and a note for each image that could not be written.
     """
@@ -356,11 +361,10 @@ def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], l
             continue
         path = directory / f"{uuid.uuid4().hex[:8]}.png"
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            with open(path, "xb") as file:
+            with open(create_file(str(directory), path.name), "wb") as file:
                 file.write(data)
         except OSError as error:
-            notes.append(f"[cellblock] an image could not be saved in {directory}: {error.strerror}")
+            notes.append(f"[cellblock] an image could not be saved in {directory}: {reason(error)}")
             continue
         paths.append(path)
     return paths, notes

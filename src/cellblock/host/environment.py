@@ -8,7 +8,7 @@ import pwd
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cellblock.errors import InterpreterError, InvalidInputError
@@ -133,13 +133,21 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
     return directory
 
 
-def check_writable(name: str, path: str | os.PathLike[str]) -> Path:
+def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str] = ()) -> Path:
     """Return the absolute path of a directory that exists and can be written to, or can be made.
+
+    Links in it are resolved here, once: they are the caller's. None is from where sessions can write on, as one of them may
+    have made it.
+
+    Args:
+        name: What the caller calls it, for the error.
+        path: The directory.
+        shared: Real paths of the directories that sessions can write.
 
     Raises:
         InvalidInputError: Neither is so.
     """
-    directory = Path(path).expanduser().absolute()
+    directory = _resolved(Path(path).expanduser().absolute(), [place for place in shared if place != "/"])
     nearest = directory
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
@@ -148,6 +156,15 @@ def check_writable(name: str, path: str | os.PathLike[str]) -> Path:
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InvalidInputError(f"{name}: {nearest} cannot be written to by this user; choose another directory")
     return directory
+
+
+def _resolved(path: Path, shared: Sequence[str]) -> Path:
+    for above in reversed((path, *path.parents)):
+        real = os.path.realpath(above)
+        below = os.path.normpath(path.relative_to(above))
+        if below.split("/")[0] != ".." and any(Path(real).is_relative_to(place) for place in shared):
+            return Path(real, below)
+    return Path(os.path.realpath(path))
 
 
 def _has_user() -> bool:

@@ -20,7 +20,7 @@ from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
 from cellblock.host.network import OnHost
-from cellblock.host.packages import PackageIndex, configuration_files, name_places
+from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
 from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
@@ -34,7 +34,7 @@ Launch = Literal["zygote", "spawn"]
 LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
 """Interpreter, preloaded modules and isolation; under srt the policy and the workspace, too, which its sandbox is made for."""
 
-_DESCRIPTORS_PER_KERNEL = 4 + 16  # its own, and the connections that its tool port may have in any case
+_DESCRIPTORS_PER_KERNEL = 5 + 16  # its own, and the connections that its tool port may have in any case
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
 _IDLE_SANDBOXES = 2
@@ -106,6 +106,7 @@ class Host:
         self._sessions: set[Session] = set()
         self._numbers = itertools.count(1)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._sweeping: asyncio.Future[None] | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -142,6 +143,8 @@ class Host:
         # Where the loop is gone nobody can talk to the kernels any more; they end with their launchers.
         if self._owner is None or not self._owner[1].is_closed():
             await asyncio.gather(*(session.close() for session in [*self._sessions]))
+            if self._sweeping is not None and not self._sweeping.done():
+                await asyncio.wait([self._sweeping])
         await asyncio.gather(*(launcher.close() for launcher in self._launchers.values()), *self._closing)
         self._launchers.clear()
         if self._groups is not None:
@@ -251,6 +254,9 @@ class Host:
             LaunchError: It could not be started.
         """
         await self._started_launcher(_key(wanted))
+        if wanted.isolate == "native" and self._sweeping is None:
+            # Nobody waits for it: hosts that were killed may have left much, or the directory may be a large one.
+            self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
 
     async def launch(self, wanted: Wanted) -> Kernel:
         """Start a kernel and wait until it takes cells.

@@ -20,7 +20,7 @@ from cellblock.host.checks import Isolate
 from cellblock.host.network import SessionNetwork
 from cellblock.host.srt import run_apart
 from cellblock.sandbox import srt
-from cellblock.sandbox.leftovers import remove_place
+from cellblock.sandbox.leftovers import find_places, make_place, remove_abandoned, remove_place
 from cellblock.sandbox.policy import Network, Policy
 from cellblock.sandbox.probe import Facts
 
@@ -156,12 +156,9 @@ def name_places() -> str:
 
 
 def remove_places_of_the_dead() -> None:
-    """Remove the packages of hosts that were killed together with what should have removed them."""
-    root = tempfile.gettempdir()
-    for name in os.listdir(root):
-        owner = name.removeprefix(_PREFIX).split("-")[0]
-        if name.startswith(_PREFIX) and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
-            remove_place(os.path.join(root, name))
+    """Remove the packages of hosts that were killed together with what should have removed them. It may take a while."""
+    for place in find_places(os.path.join(os.path.abspath(tempfile.gettempdir()), _PREFIX)):
+        remove_abandoned(place)
 
 
 class SessionPackages:
@@ -184,6 +181,7 @@ class SessionPackages:
         """
         self.place = place
         self._made = False
+        self._held: int | None = None
         # Where srt's own directory lies is known inside when there is one.
         self.inside = {"native": PLACE, "srt": secrets.token_hex(8), "none": place}[isolate]
         self._interpreter = interpreter
@@ -197,12 +195,11 @@ class SessionPackages:
         Where nothing is mounted that is nothing: most sessions install nothing, and what was never made cannot be left behind.
         """
         if self._isolate == "native":
-            remove_places_of_the_dead()
             self._make()
 
     def _make(self) -> None:
         if not self._made:
-            os.mkdir(self.place, 0o700)  # fails where it exists: it would be somebody else's
+            self._held = make_place(self.place)
             self._made = True
 
     def mounts(self, index: PackageIndex, policy: Policy) -> list[list[str]]:
@@ -261,10 +258,14 @@ class SessionPackages:
         """Remove all of them."""
         if not self._made:
             return
+        held, self._held = self._held, None
         try:
             os.rmdir(self.place)  # mostly nothing was installed
         except OSError:
             await asyncio.to_thread(remove_place, self.place)
+        finally:
+            if held is not None:
+                os.close(held)
 
 
 _ELSEWHERE = ("--target", "--prefix", "--root", "--user", "--index-url", "--pypi-url", "--extra-index-url", "--find-links")

@@ -31,7 +31,7 @@ from cellblock.model import (
     HistoryEntry,
     Status,
 )
-from cellblock.sandbox.plan import EGRESS_PORT, HOME, check_unnamed_workspace, check_workspace, writable
+from cellblock.sandbox.plan import EGRESS_PORT, HOME, check_unnamed_workspace, check_workspace, writable_places
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
@@ -94,10 +94,11 @@ class Session:
         if isolate == "srt" and "HOME" not in (kernel_env or {}):
             del env["HOME"]  # known inside only
         here = environment.current_directory()
-        self._images_dir = environment.check_writable("images_dir", images_dir or "images")
-        spill_to = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir)
         stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
         cwd = stay_in or here
+        shared = () if isolate == "none" else writable_places(policy, host.facts, cwd)
+        self._images_dir = environment.check_writable("images_dir", images_dir or "images", shared)
+        spill_to = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir, shared)
         self._cwd = cwd
         self._packages = SessionPackages(f"{host.places}{number}", interpreter, env, cwd, isolate=isolate)
         spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
@@ -156,7 +157,7 @@ class Session:
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
         if self.wanted.isolate != "none":
-            imports.distrust(writable(self.wanted.policy, self._cwd, self._host.facts))
+            imports.distrust(writable_places(self.wanted.policy, self._host.facts, self._cwd))
         try:
             await self._host.get_ready(self.wanted)  # first of all: it removes what we make, should we be killed
             self._packages.prepare()

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from cellblock.host.files.beneath import create_file
+
 _EXTENSIONS = {"text/plain": "txt", "text/html": "html", "image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpg"}
+
+
+def reason(error: OSError) -> str:
+    """Return why a file could not be made in a directory."""
+    if error.errno == errno.ELOOP:
+        return "a symbolic link lies on the way, and none that a session can make is followed; name the directory behind it"
+    return error.strerror or str(error)
 
 
 class Spill:
     """A file that is made when something is first left out, and then holds all of it.
 
-    A disk that fails costs the file, not the cell: the reason stands in `problem`.
+    A disk that fails costs the file, not the cell: the reason stands in `problem`. So does a link that the session made to
+    lead us elsewhere: none is followed.
 
     Attributes:
         path: The file, once it was made.
@@ -33,8 +45,7 @@ class Spill:
             return
         path = self._directory / f"{uuid.uuid4().hex[:12]}.{_EXTENSIONS.get(self._mime, 'bin')}"
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("xb")
+            self._file = os.fdopen(create_file(str(self._directory), path.name), "wb")
         except OSError as error:
             self._give_up(error)
             return
@@ -62,7 +73,7 @@ class Spill:
         self._file = None
 
     def _give_up(self, error: OSError) -> None:
-        self.problem = f"[cellblock] the whole output could not be written to {self._directory}: {error.strerror}"
+        self.problem = f"[cellblock] the whole output could not be written to {self._directory}: {reason(error)}"
         file, self._file = self._file, None
         if file is not None:
             try:

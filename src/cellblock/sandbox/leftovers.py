@@ -6,6 +6,7 @@ link is followed, and neither depth nor modes are in the way.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import secrets
@@ -17,6 +18,7 @@ _PATIENCE = 10.0
 """Seconds that a host may take to end after its connections have: a program closes them before it is gone."""
 
 _LOOK_AGAIN = 0.05
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PASSES = 3  # a session that is being ended at this moment may still write
 
 
@@ -37,6 +39,50 @@ def remove_places(beginning: str) -> None:
     """Remove everything whose path begins in this way."""
     for place in find_places(beginning):
         remove_place(place)
+
+
+def make_place(place: str) -> int:
+    """Make a directory that nobody takes for abandoned while the descriptor that is returned is open.
+
+    Raises:
+        OSError: It cannot be made, as where it exists: it would be somebody else's.
+    """
+    while True:
+        os.mkdir(place, 0o700)
+        try:
+            held = os.open(place, _DIRECTORY)
+        except FileNotFoundError:
+            continue  # taken for abandoned, as it is by others before we hold it
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH)  # waits for nobody but `remove_abandoned`, for which it is empty
+        except OSError:
+            return held  # a file system without locks: nobody else gets one, either, and nothing is taken for abandoned
+        try:
+            if os.path.samestat(os.lstat(place), os.fstat(held)):
+                return held
+        except FileNotFoundError:
+            pass  # likewise
+        os.close(held)
+
+
+def remove_abandoned(place: str) -> None:
+    """Remove a directory of this user's as `remove_place`, unless the host that has made it still holds it.
+
+    What holds it is a lock and not a process that lives: where containers share a /tmp, processes of others are not to be
+    seen, and everywhere their numbers are given again.
+    """
+    try:
+        top = os.open(place, _DIRECTORY)
+    except OSError:
+        return
+    try:
+        if os.fstat(top).st_uid == os.geteuid():
+            fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(place, top)
+    except OSError:
+        pass  # somebody has it
+    finally:
+        os.close(top)
 
 
 def remove_after(host: int | None, beginning: str | None, connection: int | None = None) -> None:
@@ -63,22 +109,26 @@ def remove_after(host: int | None, beginning: str | None, connection: int | None
 def remove_place(place: str) -> None:
     """Remove a directory and what is in it, as far as this user may. Its parent is not to be a session's to write."""
     try:
-        top = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        top = os.open(place, _DIRECTORY)
     except OSError:
         return  # it is gone, or somebody else's
     try:
-        for _ in range(_PASSES):
-            try:
-                _empty(top)
-                os.rmdir(place)
-                return
-            except FileNotFoundError:
-                if not os.path.lexists(place):
-                    return  # somebody else does the same
-            except OSError:
-                continue
+        _remove(place, top)
     finally:
         os.close(top)
+
+
+def _remove(place: str, top: int) -> None:
+    for _ in range(_PASSES):
+        try:
+            _empty(top)
+            os.rmdir(place)
+            return
+        except FileNotFoundError:
+            if not os.path.lexists(place):
+                return  # somebody else does the same
+        except OSError:
+            continue
 
 
 def _empty(top: int) -> None:

@@ -146,11 +146,6 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
         )
 
 
-def writable(policy: Policy, workspace: str, facts: Facts) -> list[str]:
-    """Return the directories that a session may write, absolute."""
-    return _resolve(policy.filesystem.write, workspace, facts)
-
-
 @functools.lru_cache(maxsize=256)
 def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> dict[str, Any]:
     """Return what to do for one session. Nobody may change it: it is kept for the next session that asks for the same.
@@ -270,6 +265,11 @@ def _denied(patterns: Iterable[str], policy: Policy, facts: Facts, workspace: st
     for top in dict.fromkeys((workspace, *_resolve(policy.filesystem.write, workspace, facts))):
         denied += [os.path.normpath(os.path.join(top, name)) for name in patterns if name[0] not in "/~"]
     return denied
+
+
+def writable_places(policy: Policy, facts: Facts, workspace: str) -> list[str]:
+    """Return the real paths of the directories that some session of this workspace and policy can write."""
+    return [os.path.realpath(path) for path in (workspace, *_resolve(policy.filesystem.write, workspace, facts))]
 
 
 def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Self
 
 from cellblock.host.files.failures import over, telling
@@ -276,6 +277,22 @@ class Tree:
                 if count + len(found) > limits.max_entries:
                     raise over(verb, self.name(parts), "there are more entries", "max_entries", limits.max_entries)
         return sorted(found, key=lambda entry: entry[0])
+
+
+def create_file(directory: str, name: str) -> int:
+    """Make a file in a directory that links were resolved of before, and return it opened for writing.
+
+    From the root on nothing on the way may be a link by now: code in a session may have planted it since.
+
+    Args:
+        directory: An absolute path. What is missing of it is made.
+        name: The file's name.
+
+    Raises:
+        OSError: It cannot be made, or something on the way there is a link or no directory.
+    """
+    with Tree.at("/") as root, held(root.make_directories(Path(directory).parts[1:])) as place:
+        return os.open(name, CREATE, 0o666, dir_fd=place)
 
 
 CHANGED = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
