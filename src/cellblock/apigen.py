@@ -10,6 +10,7 @@ from typing import Any
 
 from cellblock.store.servers import ServerRegistry
 from cellblock.tools.client import list_tools
+from cellblock.tools.content import hints_of
 from cellblock.tools.names import check_server_name
 from cellblock.tools.package import tools_hash, write_package
 from cellblock.tools.params import ServerParams, parse_params
@@ -57,6 +58,7 @@ async def generate_mcp_sources(
     root = await asyncio.to_thread(os.path.realpath, root_dir)
     _warn(server_name, params, root)
     tools = await list_tools(server_name, params, connect_timeout=connect_timeout)
+    hints = {tool.name: hints_of(tool) for tool in tools}
     loop = asyncio.get_running_loop()
 
     def report(done: int, total: int) -> None:
@@ -66,7 +68,7 @@ async def generate_mcp_sources(
     def write() -> list[str]:
         names = write_package(root_dir, server_name, tools, report)
         # Last: a package without a server says that it is not registered, a server without a package is one too many.
-        (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root)
+        (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, hints)
         return names
 
     return await asyncio.to_thread(write)

@@ -16,6 +16,7 @@ from cellblock.store.servers import ServerRegistry
 from cellblock.tools.app import App, session_app
 from cellblock.tools.approval import ApprovalRequest
 from cellblock.tools.broker import Broker
+from cellblock.tools.call import Hints
 from cellblock.tools.lease import Lease, SharedServers
 from cellblock.tools.port import ToolPort
 from cellblock.tools.rules import Rules
@@ -161,7 +162,7 @@ class Outside:
             self.broker,
             self._lease,
             self._lease.known,
-            hints=self._lease.hints if self._wants_hints else None,
+            hints=self._hints if self._wants_hints else None,
             note=self._note,
             token=token,
             on_progress=self._on_progress,
@@ -188,6 +189,10 @@ class Outside:
         if self._registry is None:
             self._registry = ServerRegistry()
         return self._registry.root_within(server, self._session.workspace)
+
+    def _hints(self, server: str, tool: str) -> Hints | None:
+        root = self._root(server)
+        return None if root is None or self._registry is None else self._registry.hints(server, root, tool)
 
     # -- what reaches the session's reader -----------------------------------------------------------------------------
 

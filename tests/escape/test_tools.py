@@ -16,6 +16,7 @@ import pytest
 from cellblock import ApprovalRequest, CodeExecutor, Host
 from cellblock.store.servers import ServerRegistry
 from cellblock.tools.params import StdioServer
+from cellblock.tools.rules import Rule, Rules
 from processes import eventually
 from tool_sessions import accept, recorded, register, reject, servers_below, streamed
 
@@ -359,3 +360,21 @@ async def test_what_a_cell_plants_beside_the_program_is_not_imported_by_a_server
     assert (project / "mcp_server_time.py").exists()
     assert not (project / "ran").exists()
     assert seen.text.startswith("(200, None)")
+
+
+@pytest.mark.slow
+async def test_no_server_is_started_to_decide_about_a_call(native_host: Host, project: Path, tmp_path: Path) -> None:
+    """Not for rules that mention hints either: `deny` means that nothing happens on the host."""
+    started = tmp_path / "started"
+    ServerRegistry().register("noisy", StdioServer("touch", (str(started),)), "", str(project / "mcptools"))
+    rules = Rules((Rule("allow", read_only=True), Rule("ask", tool="asked", destructive=True)), default="deny")
+    options: dict[str, Any] = {"host": native_host, "working_dir": project, "images_dir": tmp_path / "images"}
+    async with CodeExecutor(rules=rules, **options) as executor:
+        await armed(executor)
+        got, asked = await attack(executor, "[run('noisy', tool) for tool in ('echo', 'asked')]")
+    assert [message for _, message in got] == [
+        "Approval request for noisy.echo failed: denied by the rule: default",
+        "Approval request for noisy.asked rejected",
+    ]
+    assert len(asked) == 1
+    assert not started.exists()

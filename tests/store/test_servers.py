@@ -12,6 +12,7 @@ import pytest
 
 from cellblock import InvalidInputError, StoreError, config
 from cellblock.store.servers import ServerRegistry
+from cellblock.tools.call import Hints
 from cellblock.tools.params import parse_params
 
 TIME = parse_params("time", {"command": "mcp-server-time", "env": {"KEY": "${KEY}"}})
@@ -44,6 +45,20 @@ def test_registering_again_replaces(registry: ServerRegistry) -> None:
     registry.register("x", TIME, "1")
     registry.register("x", GITHUB, "2")
     assert (registry.names(), registry.get("x"), registry.tools_hash("x")) == (["x"], GITHUB, "2")
+
+
+def test_what_a_server_says_of_its_tools_is_kept_for_each_root_and_replaced(registry: ServerRegistry) -> None:
+    registry.register("x", TIME, "1", "/a", {"read": Hints(True, False), "write": Hints()})
+    registry.register("x", TIME, "1", "/b")
+    assert registry.hints("x", "/a", "read") == Hints(True, False)
+    assert registry.hints("x", "/a", "write") == Hints(False, True)
+    for unknown in (("x", "/a", "other"), ("x", "/b", "read"), ("y", "/a", "read")):
+        assert registry.hints(*unknown) is None
+    registry.register("x", TIME, "1", "/a", {"write": Hints(True)})
+    assert (registry.hints("x", "/a", "read"), registry.hints("x", "/a", "write")) == (None, Hints(True))
+    registry.remove("x")
+    registry.register("x", TIME, "1", "/a")
+    assert registry.hints("x", "/a", "write") is None
 
 
 def test_each_workspace_has_the_servers_whose_apis_lie_in_it(registry: ServerRegistry) -> None:

@@ -82,9 +82,8 @@ async def test_servers_of_one_name_and_different_roots_are_different_ones(shared
 async def test_what_is_not_known_starts_nothing(leases: tuple[Lease, Lease]) -> None:
     lease = leases[0]
     assert (lease.known("a"), lease.known("c")) == (True, False)
-    for call in (lease.call("c", "pid", {}), lease.hints("c", "pid")):
-        with pytest.raises(InvalidInputError, match="registered as 'c' for this workspace"):
-            await call
+    with pytest.raises(InvalidInputError, match="registered as 'c' for this workspace"):
+        await lease.call("c", "pid", {})
     assert servers_below(os.getpid()) == set()
 
 
@@ -97,27 +96,6 @@ async def test_giving_up_fails_the_calls_that_are_under_way(leases: tuple[Lease,
     with pytest.raises(McpServerError, match="'a'"):
         await call
     await eventually(lambda: not servers_below(os.getpid()))
-
-
-async def test_hints_are_asked_for_once_and_again_after_a_reset(leases: tuple[Lease, Lease], tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    shared = SharedServers(
-        lambda _root, _name: StdioServer(sys.executable, (str(SERVER), "good", str(log))),
-        connect_timeout=20,
-        environment=os.environ,
-    )
-    lease = Lease(shared, ROOTS.get)
-    try:
-        hints = await lease.hints("a", "echo")
-        assert hints is not None
-        assert (hints.read_only, hints.destructive) == (False, True), "what the specification says where the server is silent"
-        assert await lease.hints("a", "no such tool") is None
-        assert log.read_text().count("tools/list") == 1
-        await lease.reset()
-        await lease.hints("a", "echo")
-        assert log.read_text().count("tools/list") == 2
-    finally:
-        await lease.close()
 
 
 async def test_a_call_reaches_the_server_that_is_registered_when_it_is_made(shared: SharedServers, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.store.database import Database
+from cellblock.tools.call import Hints
 from cellblock.tools.params import ServerParams, parse_params
 
 _SCHEMA = """
@@ -20,6 +22,14 @@ CREATE TABLE IF NOT EXISTS servers (
     tools_hash TEXT NOT NULL,
     registered REAL NOT NULL,
     PRIMARY KEY (name, root)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS hints (
+    name TEXT NOT NULL,
+    root TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    read_only INTEGER NOT NULL,
+    destructive INTEGER NOT NULL,
+    PRIMARY KEY (name, root, tool)
 ) WITHOUT ROWID
 """
 
@@ -50,7 +60,9 @@ class ServerRegistry:
             self._looking.close()
             self._looking = None
 
-    def register(self, name: str, params: ServerParams, tools_hash: str, root: str = "") -> None:
+    def register(
+        self, name: str, params: ServerParams, tools_hash: str, root: str = "", hints: Mapping[str, Hints] | None = None
+    ) -> None:
         """Add a server, or replace what is known of it.
 
         Args:
@@ -58,6 +70,7 @@ class ServerRegistry:
             params: How to reach it.
             tools_hash: What its tools looked like when an API was generated for them.
             root: The directory that its API lies in, absolute and without symbolic links; without one it is every session's.
+            hints: What it says of its tools, by their names. It may lie.
         """
         if not isinstance(name, str) or not name or len(name) > 256:
             raise InvalidInputError(f"the name of an MCP server must be a string of 1 to 256 characters, not {name!r}")
@@ -65,6 +78,11 @@ class ServerRegistry:
             connection.execute(
                 "INSERT OR REPLACE INTO servers VALUES (?, ?, ?, ?, ?)",
                 (name, root, json.dumps(params.to_dict()), tools_hash, time.time()),
+            )
+            connection.execute("DELETE FROM hints WHERE name = ? AND root = ?", (name, root))
+            connection.executemany(
+                "INSERT INTO hints VALUES (?, ?, ?, ?, ?)",
+                [(name, root, tool, hint.read_only, hint.destructive) for tool, hint in (hints or {}).items()],
             )
 
     def get(self, name: str, root: str | None = None) -> ServerParams:
@@ -98,6 +116,14 @@ class ServerRegistry:
         roots = [str(root) for (root,) in rows]
         return next((root for root in roots if root in ("", workspace) or root.startswith(prefix)), None)
 
+    def hints(self, name: str, root: str, tool: str) -> Hints | None:
+        """Return what a server said of a tool when it was registered; None where nothing is known."""
+        with self._database.reading() as connection:
+            row = connection.execute(
+                "SELECT read_only, destructive FROM hints WHERE name = ? AND root = ? AND tool = ?", (name, root, tool)
+            ).fetchone()
+        return None if row is None else Hints(bool(row[0]), bool(row[1]))
+
     def tools_hash(self, name: str, root: str | None = None) -> str:
         """Return what a server's tools looked like when it was registered.
 
@@ -120,6 +146,7 @@ class ServerRegistry:
         with self._database.transaction() as connection:
             if connection.execute("DELETE FROM servers WHERE name = ?", (name,)).rowcount == 0:
                 raise self._unknown(name)
+            connection.execute("DELETE FROM hints WHERE name = ?", (name,))
 
     def _row(self, name: str, root: str | None) -> tuple[str, str]:
         with self._database.reading() as connection:

@@ -151,7 +151,7 @@ def session_app(
     servers: CallsTools,
     known: Callable[[str], bool],
     *,
-    hints: Callable[[str, str], Awaitable[Hints | None]] | None = None,
+    hints: Callable[[str, str], Hints | None] | None = None,
     note: Callable[[str], None] | None = None,
     token: str | None = None,
     timeout: float | None = None,
@@ -165,7 +165,7 @@ def session_app(
         broker: The session's broker.
         servers: Calls the servers.
         known: Whether the session may name a server.
-        hints: What a server says of a tool.
+        hints: What is known of a tool. Asked before anything is decided: it must not start the server.
         note: Told a line for each request that is refused.
         token: The bearer token that is wanted; None for none, as nobody else reaches the port.
         timeout: Seconds that one call may take, or None for no limit.
@@ -181,7 +181,7 @@ def session_app(
         if not known(request.server):
             raise RefusedError(403, f"there is no MCP server {request.server!r}; register it on the host", noted=True)
         try:
-            hint = await hints(request.server, request.tool) if hints else None
+            hint = hints(request.server, request.tool) if hints else None
         except CellblockError as error:
             return {"error": str(error), "kind": "server"}
         options = {"timeout": timeout, "on_progress": on_progress, "on_log": on_log}

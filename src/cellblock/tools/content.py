@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import InvalidInputError
+from cellblock.tools.call import Hints
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -155,6 +156,12 @@ def _decode(data: str) -> bytes:
         return base64.b64decode(_typed(data, str), validate=True)
     except binascii.Error as error:
         raise ValueError(f"what should be base64 is not: {error}") from error
+
+
+def hints_of(tool: ToolSpec) -> Hints:
+    """Return what a server says of a tool, with the specification's values where it says nothing."""
+    given = {"read_only": tool.read_only, "destructive": tool.destructive}
+    return Hints(**{name: hint for name, hint in given.items() if hint is not None})
 
 
 def spec_of(tool: types.Tool) -> ToolSpec:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cellblock.errors import InvalidInputError
-from cellblock.tools.call import Hints
 from cellblock.tools.client import Servers
 from cellblock.tools.content import ToolOutcome
 from cellblock.tools.params import ServerParams
@@ -70,19 +69,10 @@ class Lease:
         self._shared = shared
         self._find = find
         self._used: set[Place] = set()
-        self._hints: dict[tuple[str, str], Hints] = {}
 
     def known(self, server: str) -> bool:
         """Whether the session may name a server."""
         return self._find(server) is not None
-
-    async def hints(self, server: str, tool: str) -> Hints | None:
-        """Return what a server says of one of its tools; asked once for each server."""
-        if not any(name == server for name, _ in self._hints):
-            for spec in await self._servers(server).list_tools(server):
-                given = {"read_only": spec.read_only, "destructive": spec.destructive}
-                self._hints[server, spec.name] = Hints(**{name: hint for name, hint in given.items() if hint is not None})
-        return self._hints.get((server, tool))
 
     async def call(self, server: str, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
         """Call a tool; as `Servers.call`."""
@@ -91,7 +81,6 @@ class Lease:
     async def reset(self) -> None:
         """Stop the servers that this session has used, but for those that others use as well."""
         used, self._used = self._used, set()
-        self._hints.clear()
         await asyncio.gather(*(self._shared.give_up(place, self) for place in used))
 
     async def close(self) -> None:
