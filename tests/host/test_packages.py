@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, Session
-from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
+from cellblock import Host, InvalidInputError, Session
+from cellblock.host.packages import PackageIndex, _check, configuration_files, name_places, remove_places_of_the_dead
 from cellblock.sandbox.leftovers import make_place
 from cells import value
 from processes import eventually
@@ -172,6 +172,22 @@ async def test_a_session_does_not_choose_where_packages_come_from_or_go(session:
     result = await session.execute(f"%pip install {option} tiny-demo")
     assert result.error is not None
     assert "not for a session to choose" in result.error.evalue
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["-t /tmp x", "-t/tmp x", "-i http://evil.example x", "-qihttp://evil.example x", "-qt/tmp x", "-Ut /tmp x", "-qqvUf. x"],
+)
+def test_bundles_of_short_options_hide_nothing(arguments: str) -> None:
+    with pytest.raises(InvalidInputError, match="not for a session to choose"):
+        _check(tuple(arguments.split()))
+
+
+@pytest.mark.parametrize(
+    "arguments", ["-qU x", "-r first.txt", "-rfirst.txt x", "-qrfirst.txt x", "-cfit x", "-e./fit x", "-Ca=fit x"]
+)
+def test_values_of_short_options_are_no_options(arguments: str) -> None:
+    _check(tuple(arguments.split()))
 
 
 @pytest.mark.slow

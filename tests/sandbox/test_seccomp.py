@@ -316,3 +316,7 @@ def test_programs_can_be_forbidden_and_nothing_else_is(ask: Filter) -> None:
     refused = {name for name, number in ask.table.items() if run(code, machine, number) != ALLOW}
     assert refused == {"execve", "execveat"}
     assert {run(code, machine, ask.table[name]) for name in refused} == {EPERM}
+    limits = ask.table["prlimit64"]
+    assert run(code, machine, limits, 0, 7) == ALLOW
+    for pid in (1, 4711, 1 << 31, 1 << 32, (1 << 64) - 1):
+        assert run(code, machine, limits, pid, 7) == EPERM

@@ -8,6 +8,8 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.model import Decision
@@ -271,3 +273,34 @@ async def test_ids_are_not_guessable() -> None:
     ids = {ApprovalRequest("a", "b", {}).id for _ in range(1000)}
     assert len(ids) == 1000
     assert all(len(number) == 32 for number in ids)
+
+
+# Halves of characters included, and what steers terminals often.
+NAMES = st.text(st.characters() | st.sampled_from("\r\n\x1b\x9b\u2028\u202e\ud800\udfff=(),.'"), max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(NAMES, NAMES, st.dictionaries(NAMES, VALUES, max_size=3))
+async def test_whatever_is_asked_is_shown_as_one_line_that_can_be_printed(
+    server: str, tool: str, arguments: dict[str, Any]
+) -> None:
+    request = ApprovalRequest(server, tool, arguments)
+    for text in (str(request), repr(request)):
+        assert text.isprintable()
+        assert len(text.splitlines()) == 1
+        text.encode()
+
+
+async def test_names_that_look_like_more_than_names_are_quoted() -> None:
+    shown = str(ApprovalRequest("a.b-c", "read/x", {"path": "x", "größe": 1, "b=1, c": 2, "\r\x1b[2Kgit.log(": "\udc80"}))
+    assert shown == r"a.b-c.read/x(path='x', größe=1, 'b=1, c'=2, '\r\x1b[2Kgit.log('='\udc80')"
+    assert str(ApprovalRequest("files.read()\r", "", {})) == r"'files.read()\r'.''()"
+    request = ApprovalRequest("\x1b]0;x\x07", "read", {})
+    await request.accept()
+    with pytest.raises(StateError) as caught:
+        await request.reject()
+    assert str(caught.value).isprintable()

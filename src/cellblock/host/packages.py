@@ -269,7 +269,9 @@ class SessionPackages:
 
 
 _ELSEWHERE = ("--target", "--prefix", "--root", "--user", "--index-url", "--pypi-url", "--extra-index-url", "--find-links")
-_ELSEWHERE_SHORT = ("-t", "-i", "-f")
+_ELSEWHERE_SHORT = "tif"
+_WITH_VALUE = "rceC"
+"""Short options that take what follows them for their value."""
 
 
 def _check(arguments: tuple[str, ...]) -> None:
@@ -279,7 +281,19 @@ def _check(arguments: tuple[str, ...]) -> None:
         name = argument.partition("=")[0]
         # pip takes the beginning of a long option for the option.
         long = name.startswith("--") and any(option.startswith(name) for option in _ELSEWHERE)
-        if long or (not name.startswith("--") and argument.startswith(_ELSEWHERE_SHORT)):
+        if long or _goes_elsewhere(argument):
             raise InvalidInputError(
                 f"{argument} is not for a session to choose: packages come from the host's index, for this session"
             )
+
+
+def _goes_elsewhere(argument: str) -> bool:
+    """Whether an argument has a short option that is refused; pip takes several behind one dash: ``-qt/tmp``."""
+    if not argument.startswith("-") or argument.startswith("--"):
+        return False
+    for letter in argument[1:]:
+        if letter in _ELSEWHERE_SHORT:
+            return True
+        if letter in _WITH_VALUE:
+            return False
+    return False

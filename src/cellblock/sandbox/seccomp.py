@@ -283,7 +283,7 @@ def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = f
 
 
 def no_programs(machine: str) -> bytes:
-    """Return a BPF program that refuses to execute anything, for use together with the other one.
+    """Return a BPF program that refuses to execute anything, and to limit others, for use together with the other one.
 
     Of two programs the stricter answer counts. What is of another architecture is killed by the other one.
 
@@ -295,6 +295,13 @@ def no_programs(machine: str) -> bytes:
     code.add(_LOAD, 0)
     for name in ("execve", "execveat"):
         code.add(_JEQ, table[name], 0, 1)
+        code.add(_RET, _PERM)
+    # Programs that were approved, and init, have the same user: only their own processes may be limited.
+    code.add(_JEQ, table["prlimit64"], 1, 0)
+    code.add(_RET, ALLOW)
+    for half in (16, 20):
+        code.add(_LOAD, half)
+        code.add(_JEQ, 0, 1, 0)
         code.add(_RET, _PERM)
     code.add(_RET, ALLOW)
     return code.bytes()

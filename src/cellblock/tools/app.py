@@ -138,8 +138,10 @@ class RunRequest:
         if not isinstance(data, dict) or not data.keys() <= {*known}:
             raise RefusedError(400, f"the body must be an object with {', '.join(known)}")
         for key in ("server_name", "tool"):
-            if not isinstance(data.get(key), str) or not 0 < len(data[key]) <= MAX_NAME:
-                raise RefusedError(400, f"{key} must be text of 1 to {MAX_NAME} characters")
+            name = data.get(key)
+            # Halves of characters, escape sequences and the like: whoever is shown such a name sees another.
+            if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+                raise RefusedError(400, f"{key} must be text of 1 to {MAX_NAME} characters that can be printed")
         params, arguments = data.get("server_params"), data.get("arguments", {})
         if not isinstance(arguments, dict) or not isinstance(params, (dict, type(None))):
             raise RefusedError(400, "arguments and server_params must be objects")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
@@ -12,6 +13,9 @@ from cellblock.model import CallKind
 
 Always = Literal["tool", "call"]
 """For the rest of the session: this tool, whatever its arguments; or this tool with exactly these arguments."""
+
+_NAME = re.compile(r"[\w./-]+")
+"""What names of servers and tools are made of; others are shown in quotation marks."""
 
 State = Literal["pending", "accepted", "rejected", "withdrawn"]
 
@@ -139,7 +143,7 @@ class ApprovalRequest:
         if self.state in (state, "withdrawn"):
             return
         if self.state != "pending":
-            raise StateError(f"The request for {self.server_name}.{self.tool_name} was already {self.state}.")
+            raise StateError(f"The request for {_shown(self.server_name)}.{_shown(self.tool_name)} was already {self.state}.")
         # Before the response is on its way: whoever decides meanwhile must not send another.
         self.state, self.always = state, always
         try:
@@ -151,8 +155,14 @@ class ApprovalRequest:
         self._finish()
 
     def __str__(self) -> str:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in self.tool_args.items())
-        return f"{self.server_name}.{self.tool_name}({arguments})"
+        # Names are for others to choose, too: none of them may look like more than a name, or steer a terminal.
+        names = (name if name.isidentifier() else repr(name) for name in self.tool_args)
+        arguments = ", ".join(f"{name}={value!r}" for name, value in zip(names, self.tool_args.values(), strict=True))
+        return f"{_shown(self.server_name)}.{_shown(self.tool_name)}({arguments})"
 
     def __repr__(self) -> str:
         return f"<ApprovalRequest {self} {self.state}>"
+
+
+def _shown(name: str) -> str:
+    return name if _NAME.fullmatch(name) else repr(name)
