@@ -204,6 +204,14 @@ MUTANTS: dict[str, Mutant] = {
         ("host/ladder.py", '    ("restarted", Kernel.kill, 1.0),\n', ""),
         ("host/ladder.py", "    kernel.abandon()\n", "    await cell.ended.wait()\n"),
     ),
+    "41 links to where the host writes": mutant(
+        f"{HERE}files.py::test_what_the_host_writes_follows_no_link_of_the_session[at work]",
+        (
+            "host/files/beneath.py",
+            'with Tree.at("/") as root, held(root.make_directories(Path(directory).parts[1:])) as place:',
+            "with held(os.open(directory, os.O_RDONLY)) as place:",
+        ),
+    ),
     "45 all processes together": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[over children]",
         ("host/kernel.py", "if used > self._memory:", "if False:"),
