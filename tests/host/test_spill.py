@@ -16,10 +16,7 @@ from cellblock.wire.messages import Display
 def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory on which every file opens, and takes nothing: they are all /dev/full."""
 
-    def open_full(_path: Path, _mode: str) -> object:
-        return open("/dev/full", "wb")
-
-    monkeypatch.setattr(Path, "open", open_full)
+    monkeypatch.setattr("cellblock.host.spill.create_file", lambda _directory, _name: os.open("/dev/full", os.O_WRONLY))
     return tmp_path
 
 
