@@ -111,13 +111,9 @@ def confined_policy(confined_workspace: Path) -> Policy:
 @pytest.fixture(scope="session")
 async def srt_host(confined_workspace: Path, confined_policy: Policy) -> AsyncIterator[Host]:
     """A host whose sandbox of srt is warm, and which closes others as soon as nobody uses them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cellblock.host.host._IDLE_SANDBOXES", 0)
-        async with (
-            Host(isolate="srt", policy=confined_policy) as host,
-            host.session(working_dir=confined_workspace),
-        ):
-            yield host
+    async with Host(isolate="srt", policy=confined_policy) as host, host.session(working_dir=confined_workspace):
+        host._idle_sandboxes = 0
+        yield host
 
 
 @pytest.fixture(scope="session")

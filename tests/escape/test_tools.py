@@ -85,7 +85,7 @@ REFUSED = {
     "a server by its path": ("run('../elsewhere/mcptools/foreign')", 403),
     "a server in other letters": ("run('BAD')", 403),
     "a name that is a pattern": ("run('b%')", 403),
-    "a name with an end in it": ("run('bad\\0')", 403),
+    "a name with an end in it": ("run('bad\\0')", 400),
     "no name": ("run('')", 400),
     "a long name": ("run('x' * 300)", 400),
     "parameters of a new server": ("run('mine', server_params={'command': 'touch', 'args': ['/tmp/planted']})", 403),

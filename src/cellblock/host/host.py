@@ -37,8 +37,6 @@ LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
 _DESCRIPTORS_PER_KERNEL = 5 + 16  # its own, and the connections that its tool port may have in any case
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
-_IDLE_SANDBOXES = 2
-"""Sandboxes of srt that are kept warm for a workspace that no session has any more."""
 
 
 class Host:
@@ -52,6 +50,9 @@ class Host:
         index: Where packages for sessions come from.
         places: What the path of each session's own packages begins with.
     """
+
+    _idle_sandboxes = 2
+    """Sandboxes of srt that are kept warm for a workspace that no session has any more."""
 
     def __init__(
         self,
@@ -347,7 +348,7 @@ class Host:
         """Close the oldest sandboxes of srt that no session runs in, but for a few."""
         used = {_key(session.wanted) for session in self._sessions}
         idle = [key for key in self._launchers if key[-1] is not None and key not in used]
-        for key in idle[: max(len(idle) - _IDLE_SANDBOXES, 0)]:
+        for key in idle[: max(len(idle) - self._idle_sandboxes, 0)]:
             task = asyncio.create_task(self._launchers.pop(key).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
