@@ -53,7 +53,7 @@ def find(proc: str = "/proc") -> Place:
     try:
         top, own = _hierarchy(proc)
         if "memory" not in _words(f"{top}/cgroup.controllers"):
-            return Place(None, "cgroup v2 is mounted without the memory controller: cgroup v1 has it, or it is switched off", _BOOT)
+            return Place(None, "cgroup v2 is mounted without the memory controller: cgroup v1 has it, or it is off", _BOOT)
         if _pid(proc) not in _words(f"{own}/cgroup.procs"):
             return Place(None, f"{own} is not the group of this process: it is in another cgroup namespace", _DELEGATE)
         return _nearest(top, own)
