@@ -127,9 +127,11 @@ print(f"total = {result.total}")
                     assert item.text == "total = 3"
 
 
-async def test_execute_approves(make: Make) -> None:
+async def test_execute_approves(make: Make, workspace: Path) -> None:
     async with make() as executor:
-        code = "from mcptools.git import git_status\nprint(git_status.run(git_status.Params(repo_path='repository')))"
+        # By its whole path: the server does not run in the workspace.
+        repository = str(workspace / "repository")
+        code = f"from mcptools.git import git_status\nprint(git_status.run(git_status.Params(repo_path={repository!r})))"
         assert "new.txt" in ((await executor.execute(code)).text or "")
     [decision] = recorded(1)
     assert (decision.outcome, decision.by, decision.tool) == ("allow", "caller", "git_status")

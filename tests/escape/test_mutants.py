@@ -243,7 +243,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "50 programs": mutant(
         f"{HERE}programs.py::test_nothing_is_executed_in_any_way[zygote]",
-        ("sandbox/linux.py", "        _filter(seccomp.no_programs(os.uname().machine))", "        pass"),
+        ("sandbox/confine.py", "        _filter(seccomp.no_programs(os.uname().machine))", "        pass"),
     ),
 }
 

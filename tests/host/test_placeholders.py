@@ -74,7 +74,7 @@ async def test_they_are_gone_when_the_session_is_closed(workspace: Path, launch:
             await session.reset()
             assert kept(workspace)
             assert await value(session, PLANT) == "File exists"
-        assert gone(workspace)()
+        await eventually(gone(workspace))
 
 
 @pytest.mark.slow

@@ -276,5 +276,8 @@ def test_the_runner_needs_nothing_but_the_standard_library() -> None:
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"], capture_output=True
     )
-    loaded = "['cellblock', 'cellblock.errors', 'cellblock.tools', 'cellblock.tools.content', 'cellblock.tools.pool', "
+    loaded = (
+        "['cellblock', 'cellblock.errors', 'cellblock.model', 'cellblock.tools', 'cellblock.tools.call', "
+        "'cellblock.tools.content', 'cellblock.tools.pool', "
+    )
     assert done.stdout.decode() == f"[] {loaded}'cellblock.tools.runner']\n", done.stderr

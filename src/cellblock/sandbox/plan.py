@@ -250,10 +250,13 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
         add(path, ["mask", path])
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
     denied = [*interpreter, *_denied(policy.filesystem.deny_write, policy, facts, workspace)]
+    # Also what lies in something denied: a denial wins, however long the path is that is allowed.
+    kept = _denied(policy.filesystem.deny_write, policy, facts, workspace)
+    unwritable = {top for top in writable if top in denied or any(_inside(top, path) for path in kept)}
     protect = {(top, path) for top in writable for path in denied if path != top and _inside(path, top)}
     return [
         *(step for path in _by_depth(mounts) for step in mounts[path]),
-        *(["read_only", path] for path in _by_depth(set(denied) & set(writable))),
+        *(["read_only", path] for path in _by_depth(unwritable)),
         *(["protect", top, path] for top, path in sorted(protect, key=lambda item: (item[1].count("/"), item))),
     ]
 

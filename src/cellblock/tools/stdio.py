@@ -66,6 +66,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._failure: str | None = None
         self._transport: asyncio.SubprocessTransport | None = None
         self._lifeline = -1
+        self._paused = False
         self._place = contextlib.ExitStack()
 
     async def __aenter__(self) -> tuple[_Reader, _Writer]:
@@ -143,7 +144,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def _pause(self, pause: bool) -> None:
         pipe = None if self._transport is None else cast(asyncio.ReadTransport | None, self._transport.get_pipe_transport(1))
-        if pipe is not None and not pipe.is_closing() and pipe.is_reading() is pause:
+        # Not `is_reading`, which pipes have since Python 3.11.4 only.
+        if pipe is not None and not pipe.is_closing() and self._paused is not pause:
+            self._paused = pause
             (pipe.pause_reading if pause else pipe.resume_reading)()
 
     # What the event loop tells.
