@@ -8,8 +8,10 @@ second later. Exits as the program did; 128 and the number of a signal for one t
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -64,7 +66,10 @@ def _become(processes: ModuleType, lifeline: int, command: list[str]) -> NoRetur
         os.close(lifeline)
         os.execvp(command[0], command)
     except OSError as error:
-        os.write(2, f"{command[0]}: {os.strerror(error.errno or 0)}\n".encode(errors="replace"))
+        # A directory on the PATH that may not be looked into is no reason, if the program is nowhere else either.
+        hidden = error.errno == errno.EACCES and "/" not in command[0] and shutil.which(command[0]) is None
+        why = os.strerror(errno.ENOENT if hidden else error.errno or 0)
+        os.write(2, f"{command[0]}: {why}\n".encode(errors="replace"))
     finally:
         os._exit(EXIT_NOT_STARTED)
 
