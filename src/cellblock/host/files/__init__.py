@@ -1,6 +1,20 @@
-"""The files of a session, reached from outside it: every step beneath the workspace, whatever the code inside plants."""
+"""The files of a session, reached from outside it: every step beneath the workspace, whatever the code inside plants.
 
-from cellblock.host.files.files import Files
-from cellblock.host.files.info import FileInfo, FileLimits, Skipped, Transfer
+The names are loaded when they are first used: what writes a cell's images takes one step of this, and not the archives.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cellblock.host.files.files import Files
+    from cellblock.host.files.info import FileInfo, FileLimits, Skipped, Transfer
 
 __all__ = ["FileInfo", "FileLimits", "Files", "Skipped", "Transfer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from cellblock.host.files import files, info
+
+    return getattr(files if name == "Files" else info, name)
