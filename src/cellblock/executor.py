@@ -118,8 +118,7 @@ class CodeExecutor:
             raise InvalidInputError("sandbox_config says what a sandbox allows, and sandbox=False means that there is none")
         if not isinstance(sandbox, bool):
             raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
-        if rules is not None and not hasattr(rules, "rules"):
-            raise InvalidInputError(f"rules must be Rules, not {rules!r}: read a file with Rules.load()")
+        _check_rules(rules)
         if isolate not in ("native", "srt", None):
             raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
         kept_in = _isolation(isolate, host) if sandbox else "none"
@@ -375,6 +374,15 @@ def _isolation(isolate: Isolate | None, host: Host | None) -> Isolate:
 
 def _load_policy(path: str | os.PathLike[str], isolate: Isolate) -> Policy:
     return SrtPolicy.load(path) if isolate == "srt" else Policy.load(path)
+
+
+def _check_rules(rules: Rules | None) -> None:
+    if rules is None:
+        return
+    from cellblock.tools.rules import Rules  # loaded by whoever made some
+
+    if not isinstance(rules, Rules):
+        raise InvalidInputError(f"rules must be Rules, not {rules!r}: read a file with Rules.load()")
 
 
 def _check_seconds(name: str, seconds: float | None) -> None:

@@ -190,7 +190,6 @@ class Host:
             on_host: Decides whether a host may be reached that the policy does not name, where its network says ``ask``.
             forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
                 `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
-
             tool_port: Takes the listener on which tools are served to the code of the session, one for each of its kernels.
             excused: Seconds so far that do not count towards the timeouts of its cells.
             on_begin: Called when a cell has begun, with whoever streams it in place for `Session.notify`.
@@ -284,11 +283,8 @@ class Host:
         kernel = Kernel(launcher, number, ends, wanted)
         try:
             if ends.group is not None:
-                ends.group.limit(wanted.policy.resources)
+                _limit(ends.group, wanted.policy)
             await kernel.started(self._start_timeout)
-        except OSError as error:
-            await kernel.close()
-            raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
         except BaseException:
             await kernel.close()
             raise
@@ -352,6 +348,13 @@ class Host:
             task = asyncio.create_task(self._launchers.pop(key).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+def _limit(group: cgroups.Group, policy: Policy) -> None:
+    try:
+        group.limit(policy.resources)
+    except OSError as error:
+        raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
 
 
 def _key(wanted: Wanted) -> LaunchKey:

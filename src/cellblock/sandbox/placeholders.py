@@ -118,7 +118,7 @@ def _share(descriptor: int, top: str) -> None:
                 raise OSError(
                     errno.EWOULDBLOCK, f"{top} is locked (flock) by another program: end that, or use another directory"
                 ) from None
-            time.sleep(0.001)
+            time.sleep(0.001)  # flock has no timeout, and an alarm would be a signal to whatever else init does
         except OSError:
             return  # a file system without locks: nobody gets the exclusive one either, and placeholders stay
 

@@ -249,9 +249,9 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     for path in _resolve(policy.filesystem.deny_read, workspace, facts):
         add(path, ["mask", path])
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
-    denied = [*interpreter, *_denied(policy.filesystem.deny_write, policy, facts, workspace)]
-    # Also what lies in something denied: a denial wins, however long the path is that is allowed.
     kept = _denied(policy.filesystem.deny_write, policy, facts, workspace)
+    denied = [*interpreter, *kept]
+    # Also what lies in something denied: a denial wins, however long the path is that is allowed.
     unwritable = {top for top in writable if top in denied or any(_inside(top, path) for path in kept)}
     protect = {(top, path) for top in writable for path in denied if path != top and _inside(path, top)}
     return [

@@ -144,7 +144,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def _pause(self, pause: bool) -> None:
         pipe = None if self._transport is None else cast(asyncio.ReadTransport | None, self._transport.get_pipe_transport(1))
-        # Not `is_reading`, which pipes have since Python 3.11.4 only.
+        # Not `is_reading`: pipes of Python 3.11.2 do not have it.
         if pipe is not None and not pipe.is_closing() and self._paused is not pause:
             self._paused = pause
             (pipe.pause_reading if pause else pipe.resume_reading)()

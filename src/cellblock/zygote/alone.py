@@ -13,7 +13,7 @@ from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.leftovers import remove_after
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control
 from cellblock.zygote import processes
-from cellblock.zygote.init import HIGH, release_holds, run_init
+from cellblock.zygote.init import release_holds, run_init
 
 
 def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
@@ -53,9 +53,9 @@ def _guard(init: int, handover: socket.socket, host: int | None, control: int | 
     """Stand between the host, which knows this process, and an init in namespaces of its own. They end together."""
     for descriptor in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
-    kept = fcntl.fcntl(handover.detach(), fcntl.F_DUPFD_CLOEXEC, HIGH)
-    host, control = (fd if fd is None else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in (host, control))
-    os.closerange(3, HIGH)
+    kept = fcntl.fcntl(handover.detach(), fcntl.F_DUPFD_CLOEXEC, processes.HIGH)
+    host, control = (fd if fd is None else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, processes.HIGH) for fd in (host, control))
+    os.closerange(3, processes.HIGH)
     status = os.waitpid(init, 0)[1]
     release_holds(socket.socket(fileno=kept))
     remove_after(host, places, control)

@@ -37,8 +37,6 @@ CHANNEL = 3
 
 EXIT_BROKEN = 70
 _HANDOVER, _HOST = 3, 4
-HIGH = 64
-"""Above every descriptor that is put into a place."""
 
 
 def run_init(
@@ -93,7 +91,7 @@ def _place(wanted: dict[int, int]) -> None:
         wanted: From their places, which follow on 3 without a gap, to where they are now.
     """
     # First out of the way of all places, or one would overwrite another that is still to be moved.
-    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, HIGH) for place, source in wanted.items()}
+    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, processes.HIGH) for place, source in wanted.items()}
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0, inheritable=True)
     for place, source in moved.items():

@@ -10,6 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
+HIGH = 64
+"""Above every descriptor that is put into a place."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 from cellblock.sandbox.confine import confine
 from cellblock.zygote import processes
 
-_HIGH = 64
 _PASSES = 3  # what forks while it is killed is met by the next one
 
 # Which of a program's streams go to files, under which names.
@@ -86,8 +85,8 @@ class Programs:
             os.setsid()
             processes.die_with_parent(signal.SIGKILL)
             # Out of the way of what is closed, and of what confining puts in place of standard input.
-            source = fcntl.fcntl(descriptors[0], fcntl.F_DUPFD_CLOEXEC, _HIGH) if descriptors else None
-            os.closerange(3, _HIGH)
+            source = fcntl.fcntl(descriptors[0], fcntl.F_DUPFD_CLOEXEC, processes.HIGH) if descriptors else None
+            os.closerange(3, processes.HIGH)
             if self.confinement is not None:
                 confine(self.confinement)
             # From here on with no more rights than code of the session: it has chosen the directory.
