@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -41,24 +42,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.srt)
 
 
+_shared: list[Host] = []
+
+
+@asynccontextmanager
+async def _sharing(host: Host) -> AsyncIterator[Host]:
+    async with host:
+        _shared.append(host)
+        yield host
+        _shared.remove(host)
+
+
 @pytest.fixture(scope="session")
 async def zygote_host() -> AsyncIterator[Host]:
     """A warm host that forks its kernels."""
-    async with Host(launch="zygote", isolate="none") as host:
+    async with _sharing(Host(launch="zygote", isolate="none")) as host:
         yield host
 
 
 @pytest.fixture(scope="session")
 async def spawn_host() -> AsyncIterator[Host]:
     """A host that starts an interpreter for each kernel."""
-    async with Host(launch="spawn", isolate="none") as host:
+    async with _sharing(Host(launch="spawn", isolate="none")) as host:
         yield host
 
 
 @pytest.fixture(scope="session")
 async def native_host() -> AsyncIterator[Host]:
     """A warm host that sandboxes its kernels."""
-    async with Host(isolate="native") as host:
+    async with _sharing(Host(isolate="native")) as host:
         yield host
 
 
@@ -100,14 +112,19 @@ def _warm() -> bool:
 async def nothing_left_behind(zygote_host: Host) -> AsyncIterator[None]:
     """Fail a test after which a process, a descriptor or a temporary file is left that was not there before.
 
-    Set up before, and so checked after, whatever else a test asks for. What outlives tests is the shared zygote with the
-    one kernel that it forks ahead, so it is the number of processes that must not have grown.
+    Set up before, and so checked after, whatever else a test asks for. What outlives tests are the shared zygotes, each with
+    the one kernel that it forks ahead, so it is the number of processes that must not have grown.
     """
+    for host in _shared:
+        await host.start()  # the test before may have killed its zygote
     await eventually(_warm)
     files = {*os.listdir(tempfile.gettempdir())}
-    processes, opened = len(below(os.getpid())), descriptors()
+    processes, opened = below(os.getpid()), descriptors()
     yield
-    await eventually(lambda: len(below(os.getpid())) <= processes)
+    try:
+        await eventually(lambda: len(below(os.getpid())) <= len(processes))
+    except AssertionError:
+        pytest.fail(f"processes are left: {[command_line(pid) for pid in below(os.getpid()) - processes]}")
     await eventually(lambda: len(descriptors()) <= len(opened))
     left = {*os.listdir(tempfile.gettempdir())} - files
     assert not {name for name in left if not name.startswith("pytest-of-")}

@@ -29,6 +29,34 @@ def test_messages_leave_after_what_was_written_before_them() -> None:
     assert end.messages[2] == Clear(True)
 
 
+def test_messages_do_not_overtake_what_another_thread_has_taken_to_send() -> None:
+    end = run(
+        """
+        import threading
+
+        taken, go, channel = threading.Event(), threading.Event(), outbox._channel
+
+        class Held:
+            def send(self, message):
+                if threading.current_thread() is gathering:
+                    taken.set()
+                    go.wait()
+                channel.send(message)
+
+        outbox._channel = Held()
+        sys.stdout.write("text")
+        gathering = threading.Thread(target=outbox.tick)
+        gathering.start()
+        taken.wait()
+        threading.Timer(0.1, go.set).start()
+        outbox.send(Clear(True))
+        gathering.join()
+        outbox._channel = channel
+        """
+    )
+    assert [type(message).__name__ for message in end.messages] == ["Ready", "Stream", "Clear"]
+
+
 @pytest.mark.parametrize("code", ["print('text')", "print('text', end='')", "sys.stdout.write('text\\r')"])
 def test_a_line_leaves_at_once(code: str) -> None:
     """The code waits until the line was heard."""

@@ -106,19 +106,20 @@ class Outbox:
         """
         if self._channel is None or self.forked:
             return
-        with self._lock:  # the gathering thread may have taken what was pending, and not sent it yet
-            self.flush()
+        self.flush()
         deadline = time.monotonic() + _CATCH_UP
         while self._channel.unread() and time.monotonic() < deadline:
             time.sleep(_CATCH_UP_STEP)
 
     def flush(self) -> None:
         """Send what is pending, now."""
-        if self._channel is None or self.forked or not self._pending:
+        if self._channel is None or self.forked:
             return
-        # Re-entered by a finalizer or a signal handler that prints: the outer call sends what was added.
+        # The lock before a look at what is pending: the gathering thread may have taken that, and not sent it yet, and what
+        # its caller sends next must not overtake it.
         with self._lock:
-            if self._flushing:
+            # Re-entered by a finalizer or a signal handler that prints: the outer call sends what was added.
+            if self._flushing or not self._pending:
                 return
             in_main = _thread.get_ident() == self._main
             if in_main:
