@@ -48,7 +48,7 @@ LAYERS: dict[str, set[str]] = {
     "cli": _FRONT | {"executor", "gateway", "mcp_server", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"apigen", "errors", "executor", "host", "model", "sandbox", "sync", "terminal", "tools"},
+    "__init__": {"apigen", "errors", "executor", "host", "model", "sandbox", "store", "sync", "terminal", "tools"},
 }
 """Layer → the layers that it may know, beside itself."""
 

@@ -15,7 +15,6 @@ import pytest
 from cellblock import ApprovalRequest, CodeExecutionResult, CodeExecutor, Host
 from cellblock.model import CommandRequest
 from cellblock.outside import Outside
-from cellblock.store.approvals import Approvals
 from cellblock.tools.rules import Rule, Rules
 from processes import eventually
 from tool_sessions import accept, recorded, reject, streamed
@@ -27,7 +26,14 @@ async def make(native_host: Host, nothing_left_behind: None) -> AsyncIterator[An
     made: list[Outside] = []
 
     def make(**options: Any) -> Outside:
-        given = {"rules": None, "approval_timeout": 0.1, "connect_timeout": 20, "own_servers": False, "token": False}
+        given: dict[str, Any] = {
+            "rules": None,
+            "approval_timeout": 0.1,
+            "connect_timeout": 20,
+            "own_servers": False,
+            "token": False,
+        }
+        given["session_id"] = "of this test"
         made.append(Outside(native_host, **(given | options)))
         return made[-1]
 
@@ -48,7 +54,7 @@ async def test_what_is_decided_about_a_command_is_all_that_makes_it_what_it_is(m
     request = CommandRequest("shell_magic", "ls", ("bash", "-e"), "/work", {"PATH": "/evil", "HOME": None})
     assert await outside.may_run(request) is True
     stored = {"command": "ls", "program": ["bash", "-e"], "cwd": "/work", "environment": {"PATH": "/evil", "HOME": None}}
-    assert recorded(1)[0].arguments == stored
+    assert (recorded(1)[0].arguments, recorded(1)[0].session) == (stored, "of this test")
     assert await outside.may_run(CommandRequest("shell", "ls")) == "denied by the rule: default"
 
 
@@ -58,16 +64,6 @@ async def test_rules_know_hosts(make: Any) -> None:
     assert await outside.may_reach("a.example.org", 443) is True
     assert await outside.may_reach("a.example.org", 80) is False
     assert await outside.may_reach("a.example.org.evil", 443) is False
-
-
-async def test_sessions_have_names_of_their_own_on_record(make: Any) -> None:
-    rules = Rules(default="allow")
-    for outside in (make(rules=rules), make(rules=rules)):
-        await outside.may_reach("example.org", 443)
-    first, second = recorded(2)
-    assert first.session != second.session
-    with Approvals() as approvals:
-        assert len(approvals.last(session=first.session)) == 1
 
 
 async def test_closing_withdraws_and_what_comes_after_is_not_kept_open(make: Any) -> None:

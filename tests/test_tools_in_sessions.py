@@ -17,6 +17,7 @@ import pytest
 
 from cellblock import (
     ApprovalRequest,
+    Approvals,
     CodeExecutionError,
     CodeExecutionResult,
     CodeExecutor,
@@ -133,7 +134,9 @@ async def test_execute_approves(make: Make, workspace: Path) -> None:
         repository = str(workspace / "repository")
         code = f"from mcptools.git import git_status\nprint(git_status.run(git_status.Params(repo_path={repository!r})))"
         assert "new.txt" in ((await executor.execute(code)).text or "")
-    [decision] = recorded(1)
+        with Approvals() as trail:
+            [decision] = trail.last(session=executor.session_id)
+            assert trail.last(session=make().session_id) == []
     assert (decision.outcome, decision.by, decision.tool) == ("allow", "caller", "git_status")
 
 

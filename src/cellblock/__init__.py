@@ -36,14 +36,16 @@ if TYPE_CHECKING:
         CodeExecutionResult,
         CommandRequest,
         Completions,
+        Decision,
         ErrorInfo,
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.store.approvals import Approvals
     from cellblock.terminal import printable
     from cellblock.tools.approval import ApprovalRequest
     from cellblock.tools.channel import ApprovalChannel, ApprovalClient
-    from cellblock.tools.rules import Rules
+    from cellblock.tools.rules import Rule, Rules
     from cellblock.tools.runner import ToolRunner
     from cellblock.tools.server import ToolServer
 
@@ -81,13 +83,16 @@ _HOME = {
     "CodeExecutionResult": "model",
     "CommandRequest": "model",
     "Completions": "model",
+    "Decision": "model",
     "ErrorInfo": "model",
     "HistoryEntry": "model",
     "OutputItem": "model",
+    "Approvals": "store.approvals",
     "printable": "terminal",
     "ApprovalRequest": "tools.approval",
     "ApprovalChannel": "tools.channel",
     "ApprovalClient": "tools.channel",
+    "Rule": "tools.rules",
     "Rules": "tools.rules",
     "ToolRunner": "tools.runner",
     "ToolServer": "tools.server",
@@ -97,6 +102,7 @@ __all__ = [
     "ApprovalChannel",
     "ApprovalClient",
     "ApprovalRequest",
+    "Approvals",
     "AttemptSnapshot",
     "CellblockError",
     "CodeExecutionChunk",
@@ -105,6 +111,7 @@ __all__ = [
     "CodeExecutor",
     "CommandRequest",
     "Completions",
+    "Decision",
     "ErrorInfo",
     "ExecutionTimeoutError",
     "FileInfo",
@@ -124,6 +131,7 @@ __all__ = [
     "PreloadError",
     "ProtocolError",
     "Resources",
+    "Rule",
     "Rules",
     "SandboxError",
     "Session",

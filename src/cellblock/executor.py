@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import secrets
 import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -46,6 +47,9 @@ class CodeExecutor:
         async with CodeExecutor() as executor:
             result = await executor.execute("print('hello world')")
             assert result.text == "hello world"
+
+    Attributes:
+        session_id: What the record of decisions calls the session (docs/approvals.md).
     """
 
     def __init__(
@@ -139,6 +143,7 @@ class CodeExecutor:
         self.kernel_gateway_host = kernel_gateway_host
         self.approval_timeout = approval_timeout
         self.connect_timeout = connect_timeout
+        self.session_id = secrets.token_hex(8)
 
         def make_session(host: Host) -> tuple[Session, Outside]:
             from cellblock.outside import Outside
@@ -150,6 +155,7 @@ class CodeExecutor:
                 connect_timeout=connect_timeout,
                 own_servers=own_servers,
                 token=kept_in != "native",
+                session_id=self.session_id,
             )
             session = host.session(
                 kernel_env=outside.environment | dict(kernel_env or {}),

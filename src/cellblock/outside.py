@@ -48,6 +48,7 @@ class Outside:
         connect_timeout: float,
         own_servers: bool,
         token: bool,
+        session_id: str,
     ) -> None:
         """Begin; nothing is opened or started yet.
 
@@ -58,8 +59,9 @@ class Outside:
             connect_timeout: Seconds in which an MCP server must start.
             own_servers: Whether the session has MCP servers of its own, instead of sharing them with others of the host.
             token: Whether others than the session could reach its tool port, so that calls must come with a token.
+            session_id: What the record of decisions calls the session.
         """
-        self.broker = Broker(rules, self._ask, approval_timeout, self._record, session=secrets.token_hex(8))
+        self.broker = Broker(rules, self._ask, approval_timeout, self._record, session=session_id)
         self._registry: ServerRegistry | None = None
         self._approvals: Approvals | None = None
         self._session: Session | None = None

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cellblock import Approvals, Decision
+
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -76,3 +78,26 @@ def test_help_needs_no_event_loop() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+async def test_what_was_decided_is_shown_for_persons_and_for_programs() -> None:
+    with Approvals() as trail:
+        for number in range(3):
+            arguments = b'{"text":"\\u001b[31m%d"}' % number
+            await trail.add(Decision("allow", "person", "the session\x1b[1m", "tool", "files", "write", arguments, 1e9))
+        await trail.add(Decision("deny", "nobody", "another", "shell", "shell", "shell", b"{}" * 500, 1e9, "no one"))
+    lines = run("approvals", "--last", "2").stdout.splitlines()
+    assert len(lines) == 2
+    assert 'allow  files.write {"text":"\\u001b[31m2"}  (person)' in lines[0]
+    assert "\x1b" not in lines[0]
+    assert lines[1].endswith("…  (nobody: no one)")
+    found = json.loads(run("approvals", "--session", "another", "--json").stdout)
+    assert [(each["outcome"], each["by"], each["arguments"]) for each in found] == [("deny", "nobody", "{}" * 500)]
+    assert run("approvals", "--session", "nobody's").stdout == "No decision of session nobody's is on record.\n"
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many", "1" * 20, "²"])
+def test_a_number_of_decisions_that_is_none_is_refused(count: str) -> None:
+    done = run("approvals", f"--last={count}")
+    assert done.returncode == 2
+    assert "--last: must be a number of decisions from 1" in done.stderr

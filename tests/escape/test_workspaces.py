@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from cellblock import Host, SandboxError
+from cellblock import Filesystem, Host, Policy, SandboxError
 from cells import value
 
 from .conftest import arm
@@ -99,3 +100,33 @@ async def test_two_sessions_in_one_workspace_share_its_files_and_nothing_else(
         # A descriptor cannot be fetched from a process of the other: there is none to be seen.
         assert await value(other, "len([name for name in os.listdir('/proc') if name.isdigit()])") == 2
     assert os.path.exists(workspace / "shared")
+
+
+@pytest.mark.parametrize("isolate", ["native", "srt"])
+async def test_a_workspace_that_is_not_to_be_written_is_read(isolate: Literal["native", "srt"], workspace: Path) -> None:
+    (workspace / "file").write_text("content")
+    policy = Policy(Filesystem(write=()))
+    async with (
+        Host(isolate=isolate, policy=policy) as host,
+        host.session(working_dir=workspace, images_dir=workspace / "images") as session,
+    ):
+        await arm(session)
+        assert await value(session, "[os.getcwd(), read('file'), write('file')]") == [str(workspace), "content", "EROFS"]
+
+
+@pytest.mark.parametrize("isolate", ["native", "srt"])
+async def test_what_cellblock_keeps_cannot_be_read_although_everything_else_can(
+    isolate: Literal["native", "srt"], workspace: Path, tmp_path: Path
+) -> None:
+    state = Path(os.environ["CELLBLOCK_HOME"])
+    (state / "servers.db").touch()
+    policy = Policy(Filesystem(read=("/",)))
+    async with (
+        Host(isolate=isolate, policy=policy) as host,
+        host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
+    ):
+        await arm(session)
+        assert await value(session, f"[os.path.isdir('/var/lib'), read('{state}/servers.db')]") in (
+            [True, "EACCES"],
+            [True, "ENOENT"],
+        )

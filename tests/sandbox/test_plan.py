@@ -150,7 +150,14 @@ def test_denials_are_kept_inside_of_a_narrower_workspace() -> None:
     made = plan(Filesystem(write=("sub",), deny_write=("sub/secret", ".vscode")))
     assert access(made, "/w/sub/secret") == access(made, "/w/sub/.vscode") == READ
     assert access(made, "/w/sub/file") == WRITE
-    assert access(made, "/w/file") == NOTHING
+    assert access(made, "/w/file") == READ
+
+
+@pytest.mark.parametrize("write", [(), ("/elsewhere",)])
+def test_a_workspace_that_is_not_writable_is_readable(write: tuple[str, ...]) -> None:
+    made = plan(Filesystem(write=write))
+    assert access(made, "/w/file") == READ
+    assert access(made, "/w/.env") == NOTHING
 
 
 def reserved(filesystem: Filesystem) -> object:

@@ -37,7 +37,15 @@ def test_the_default_policy_hides_everything_but_the_system_the_interpreter_and_
     assert files["denyRead"][0] == "/"
     assert ".env" in files["denyRead"]
     assert "/etc/shadow" in files["denyRead"]
-    assert files["allowRead"] == ["/bin", "/usr", "/etc", "/opt/python", "/tmp/own/run", "/tmp/own/packages"]
+    assert files["allowRead"] == [
+        "/bin",
+        "/usr",
+        "/etc",
+        "/home/me/project",
+        "/opt/python",
+        "/tmp/own/run",
+        "/tmp/own/packages",
+    ]
     assert files["allowWrite"] == [".", "/tmp/own/tmp", "/tmp/own/home"]
 
 
@@ -103,7 +111,7 @@ def test_what_is_there_is_seen(tmp_path: Path) -> None:
 def test_on_macos_homes_are_hidden_and_the_system_is_left_alone() -> None:
     files = made(Policy(), platform="darwin")["filesystem"]
     assert files["denyRead"][:2] == ["/Users", "/Volumes"]
-    assert files["allowRead"] == ["/opt/python", "/tmp/own/run", "/tmp/own/packages"]
+    assert files["allowRead"] == ["/home/me/project", "/opt/python", "/tmp/own/run", "/tmp/own/packages"]
 
 
 # -- settings of srt's own ---------------------------------------------------------------------------------------------

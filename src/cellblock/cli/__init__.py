@@ -1,4 +1,4 @@
-"""The terminal front: ``cellblock doctor`` and ``cellblock policy show``."""
+"""The terminal front: ``cellblock doctor``, ``cellblock policy show`` and ``cellblock approvals``."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "doctor":
             return show.doctor(as_json=options.json)
+        if options.command == "approvals":
+            return show.approvals(options.last, options.session, as_json=options.json)
         return show.policy(options.config, options.workspace, as_json=options.json)
     except CellblockError as error:
         print(f"cellblock: {printable(str(error))}", file=sys.stderr)
@@ -45,7 +47,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     shown.add_argument("--workspace", metavar="DIR", help="the session's working directory; the current one without it")
     shown.add_argument("--json", action="store_true", help="for programs")
+    approvals = commands.add_parser("approvals", help="say what was decided about tool calls, commands and hosts, and by whom")
+    approvals.add_argument("--last", type=_count, default=20, metavar="N", help="how many decisions; 20 without it")
+    approvals.add_argument("--session", metavar="ID", help="of one session: its CodeExecutor.session_id")
+    approvals.add_argument("--json", action="store_true", help="for programs")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1_000_000_000:
+        raise argparse.ArgumentTypeError(f"must be a number of decisions from 1, not {text!r}")
+    return int(text)
 
 
 def _version() -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import datetime
 
 from cellblock.host import Policy
 from cellblock.host import doctor as doctors
+from cellblock.model import Decision
+from cellblock.store.approvals import Approvals
 from cellblock.terminal import printable
 
 _HEADINGS = {
@@ -19,6 +22,7 @@ _HEADINGS = {
     "reachable": "Reachable on the network",
     "unreachable": "Never reachable",
 }
+_MAX_SHOWN = 200  # characters of a call's arguments
 _BYTES = ("memory", "tmp", "file_size")
 
 
@@ -59,6 +63,30 @@ def policy(config: str | None, workspace: str | None, *, as_json: bool) -> int:
         shown = f"{value >> 20:,} MiB" if name in _BYTES else f"{value:,}"
         print(f"  {name.replace('_', ' '):12} {shown}")
     return 0
+
+
+def approvals(count: int, session: str | None, *, as_json: bool) -> int:
+    """Print the last decisions, the newest last, as a log has them."""
+    with Approvals() as trail:
+        decisions = trail.last(count, session=session)[::-1]
+    if as_json:
+        print(json.dumps([_as_data(decision) for decision in decisions], indent=2))
+        return 0
+    if not decisions:
+        print("No decision is on record." if session is None else f"No decision of session {printable(session)} is on record.")
+    for decision in decisions:
+        at = datetime.fromtimestamp(decision.at).astimezone().isoformat(sep=" ", timespec="seconds")
+        call = f"{decision.server}.{decision.tool} {decision.payload.decode(errors='replace')}"
+        shown = call if len(call) <= _MAX_SHOWN else f"{call[:_MAX_SHOWN]}…"
+        by = f"{decision.by}: {decision.reason}" if decision.reason else decision.by
+        print(printable(f"{at}  {decision.session}  {decision.outcome:5}  {shown}  ({by})", lines=False))
+    return 0
+
+
+def _as_data(decision: Decision) -> dict[str, object]:
+    names = ("at", "session", "kind", "server", "tool", "outcome", "by", "reason")
+    arguments = decision.payload.decode(errors="replace")  # text, because of long ones only the beginning is kept
+    return {name: getattr(decision, name) for name in names} | {"arguments": arguments}
 
 
 def _paint(text: str, mark: str, color: bool) -> str:

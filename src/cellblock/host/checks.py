@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from typing import Literal
 
+from cellblock import config
 from cellblock.errors import InvalidInputError, SandboxError
 from cellblock.sandbox import probe, srt
+from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import MAX_CODE
 
 Isolate = Literal["native", "srt", "none"]
@@ -54,6 +57,25 @@ def check_isolation(isolate: Isolate) -> Isolate:
 def default_isolation() -> Isolate:
     """Return how kernels are kept in on this kind of machine where nobody says another way."""
     return "native" if sys.platform == "linux" else "srt"
+
+
+def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
+    """Return a policy for this kind of isolation, with what no session may do whatever it says.
+
+    It may not write what this process itself is made of, nor read cellblock's own state: which servers there are, with what
+    parameters, and what was decided for other sessions.
+
+    Raises:
+        InvalidInputError: It is a policy for another kind, or names what cannot be.
+    """
+    if isinstance(policy, srt.SrtPolicy) and isolate != "srt":
+        raise InvalidInputError("an SrtPolicy is for isolate='srt' only: use Policy.load() for the same file")
+    if isinstance(policy, srt.SrtPolicy):
+        return policy.checked()
+    files = policy.filesystem
+    unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories()))
+    unread = dict.fromkeys((*files.deny_read, str(config.state_directory())))
+    return replace(policy, filesystem=replace(files, deny_read=tuple(unread), deny_write=tuple(unwritten))).checked()
 
 
 def check_forbidding(isolate: Isolate, asked: bool) -> None:

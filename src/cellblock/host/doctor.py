@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cellblock.host import environment
+from cellblock.host.checks import fit_policy
 from cellblock.sandbox import cgroups, probe
 from cellblock.sandbox.plan import HOME, make_plan
 from cellblock.sandbox.policy import Policy
@@ -124,6 +125,7 @@ def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = No
         InvalidInputError: The workspace cannot be one.
     """
     directory = str(environment.check_directory("workspace", workspace or os.getcwd()))
+    policy = fit_policy(policy, "native")
     plan = make_plan(policy, probe.look(), directory, probe.interpreter_directories())
     steps = plan["steps"]
     readable = [step[1] for step in steps if step[0] == "graft"]

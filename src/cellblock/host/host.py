@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import os
 import resource
@@ -15,7 +14,7 @@ from typing import Any, Literal, Self
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, SandboxError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation
+from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation, fit_policy
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
@@ -96,7 +95,7 @@ class Host:
         self._start_timeout = start_timeout
         self.isolate: Isolate = check_isolation(isolate or default_isolation())
         self._given_policy = policy
-        self._policy = _fitting(policy or Policy(), self.isolate)
+        self._policy = fit_policy(policy or Policy(), self.isolate)
         self.facts = probe.look()
         own = config.environment()
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
@@ -302,13 +301,13 @@ class Host:
 
     def _narrowed(self, policy: Policy | None, isolate: Isolate) -> Policy:
         if policy is None:
-            return _fitting(self._policy, isolate)
-        policy = _fitting(policy, isolate)
+            return fit_policy(self._policy, isolate)
+        policy = fit_policy(policy, isolate)
         if self._given_policy is None:
             return policy  # nobody has said what sessions of this host may do at most, so they say it themselves
         if isinstance(policy, srt.SrtPolicy):
             return policy.narrow(self._policy)
-        return _fitting(self._policy.narrow(policy), isolate)
+        return fit_policy(self._policy.narrow(policy), isolate)
 
     async def _started_launcher(self, key: LaunchKey) -> Launcher:
         launcher = await self._launcher(key)
@@ -361,17 +360,6 @@ def _key(wanted: Wanted) -> LaunchKey:
     if wanted.isolate == "srt":
         return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.spec["cwd"]
     return wanted.interpreter, wanted.preload, wanted.isolate, None, None
-
-
-def _fitting(policy: Policy, isolate: Isolate) -> Policy:
-    """Return a policy for this kind of isolation. What this process itself is made of no session may write."""
-    if isinstance(policy, srt.SrtPolicy) and isolate != "srt":
-        raise InvalidInputError("an SrtPolicy is for isolate='srt' only: use Policy.load() for the same file")
-    if isinstance(policy, srt.SrtPolicy):
-        return policy.checked()
-    files = policy.filesystem
-    denied = dict.fromkeys((*files.deny_write, *probe.own_directories()))
-    return dataclasses.replace(policy, filesystem=dataclasses.replace(files, deny_write=tuple(denied))).checked()
 
 
 def _make_room_for(kernels: int) -> None:

@@ -239,7 +239,7 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
         mounts.setdefault(path, []).append(step)
 
     writable = _resolve(policy.filesystem.write, workspace, facts)
-    for path in _resolve(policy.filesystem.read, workspace, facts):
+    for path in (workspace, *_resolve(policy.filesystem.read, workspace, facts)):
         if path != "/" and not any(_inside(path, top) for top in writable):
             add(path, ["bind", path, path, "ro"])
     for pattern, path in zip(policy.filesystem.write, writable, strict=True):

@@ -159,7 +159,13 @@ def settings(
         },
         "filesystem": {
             "denyRead": [*hidden, *files.deny_read, *place.secret],
-            "allowRead": [*system, *place.readable, *_readable(place), *(path for path in files.read if path != "/")],
+            "allowRead": [
+                *system,
+                place.workspace,
+                *place.readable,
+                *_readable(place),
+                *(path for path in files.read if path != "/"),
+            ],
             "allowWrite": [*files.write, f"{place.private}/tmp", f"{place.private}/home"],
             "denyWrite": protected,
         },
