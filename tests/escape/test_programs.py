@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import os
-import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -14,11 +12,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import cellblock
 from cellblock import CommandRequest, Host, Session
 from cells import ok, value
 
 from .conftest import arm
+from .copies import Edit, copied, environment
 
 
 class Decider:
@@ -361,16 +359,12 @@ async def test_an_attack_succeeds_without_the_code_that_stops_it(tmp_path: Path,
     from .conftest import NUMBERS
 
     for name, new, expected in (("with", row.old, row.with_it), ("without", row.new, row.without_it)):
-        package, workspace = tmp_path / name, tmp_path / f"{name}-workspace"
+        package = copied(tmp_path / name, Edit(row.file, row.old, new))
+        workspace = tmp_path / f"{name}-workspace"
         workspace.mkdir()
-        shutil.copytree(Path(cellblock.__file__).parent, package / "cellblock", ignore=shutil.ignore_patterns("__pycache__"))
-        path = package / "cellblock" / row.file
-        text = path.read_text()
-        assert text.count(row.old) == 1
-        path.write_text(text.replace(row.old, new))
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", PROGRAM, str(workspace), str(Path(__file__).parent / "inside.py"), row.attack, f"\nNR = {NUMBERS!r}",
-            stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(package), "TMPDIR": str(package)}, cwd=package,
+            stdout=asyncio.subprocess.PIPE, env=environment(package), cwd=package,
         )  # fmt: skip
         out, _ = await process.communicate()
         assert ast.literal_eval(out.decode()) == expected, (name, out.decode())
