@@ -119,7 +119,7 @@ async def test_an_agent_without_a_terminal_reads_and_does_not_write(tmp_path: Pa
     assert "filesystem: 14 tools\ngit: 12 tools\n" in shown
     assert "Message: Begin the tide tables" in shown
     assert "'README.md': 11" in shown
-    assert "ToolRunnerError: Approval request for filesystem.write_file failed: denied by the rule: default" in shown
+    assert "ToolRunnerError: Approval request for filesystem.write_file was not accepted: denied by the rule: default" in shown
     assert "SUMMARY.md" not in shown.rpartition("On branch main")[2]
 
 

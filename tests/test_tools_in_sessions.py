@@ -297,7 +297,7 @@ except Exception as error: print(error)
         seen = await streamed(executor, code)
     assert [f"{request}" for request in seen.asked] == ["desk.note(text='good')"]
     assert seen.text.splitlines()[:2] == ["2", "noted good"]
-    assert seen.text.splitlines()[2].startswith("Approval request for desk.note failed: denied by the rule: ")
+    assert seen.text.splitlines()[2].startswith("Approval request for desk.note was not accepted: denied by the rule: ")
     assert "evil" not in (workspace / "notes").read_text()
     trail = recorded(3)
     assert [(decision.tool, decision.outcome) for decision in trail] == [("add", "allow"), ("note", "allow"), ("note", "deny")]

@@ -290,7 +290,8 @@ def edit(name):
 """
     await agent.execute(edited)
     got, asked = await attack(agent, "edit('foreign')")
-    assert (got, asked) == ("there is no MCP server 'foreign'; register it on the host", [])
+    assert got.startswith("there is no MCP server 'foreign'; to use it, generate its API in the workspace")
+    assert asked == []
     got, asked = await attack(agent, "edit('other')")
     assert got == "Approval request for other.echo rejected"
     assert [(request.server_name, request.tool_name) for request in asked] == [("other", "echo")]
@@ -373,7 +374,7 @@ async def test_no_server_is_started_to_decide_about_a_call(native_host: Host, pr
         await armed(executor)
         got, asked = await attack(executor, "[run('noisy', tool) for tool in ('echo', 'asked')]")
     assert [message for _, message in got] == [
-        "Approval request for noisy.echo failed: denied by the rule: default",
+        "Approval request for noisy.echo was not accepted: denied by the rule: default",
         "Approval request for noisy.asked rejected",
     ]
     assert len(asked) == 1

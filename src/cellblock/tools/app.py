@@ -181,7 +181,8 @@ def session_app(
         if request.params is not None:
             raise RefusedError(403, "server parameters stay on the host; name a server that is registered there", noted=True)
         if not known(request.server):
-            raise RefusedError(403, f"there is no MCP server {request.server!r}; register it on the host", noted=True)
+            wanted = f"to use it, generate its API in the workspace, on the host: generate_mcp_sources({request.server!r}, …)"
+            raise RefusedError(403, f"there is no MCP server {request.server!r}; {wanted}", noted=True)
         try:
             hint = hints(request.server, request.tool) if hints else None
         except CellblockError as error:
@@ -222,7 +223,7 @@ async def perform(
     if not decision.allowed:
         if decision.reason == "rejected":
             return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
-        return {"error": f"Approval request for {name} failed: {decision.reason}", "kind": "denied"}
+        return {"error": f"Approval request for {name} was not accepted: {decision.reason}", "kind": "denied"}
     try:
         outcome = await servers.call(request.server, request.tool, decision.arguments, **options)
     except (CellblockError, TimeoutError) as error:
