@@ -586,7 +586,7 @@ async def test_what_runs_for_an_installation_is_kept_in(own: bool, tmp_path: Pat
     policy = SrtPolicy.load(settings_file(tmp_path)) if own else Policy()
     with web_server("127.0.0.2") as port, web_server("127.0.0.2") as other:
         async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=tmp_path) as session:
-            kernel = session._kernel
+            kernel = session._kernels.current
             assert kernel is not None
             target = f"{kernel.packages}/one"
             os.mkdir(target)

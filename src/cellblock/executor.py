@@ -143,7 +143,7 @@ class CodeExecutor:
         self.kernel_gateway_host = kernel_gateway_host
         self.approval_timeout = approval_timeout
         self.connect_timeout = connect_timeout
-        self.session_id = secrets.token_hex(8)
+        session_id = self.session_id = secrets.token_hex(8)  # below without `self`: a cycle would be found too late
 
         def make_session(host: Host) -> tuple[Session, Outside]:
             from cellblock.outside import Outside
@@ -155,7 +155,7 @@ class CodeExecutor:
                 connect_timeout=connect_timeout,
                 own_servers=own_servers,
                 token=kept_in != "native",
-                session_id=self.session_id,
+                session_id=session_id,
             )
             session = host.session(
                 kernel_env=outside.environment | dict(kernel_env or {}),

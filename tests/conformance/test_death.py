@@ -175,7 +175,7 @@ async def test_exit_handlers_run_and_files_are_written_when_a_session_closes(ses
 @pytest.mark.launcher
 async def test_a_kernel_that_dies_between_cells_is_replaced_and_the_next_result_says_so(session: Session) -> None:
     await ok(session, "lost = 1\nimport threading, os\nthreading.Timer(0.05, os._exit, (7,)).start()")
-    await eventually(lambda: session._kernel is not None and session._kernel.death is not None)
+    await eventually(lambda: session._kernels.current is not None and session._kernels.current.death is not None)
     result = await session.execute("'lost' in globals()")
     assert result.status == "success"
     assert result.return_value == "False"
@@ -190,7 +190,7 @@ async def test_a_kernel_that_dies_between_cells_is_replaced_and_the_next_result_
 async def test_what_a_kernel_said_before_it_died_between_cells_is_shown(session: Session) -> None:
     code = "import threading, os\nthreading.Timer(0.05, lambda: (os.write(2, b'famous last words\\n'), os._exit(7))).start()"
     await ok(session, code)
-    await eventually(lambda: session._kernel is not None and session._kernel.death is not None)
+    await eventually(lambda: session._kernels.current is not None and session._kernels.current.death is not None)
     assert "famous last words" in (await session.execute("1")).stderr
 
 

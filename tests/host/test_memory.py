@@ -128,7 +128,7 @@ async def test_a_kill_by_the_group_is_told_as_one(tmp_path: Path) -> None:
         Host(isolate="native", policy=POLICY, launch="zygote") as host,
         host.session(working_dir=tmp_path, images_dir=tmp_path) as session,
     ):
-        kernel = session._kernel
+        kernel = session._kernels.current
         assert kernel is not None
         kernel._ends = dataclasses.replace(kernel._ends, group=cgroups.Group(str(group)))
         result = await session.execute("import os; os.kill(os.getpid(), 9)")
@@ -151,5 +151,5 @@ def test_doctor_tells_which_way_memory_is_limited(monkeypatch: pytest.MonkeyPatc
 
 
 def _group(session: Session) -> cgroups.Group | None:
-    assert session._kernel is not None
-    return session._kernel._ends.group
+    assert session._kernels.current is not None
+    return session._kernels.current._ends.group

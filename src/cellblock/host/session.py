@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import os
 import shlex
 from collections import deque
@@ -23,6 +22,7 @@ from cellblock.host.kernel import Kernel
 from cellblock.host.ladder import climb, despite_cancellation
 from cellblock.host.network import OnHost, SessionNetwork
 from cellblock.host.packages import SessionPackages
+from cellblock.host.succession import Succession
 from cellblock.host.wanted import OnCommand, Taker, Wanted
 from cellblock.model import (
     CodeExecutionChunk,
@@ -48,8 +48,6 @@ _HISTORY_CODE = 100_000
 _QUERY_TIMEOUT = 10.0
 # The port of each listener inside (0 is any), and the variable that tells it to the code.
 _LISTENERS = {"egress": (EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": (0, "CELLBLOCK_TOOL_PORT")}
-
-log = logging.getLogger("cellblock")
 
 
 class Session:
@@ -131,8 +129,7 @@ class Session:
         self._excused = excused
         self._on_begin = on_begin
         self._turn = asyncio.Lock()
-        self._kernel: Kernel | None = None
-        self._starting: asyncio.Task[Kernel] | None = None
+        self._kernels = Succession(functools.partial(host.launch, self.wanted))
         self._cell: Cell | None = None
         self._history: deque[HistoryEntry] = deque(maxlen=_HISTORY)
         self._state = "not started"
@@ -161,7 +158,7 @@ class Session:
         try:
             await self._host.get_ready(self.wanted)  # first of all: it removes what we make, should we be killed
             self._packages.prepare()
-            self._kernel = await self._new_kernel()
+            await self._kernels.start()
         except BaseException:
             self._state = "closed"
             self._host.forget(self)
@@ -175,13 +172,7 @@ class Session:
         self._state = "closed"
         self._host.forget(self)
         await self._stop("interrupted", at_once=True)
-        starting = self._starting  # whoever waits for it forgets it when it is done
-        if starting is not None:
-            await asyncio.wait([starting])
-            if not starting.cancelled() and starting.exception() is None:
-                self._kernel = starting.result()
-        if self._kernel is not None:
-            await self._kernel.close()
+        await self._kernels.close()
         await self._release()
 
     async def _release(self) -> None:
@@ -306,10 +297,7 @@ class Session:
         await self._stop("interrupted")
         async with self._turn:
             self._check_running()
-            if self._starting is None:  # otherwise the last one has died, and what takes its place is fresh
-                old, self._kernel = self._kernel, None
-                self._starting = asyncio.create_task(self._replace(old))
-            await self._live_kernel()
+            await self._kernels.renew()
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -416,13 +404,13 @@ class Session:
 
     def note(self, line: str) -> None:
         """Show a line in the output of the running cell, or of the next one."""
-        if self._kernel is not None:
-            self._kernel.note(line)
+        if (kernel := self._kernels.current) is not None:
+            kernel.note(line)
 
     def show(self, data: Mapping[str, bytes]) -> None:
         """Show a MIME bundle in the output of the running cell, or of the next one."""
-        if self._kernel is not None:
-            self._kernel.show(data)
+        if (kernel := self._kernels.current) is not None:
+            kernel.show(data)
 
     # -- turns, starts and stops ---------------------------------------------------------------------------------------
 
@@ -435,30 +423,7 @@ class Session:
 
     async def _live_kernel(self) -> Kernel:
         self._check_running()  # again: it may have been closed while we waited for our turn
-        kernel = self._kernel
-        if kernel is not None:
-            await kernel.settle()
-            if kernel.death is None:
-                return kernel
-        if self._starting is None:
-            self._starting = asyncio.create_task(self._replace(kernel))
-        starting = self._starting
-        try:
-            self._kernel = await asyncio.shield(starting)
-        finally:
-            if starting.done():
-                self._starting = None
-        if kernel is not None:
-            self._kernel.inherit(kernel)
-        return self._kernel
-
-    async def _replace(self, dead: Kernel | None) -> Kernel:
-        if dead is not None:
-            await dead.close()
-        return await self._new_kernel()
-
-    async def _new_kernel(self) -> Kernel:
-        return await self._host.launch(self.wanted)
+        return await self._kernels.live()
 
     def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
         """Begin a cell and set its deadline."""
@@ -486,16 +451,15 @@ class Session:
             await cell.climbing
         result = cell.result(self._images_dir)
         self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
-        if self._kernel is not None and self._kernel.death is not None and self._state == "running":
+        if self._state == "running":
             # Not awaited: whoever waits for this result need not wait for the next kernel.
-            self._starting = asyncio.create_task(self._replace(self._kernel))
-            self._starting.add_done_callback(_retrieve)
+            self._kernels.replace_dead()
         if cell.failure is not None:
             raise cell.failure
         return result
 
     async def _stop(self, reason: Status, *, at_once: bool = False) -> bool:
-        cell, kernel = self._cell, self._kernel
+        cell, kernel = self._cell, self._kernels.current
         if cell is None or kernel is None or cell.ended.is_set():
             return False
         if at_once:
@@ -512,9 +476,3 @@ class Session:
             cell.reason = cell.reason or reason
             cell.release()
             cell.climbing = asyncio.create_task(climb(kernel, cell))
-
-
-def _retrieve(task: asyncio.Task[Kernel]) -> None:
-    """Take note of a failed start: the next cell tries again, and raises what it meets."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("no new kernel after a death: %s", error)
