@@ -27,7 +27,7 @@ ENDLESS = frozenset(
     }
 )
 
-EGRESS, FILES, HERE = "host/egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+EGRESS, FILES, HERE = "egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
 
 
 class Mutant(NamedTuple):
@@ -75,58 +75,56 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "23 addresses": mutant(
         f"{EGRESS}23_addresses_in_binary",
-        ("host/egress/addresses.py", "    found = objection(address)\n    return own(", "    return None\n    return own("),
+        ("egress/addresses.py", "    found = objection(address)\n    return own(", "    return None\n    return own("),
     ),
     "24 addresses of names": mutant(
         f"{EGRESS}24_names_of_forbidden_addresses",
         (
-            "host/egress/gate.py",
+            "egress/gate.py",
             "if refusal := self._rules.judge_address(",
             "if False and (refusal := self._rules.judge_address(",
         ),
-        ("host/egress/gate.py", "addresses.against(address)):", "addresses.against(address))):"),
+        ("egress/gate.py", "addresses.against(address)):", "addresses.against(address))):"),
     ),
     "24 one lookup": mutant(
         f"{EGRESS}24_rebinding",
-        ("host/egress/gate.py", "self._first(target, found)\n", "self._first(target, await self._addresses(target))\n"),
+        ("egress/gate.py", "self._first(target, found)\n", "self._first(target, await self._addresses(target))\n"),
     ),
     "24 the machine's own": mutant(
-        "host/egress/test_addresses.py::test_the_machines_own", ("host/egress/addresses.py", "return _OWN", "return None")
+        "egress/test_addresses.py::test_the_machines_own", ("egress/addresses.py", "return _OWN", "return None")
     ),
     "25 labels": mutant(
         f"{EGRESS}25_names_that_have_no_canonical_form",
-        ("host/egress/names.py", " or not all(_LABEL.fullmatch(label) for label in labels)", ""),
+        ("egress/names.py", " or not all(_LABEL.fullmatch(label) for label in labels)", ""),
     ),
-    "25 case": mutant(f"{EGRESS}25_one_canonical_form", ("host/egress/names.py", "text.lower() if", "text if")),
+    "25 case": mutant(f"{EGRESS}25_one_canonical_form", ("egress/names.py", "text.lower() if", "text if")),
     "26 a dot": mutant(
-        f"{EGRESS}26_wildcards_end_at_a_dot", ("host/egress/rules.py", 'endswith(f".{self.host}")', 'endswith(f"{self.host}")')
+        f"{EGRESS}26_wildcards_end_at_a_dot", ("egress/rules.py", 'endswith(f".{self.host}")', 'endswith(f"{self.host}")')
     ),
-    "27 ports": mutant(
-        "host/egress/test_rules.py::test_ports", ("host/egress/rules.py", "else port in DEFAULT_PORTS\n", "else True\n")
-    ),
+    "27 ports": mutant("egress/test_rules.py::test_ports", ("egress/rules.py", "else port in DEFAULT_PORTS\n", "else True\n")),
     "28 hosts that disagree": mutant(
         f"{EGRESS}28_hosts_that_disagree",
-        ("host/egress/http.py", "if named != (target.host, target.port):", "if False:"),
+        ("egress/http.py", "if named != (target.host, target.port):", "if False:"),
     ),
     "28 two framings": mutant(
-        f"{EGRESS}28_heads_that_could_be_framed_in_two_ways", ("host/egress/http.py", "if lengths and codings:", "if False:")
+        f"{EGRESS}28_heads_that_could_be_framed_in_two_ways", ("egress/http.py", "if lengths and codings:", "if False:")
     ),
     "29 every request is judged": mutant(
         f"{EGRESS}29_redirects_are_the_clients_to_follow",
         (
-            "host/egress/gate.py",
+            "egress/gate.py",
             "if (refusal := self._rules.judge(target)) and not",
             "if False and (refusal := self._rules.judge(target)) and not",
         ),
     ),
     "30 connections": mutant(
-        "host/egress/test_limits.py::test_30_more_connections_than_allowed",
-        ("host/egress/proxy.py", "turned_away = len(self._clients) >= self._limits.connections", "turned_away = False"),
+        "egress/test_limits.py::test_30_more_connections_than_allowed",
+        ("egress/proxy.py", "turned_away = len(self._clients) >= self._limits.connections", "turned_away = False"),
     ),
     "30 headers": mutant(
-        "host/egress/test_limits.py::test_30_endless_header",
+        "egress/test_limits.py::test_30_endless_header",
         (
-            "host/egress/connection.py",
+            "egress/connection.py",
             "max_incomplete_event_size=self._limits.header_bytes",
             "max_incomplete_event_size=2**40",
         ),
