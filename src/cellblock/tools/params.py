@@ -214,12 +214,12 @@ class _Fields:
                 return Policy.from_dict(value["policy"]).checked()
             except (KeyError, TypeError, AttributeError) as error:
                 raise self.wrong("sandbox", f"holds a policy that is damaged: {error!r}") from error
-        if isinstance(value, str | os.PathLike):
-            source, value = f"{source}: {os.fspath(value)}", read_settings(value)
-        elif not isinstance(value, Mapping):
+        if not isinstance(value, str | os.PathLike | Mapping):
             raise self.wrong("sandbox", f"must be True, a dict or the path of a file, not {type(value).__name__}")
         try:
-            return Policy.parse(dict(value) if isinstance(value, Mapping) else value, source)
+            if isinstance(value, Mapping):
+                return Policy.parse(dict(value), source)
+            return Policy.parse(read_settings(value), f"{source}: {os.fspath(value)}")
         except InvalidInputError as error:
             raise error if str(error).startswith(source) else InvalidInputError(f"{source}: {error}") from error
 

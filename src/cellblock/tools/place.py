@@ -122,12 +122,13 @@ def _sweep(top: Path) -> None:
 
 
 def _placed_policy(policy: Policy, directory: str) -> Policy:
-    """Return a policy whose relative paths are relative to a directory, but for the default one's: they are the server's own."""
+    """Return a policy whose relative paths are relative to a directory; the default one means the server's own."""
     if policy == Policy():
         return policy
 
     def place(paths: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(path if path.startswith(("/", "~", "${")) else os.path.join(directory, path) for path in paths)
+        fixed = ("/", "~", "${")
+        return tuple(p if p.startswith(fixed) else os.path.normpath(os.path.join(directory, p)) for p in paths)
 
     files = policy.filesystem
     # What is kept from being written is that below the directory, and below all that can be written, as for a session.

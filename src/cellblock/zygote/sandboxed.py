@@ -44,7 +44,7 @@ def run_sandboxed(control: int, command: list[str]) -> tuple[int, list[Hold]]:
         try:
             init = linux.fork_into_namespaces(spec["group"])
         except OSError as error:
-            _refuse(host, "; ".join(probe.missing()) or str(error))
+            _refuse(host, f"{'; '.join(probe.missing()) or error}; 'cellblock doctor' tells more")
             init = os.fork()
             if init == 0:
                 os._exit(_EXIT_NOT_STARTED)
