@@ -86,7 +86,8 @@ async def test_a_server_sees_nothing_of_the_host(field: Field) -> None:
 
 async def test_a_server_that_may_read_everything_does_not_read_the_state(field: Field) -> None:
     code = f"said = [read({str(field.state / 'file')!r}), answer(os.listdir, {str(field.state)!r})]"
-    for sandbox in ({"filesystem": {}}, {"filesystem": {"allowWrite": [str(field.data.parent)]}}):
+    policies: list[dict[str, Any]] = [{"filesystem": {}}, {"filesystem": {"allowWrite": [str(field.data.parent)]}}]
+    for sandbox in policies:
         assert await does(sandbox, code) == ["EACCES", "EACCES"]
     assert (await does(False, code))[0] == "state"
 

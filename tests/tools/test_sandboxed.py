@@ -108,7 +108,7 @@ async def test_a_server_runs_in_the_directory_that_is_named_for_it(project: Path
     (project / "work").mkdir()
     (project / ".env").write_text("KEY=1")
     shutil.copy(HOSTILE, project / "server.py")
-    given = {"command": sys.executable, "args": ["server.py", "good"], "cwd": str(project)}
+    given: dict[str, Any] = {"command": sys.executable, "args": ["server.py", "good"], "cwd": str(project)}
     code = {
         "code": "import os\nopen('new', 'w').close()\nsaid = [os.getcwd(), os.access('.env', os.R_OK), os.environ['HOME']]"
     }
