@@ -16,17 +16,19 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 import anyio
-from mcp.shared.message import SessionMessage
-from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from cellblock.tools.content import MAX_MESSAGE
 from cellblock.tools.lines import Lines, Oversized
 from cellblock.tools.params import StdioServer
 from cellblock.tools.place import empty_directory
 from cellblock.tools.sandboxed import ServerSandbox
+
+if TYPE_CHECKING:
+    # What uses it imports it: the SDK is loaded while the program starts.
+    from mcp.shared.message import SessionMessage
 
 _KEEPER = Path(__file__).parent.parent / "zygote" / "keeper.py"
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -239,6 +241,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
             await self._readable.wait()
 
     def _message(self, line: bytes) -> SessionMessage | None:
+        from mcp.shared.message import SessionMessage
+        from mcp_types import jsonrpc_message_adapter
+
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
@@ -254,6 +259,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def _refusal(self, line: Oversized) -> SessionMessage | None:
         """Return an error in the place of a response that is too long, so that the other calls go on."""
+        from mcp.shared.message import SessionMessage
+        from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError
+
         found = _ID_AT_HEAD.match(line.head) or _ID_AT_TAIL.search(line.tail)
         complaint = f"it sent a message of {line.size} bytes, and the limit is {MAX_MESSAGE}"
         if found is None:
