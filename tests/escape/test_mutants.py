@@ -233,6 +233,73 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}programs.py::test_nothing_is_executed_in_any_way[zygote]",
         ("sandbox/confine.py", "        _filter(seccomp.no_programs(os.uname().machine))", "        pass"),
     ),
+    "51 the state": mutant(
+        f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
+        (
+            "tools/sandboxed.py",
+            "(*files.deny_read, os.path.realpath(config.state_directory()))",
+            "files.deny_read",
+        ),
+    ),
+    "51 / is denied": mutant(
+        f"{HERE}servers.py::test_a_server_sees_nothing_of_the_host",
+        ("sandbox/plan.py", ' and "/" not in policy.filesystem.deny_read', ""),
+    ),
+    "51 what is allowed in what is denied, and no more": mutant(
+        f"{HERE}files.py::test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else",
+        (
+            "sandbox/linux.py",
+            '        _set_attributes(made, b"", _RDONLY | _NOSUID | _NODEV)\n        return made',
+            "        return made",
+        ),
+    ),
+    "51 a server is confined": mutant(
+        f"{HERE}servers.py::test_a_server_has_three_descriptors_no_privileges_and_a_filter",
+        ("zygote/sandboxed.py", "        confine(confinement)\n", ""),
+    ),
+    "51 descriptors": mutant(
+        f"{HERE}servers.py::test_a_server_has_three_descriptors_no_privileges_and_a_filter",
+        (
+            "zygote/sandboxed.py",
+            "        processes.place_descriptors({_HOST: host.detach(), _KEEPER: keeper})\n",
+            "        global _HOST, _KEEPER; _HOST, _KEEPER = host.detach(), keeper\n",
+        ),
+        ("zygote/sandboxed.py", "        os.closerange(3, processes.HIGH)\n", ""),
+    ),
+    "51 a keeper that is killed": mutant(
+        f"{HERE}servers.py::test_nothing_of_a_server_outlives_its_stop[keeper]",
+        ("zygote/sandboxed.py", "        processes.die_with_parent(signal.SIGKILL)\n", ""),
+    ),
+    "51 placeholders": mutant(
+        "tools/test_sandboxed.py::test_no_sandboxed_server_outlives_its_host[host]",
+        ("zygote/keeper.py", "        hold.release()\n", "        pass\n"),
+    ),
+    "51 rules": mutant(
+        f"{HERE}servers.py::test_a_server_reaches_what_its_policy_names_and_nothing_else",
+        (
+            "egress/gate.py",
+            "if (refusal := self._rules.judge(target)) and not",
+            "if False and (refusal := self._rules.judge(target)) and not",
+        ),
+        (
+            "egress/gate.py",
+            "if refusal := self._rules.judge_address(",
+            "if False and (refusal := self._rules.judge_address(",
+        ),
+        ("egress/gate.py", "addresses.against(address)):", "addresses.against(address))):"),
+    ),
+    "51 memory": mutant(
+        f"{HERE}servers.py::test_a_server_over_its_memory_is_told_so",
+        ("sandbox/plan.py", '        "DATA": resources.memory,\n', ""),
+    ),
+    "51 no sandbox, no server": mutant(
+        "tools/test_sandboxed.py::test_no_server_starts_where_no_sandbox_can_be_made",
+        (
+            "zygote/sandboxed.py",
+            "                os._exit(_EXIT_NOT_STARTED)\n        if init",
+            "                processes.execute(command)\n        if init",
+        ),
+    ),
 }
 
 # It takes in what the tests of a mutant leave behind, and kills it when they are over.
