@@ -113,6 +113,7 @@ def test_an_interpreter_in_what_is_denied_is_there_all_the_same() -> None:
     assert steps.index(["mask", "/opt"]) < steps.index(["bind", "/opt/py", "/opt/py", "ro"])
     assert (access(made, "/opt/py/bin/python"), access(made, "/opt/other")) == (READ, NOTHING)
     assert ["bind", "/usr", "/usr", "ro"] not in steps
+    assert ["bind", "/tmp/py", "/tmp/py", "ro"] in plan(Filesystem(read=("/",)), interpreter=("/tmp/py",))["steps"]  # type: ignore[operator]
 
 
 def test_who_denies_everything_shows_the_system_and_what_is_allowed_again() -> None:

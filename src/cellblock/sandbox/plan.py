@@ -170,7 +170,7 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
         policy = replace(policy, filesystem=replace(files, write=tuple(path for path in files.write if path != ".")))
     else:
         check_workspace(workspace)
-    everything = "/" in policy.filesystem.read and "/" not in policy.filesystem.deny_read
+    everything = _shows_everything(policy)
     resources = policy.resources
     mounts = _mounts(policy, facts, workspace, interpreter)
     # Where a mount is put into /proc or on it, its seals must lie on top.
@@ -206,6 +206,10 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
             "ascii"
         ),
     }
+
+
+def _shows_everything(policy: Policy) -> bool:
+    return "/" in policy.filesystem.read and "/" not in policy.filesystem.deny_read
 
 
 def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> list[Step]:
@@ -255,8 +259,10 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     masked = [path for path in _resolve(policy.filesystem.deny_read, workspace, facts) if path != "/"]
     for path in masked:
         add(path, ["mask", path])
-    for path in interpreter:  # what lies in a home directory that is denied is needed all the same
-        if path not in masked and any(_inside(path, above) for above in masked):
+    # An interpreter in a home directory that is denied is needed all the same, or in what every session has for itself.
+    hidden = [*masked, *(("/tmp", "/run") if _shows_everything(policy) else ())]
+    for path in interpreter:
+        if path not in masked and any(_inside(path, above) for above in hidden):
             add(path, ["bind", path, path, "ro"])
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
     kept = _denied(policy.filesystem.deny_write, policy, facts, workspace)
