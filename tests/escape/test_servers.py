@@ -59,7 +59,7 @@ def narrow(field: Field, **more: Any) -> dict[str, Any]:
 
 def wide(field: Field) -> dict[str, Any]:
     """Return a policy that lets everything be read but the home directory."""
-    return {"filesystem": {"denyRead": ["~"], "allowWrite": [str(field.data)]}}
+    return {"filesystem": {"denyRead": ["~"], "allowRead": [str(SERVER)], "allowWrite": [str(field.data)]}}
 
 
 def servers(sandbox: object, *mode: str) -> Servers:
@@ -86,7 +86,8 @@ async def test_a_server_sees_nothing_of_the_host(field: Field) -> None:
 
 async def test_a_server_that_may_read_everything_does_not_read_the_state(field: Field) -> None:
     code = f"said = [read({str(field.state / 'file')!r}), answer(os.listdir, {str(field.state)!r})]"
-    policies: list[dict[str, Any]] = [{"filesystem": {}}, {"filesystem": {"allowWrite": [str(field.data.parent)]}}]
+    shown = {"allowRead": [str(SERVER)]}
+    policies: list[dict[str, Any]] = [{"filesystem": shown}, {"filesystem": shown | {"allowWrite": [str(field.data.parent)]}}]
     for sandbox in policies:
         assert await does(sandbox, code) == ["EACCES", "EACCES"]
     assert (await does(False, code))[0] == "state"
