@@ -235,11 +235,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "51 the state": mutant(
         f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
-        (
-            "tools/sandboxed.py",
-            "(*files.deny_read, os.path.realpath(config.state_directory()))",
-            "files.deny_read",
-        ),
+        ("tools/sandboxed.py", "deny_read=(*files.deny_read, own)", "deny_read=files.deny_read"),
+    ),
+    "51 what is around the state": mutant(
+        f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
+        ("tools/sandboxed.py", "*probe.own_directories(), own)", "*probe.own_directories())"),
     ),
     "51 / is denied": mutant(
         f"{HERE}servers.py::test_a_server_sees_nothing_of_the_host",

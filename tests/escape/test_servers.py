@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cellblock import McpServerError
 from cellblock.tools.client import Servers
 from cellblock.tools.params import parse_params
 from processes import alive, below, command_line, eventually, parents
@@ -42,9 +41,9 @@ def field(monkeypatch: pytest.MonkeyPatch) -> Iterator[Field]:
     """A directory that the server may write, and a home directory, another project and cellblock's state that it may not."""
     # Not in /tmp, which every sandbox has for itself: there nothing would be seen of the policy.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as top:
-        found = Field(*(Path(top, name) for name in Field._fields))
+        found = Field(*(Path(top, name) for name in ("data", "home", "project", "all/state")))
         for place in found:
-            place.mkdir(0o700)
+            place.mkdir(0o700, parents=True)
             (place / "file").write_text(place.name)
         monkeypatch.setenv("HOME", str(found.home))
         monkeypatch.setenv("CELLBLOCK_HOME", str(found.state))
@@ -85,12 +84,20 @@ async def test_a_server_sees_nothing_of_the_host(field: Field) -> None:
 
 
 async def test_a_server_that_may_read_everything_does_not_read_the_state(field: Field) -> None:
-    code = f"said = [read({str(field.state / 'file')!r}), answer(os.listdir, {str(field.state)!r})]"
+    look = code = f"said = [read({str(field.state / 'file')!r}), answer(os.listdir, {str(field.state)!r})]"
     shown = {"allowRead": [str(SERVER)]}
     policies: list[dict[str, Any]] = [{"filesystem": shown}, {"filesystem": shown | {"allowWrite": [str(field.data.parent)]}}]
     for sandbox in policies:
         assert await does(sandbox, code) == ["EACCES", "EACCES"]
-    assert (await does(False, code))[0] == "state"
+    # Where it may write to what is around it, it does not get it out of the way either.
+    code = f"""
+state = {str(field.state)!r}
+said = [answer(os.rename, state, state + '-away'), answer(os.rename, os.path.dirname(state), os.path.dirname(state) + '-away'),
+        answer(os.rmdir, state), write(state + '/servers.db')]
+"""
+    around = {"filesystem": shown | {"allowWrite": [str(field.state.parent.parent)]}}
+    assert await does(around, code) == ["EBUSY", "EBUSY", "EBUSY", "EACCES"]
+    assert (await does(False, look))[0] == "state"
 
 
 async def test_a_server_writes_where_it_may_and_nowhere_else(field: Field) -> None:
@@ -190,18 +197,8 @@ try:
 except MemoryError:
     said = 'MemoryError'
 """
-    if _has_groups():
-        with pytest.raises(McpServerError, match=r"more than the 268,435,456 bytes of memory"):
-            await does(narrow(field, resources={"memory": 256 * 2**20}), code)
-    else:
-        assert await does(narrow(field, resources={"memory": 256 * 2**20}), code) == "MemoryError"
+    assert await does(narrow(field, resources={"memory": 256 * 2**20}), code) == "MemoryError"
     assert await does(narrow(field), code) == 600_000_000
-
-
-def _has_groups() -> bool:
-    from cellblock.sandbox import cgroups
-
-    return cgroups.find().directory is not None
 
 
 STAY = """

@@ -10,14 +10,13 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from cellblock import config
 from cellblock.egress.network import SandboxNetwork
-from cellblock.errors import ProtocolError, SandboxError
+from cellblock.errors import ProtocolError, SandboxError, StoreError
 from cellblock.sandbox import cgroups, probe
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import EGRESS_PORT, base_steps, make_plan
@@ -39,6 +38,7 @@ class ServerSandbox:
 
     Raises:
         InvalidInputError: The policy names what cannot be.
+        StoreError: There is no place for cellblock's state.
     """
 
     def __init__(self, policy: Policy, cwd: str | None) -> None:
@@ -61,16 +61,12 @@ class ServerSandbox:
         self._over_memory = False
         self._hidden: list[str] = []
 
-    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return what the server gets beside the variables of its parameters.
-
-        Args:
-            given: What it would get without a sandbox.
-        """
+    def environment(self) -> dict[str, str]:
+        """Return the variables that are others in the sandbox than outside."""
         proxies = self._network.environment()
         if proxies:
             proxies["NODE_USE_ENV_PROXY"] = "1"  # Node looks at the others only where it is told to
-        return {**given, **proxies, "HOME": self._plan["home"], "USER": "user", "LOGNAME": "user"}
+        return {**proxies, "HOME": self._plan["home"], "USER": "user", "LOGNAME": "user"}
 
     def prepare(self) -> tuple[int, list[int]]:
         """Take what the sandbox needs of this machine. Blocks where somebody has locked a directory.
@@ -166,9 +162,19 @@ class ServerSandbox:
 
 
 def _fitting(policy: Policy, workspace: str | None) -> Policy:
-    """Return a policy that shows a server its directory, and neither shows nor lets it change what this process is made of."""
+    """Return a policy that shows a server its directory, and neither shows nor lets it change what decides on this side."""
+    # There, or it could be made, and so the registry of servers be planted, where the policy lets the directory be written.
+    state = config.state_directory()
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{state}, where cellblock keeps its state, cannot be made: {error.strerror}") from error
+    own = os.path.realpath(state)
     files = policy.filesystem
-    read = files.read if workspace is None else (*files.read, workspace)
-    deny_read = (*files.deny_read, os.path.realpath(config.state_directory()))
-    deny_write = (*files.deny_write, *probe.own_directories())
-    return replace(policy, filesystem=replace(files, read=read, deny_read=deny_read, deny_write=deny_write)).checked()
+    fitting = replace(
+        files,
+        read=files.read if workspace is None else (*files.read, workspace),
+        deny_read=(*files.deny_read, own),
+        deny_write=(*files.deny_write, *probe.own_directories(), own),
+    )
+    return replace(policy, filesystem=fitting).checked()

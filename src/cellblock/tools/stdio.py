@@ -24,11 +24,12 @@ from cellblock.tools.content import MAX_MESSAGE
 from cellblock.tools.lines import Lines, Oversized
 from cellblock.tools.params import StdioServer
 from cellblock.tools.place import empty_directory
-from cellblock.tools.sandboxed import ServerSandbox
 
 if TYPE_CHECKING:
     # What uses it imports it: the SDK is loaded while the program starts.
     from mcp.shared.message import SessionMessage
+
+    from cellblock.tools.sandboxed import ServerSandbox
 
 _KEEPER = Path(__file__).parent.parent / "zygote" / "keeper.py"
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -51,13 +52,21 @@ class StdioTransport(asyncio.SubprocessProtocol):
     Args:
         params: How to start the server, resolved.
         environment: The host's.
+
+    Raises:
+        InvalidInputError: The policy of its sandbox names what cannot be.
     """
 
     def __init__(self, params: StdioServer, environment: Mapping[str, str]) -> None:
         self._params = params
-        self._sandbox = None if params.sandbox is None else ServerSandbox(params.sandbox, params.cwd)
-        inherited = {name: environment[name] for name in _INHERITED if name in environment}
-        self._env = (inherited if self._sandbox is None else self._sandbox.environment(inherited)) | dict(params.env)
+        self._env = {name: environment[name] for name in _INHERITED if name in environment}
+        self._sandbox: ServerSandbox | None = None
+        if params.sandbox is not None:
+            from cellblock.tools.sandboxed import ServerSandbox
+
+            self._sandbox = ServerSandbox(params.sandbox, params.cwd)
+            self._env |= self._sandbox.environment()
+        self._env |= params.env
         self._lines = Lines(MAX_MESSAGE)
         self._waiting: deque[bytes | Oversized] = deque()
         self._bytes_waiting = 0
