@@ -249,7 +249,8 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
         mounts.setdefault(path, []).append(step)
 
     writable = _resolve(policy.filesystem.write, workspace, facts)
-    for path in (workspace, *_resolve(policy.filesystem.read, workspace, facts)):
+    own = () if workspace == HOME else (workspace,)
+    for path in (*own, *_resolve(policy.filesystem.read, workspace, facts)):
         if path != "/" and not any(_inside(path, top) for top in writable):
             add(path, ["bind", path, path, "ro"])
     for pattern, path in zip(policy.filesystem.write, writable, strict=True):

@@ -44,7 +44,7 @@ class ServerSandbox:
     def __init__(self, policy: Policy, cwd: str | None) -> None:
         workspace = None if cwd is None else os.path.realpath(cwd)
         facts, own = probe.look(), probe.own_directories()
-        self._policy = _fitting(policy, workspace)
+        self._policy = _fitting(policy)
         self._plan = make_plan(self._policy, facts, workspace, own)
         self._network = SandboxNetwork(policy.network, lambda line: _LOG.info("%s", line))
         self._spec: dict[str, Any] = {
@@ -161,8 +161,8 @@ class ServerSandbox:
             self.refused = message["error"]
 
 
-def _fitting(policy: Policy, workspace: str | None) -> Policy:
-    """Return a policy that shows a server its directory, and neither shows nor lets it change what decides on this side."""
+def _fitting(policy: Policy) -> Policy:
+    """Return a policy that lets a server change nothing of what decides on this side, and see nothing of cellblock's state."""
     # There, or it could be made, and so the registry of servers be planted, where the policy lets the directory be written.
     state = config.state_directory()
     try:
@@ -173,7 +173,6 @@ def _fitting(policy: Policy, workspace: str | None) -> Policy:
     files = policy.filesystem
     fitting = replace(
         files,
-        read=files.read if workspace is None else (*files.read, workspace),
         deny_read=(*files.deny_read, own),
         deny_write=(*files.deny_write, *probe.own_directories(), own),
     )
