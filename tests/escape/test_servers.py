@@ -165,7 +165,9 @@ def site() -> Iterator[int]:
         thread.join()
 
 
-async def test_a_server_reaches_what_its_policy_names_and_nothing_else(field: Field, site: int) -> None:
+async def test_a_server_reaches_what_its_policy_names_and_nothing_else(
+    field: Field, site: int, caplog: pytest.LogCaptureFixture
+) -> None:
     code = f"""
 import http.client, socket
 def connect(address):
@@ -185,7 +187,10 @@ said = [connect(('127.0.0.1', {site})), connect(('198.51.100.1', 80)), get('http
 """
     assert await does(narrow(field), code) == ["ECONNREFUSED", "ENETUNREACH", "ECONNREFUSED", "ECONNREFUSED"]
     allowing = narrow(field, network={"allowedDomains": [f"127.0.0.1:{site}"]})
+    caplog.set_level("INFO", "cellblock.tools")
     assert await does(allowing, code) == ["ECONNREFUSED", "ENETUNREACH", (200, b"hello"), (403, b"cellb")]
+    assert "MCP server 's': [cellblock] " in caplog.text
+    assert "127.0.0.1:1" in caplog.text
     code = code.replace("connect(('198.51.100.1', 80))", "None")
     assert await does(False, code) == [None, None, (200, b"hello"), "ECONNREFUSED"]
 

@@ -17,9 +17,19 @@ from typing import Any
 
 import pytest
 
-from cellblock import CodeExecutor, Host, InvalidInputError, McpServerError, generate_mcp_sources
+from cellblock import (
+    CodeExecutor,
+    Host,
+    InvalidInputError,
+    McpServerError,
+    ToolRunner,
+    ToolRunnerError,
+    ToolServer,
+    generate_mcp_sources,
+)
 from cellblock.sandbox.policy import Policy
 from cellblock.store.servers import ServerRegistry
+from cellblock.tools import pool
 from cellblock.tools.client import Servers
 from cellblock.tools.params import StdioServer, parse_params
 from cellblock.tools.place import placed
@@ -55,6 +65,23 @@ print(run(Params(timezone="Europe/Vienna")).timezone)
         assert (await executor.execute(code)).text == "Europe/Vienna"
         inner = [pid for pid in below(os.getpid()) if "mcp-server-time" in command_line(pid)]
         assert "1" in {Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].split("\n")[0].split()[-1] for pid in inner}
+
+
+async def test_a_tool_server_starts_servers_in_sandboxes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(HOSTILE, project / "server.py")
+    (project / "sandbox.json").write_text('{"filesystem": {"denyRead": ["/"], "allowRead": ["server.py"]}}')
+    monkeypatch.chdir(project)
+    code = {"code": f"import os\nsaid = [os.getcwd(), os.path.exists({str(project / 'sandbox.json')!r})]"}
+    async with ToolServer(port=0) as server:
+        for sandbox, said in (("sandbox.json", ["/home/user", False]), (None, None)):
+            params = {"command": sys.executable, "args": ["./server.py", "good"], "sandbox": sandbox}
+            runner = ToolRunner("s", params, port=server.port)
+            result = ast.literal_eval(str(await runner.run("python", code)))
+            assert result == said if said else result[1]
+            await runner.reset()
+        with pytest.raises(ToolRunnerError, match=r"'sandbox' .* MCP server 's': filesystem\.x is no key"):
+            await ToolRunner("s", {"command": "x", "sandbox": {"filesystem": {"x": 1}}}, port=server.port).run("python", code)
+    pool.close()
 
 
 @pytest.mark.slow

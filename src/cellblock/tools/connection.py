@@ -53,7 +53,7 @@ class Connection:
         self._params = resolve(params, environment, server_name=server)
         self._transport: StdioTransport | HttpTransport | None = None
         if not isinstance(self._params, HttpServer):
-            self._transport = StdioTransport(self._params, environment)
+            self._transport = StdioTransport(server, self._params, environment)
         self._dialogue: Dialogue | None = None
         self._opening: anyio.CancelScope | None = None
         self._opened, self._end = asyncio.Event(), asyncio.Event()

@@ -30,6 +30,7 @@ class ServerSandbox:
     """The sandbox of one process of a server.
 
     Args:
+        server: The server's name, for the log.
         policy: What the server may do.
         cwd: The directory that it runs in; None: its home directory in the sandbox, which is empty and in memory.
 
@@ -41,12 +42,12 @@ class ServerSandbox:
         StoreError: There is no place for cellblock's state.
     """
 
-    def __init__(self, policy: Policy, cwd: str | None) -> None:
+    def __init__(self, server: str, policy: Policy, cwd: str | None) -> None:
         workspace = None if cwd is None else os.path.realpath(cwd)
         facts, own = probe.look(), probe.own_directories()
         self._policy = _fitting(policy)
         self._plan = make_plan(self._policy, facts, workspace, own)
-        self._network = SandboxNetwork(policy.network, lambda line: _LOG.info("%s", line))
+        self._network = SandboxNetwork(policy.network, lambda line: _LOG.info("MCP server %r: %s", server, line))
         self._spec: dict[str, Any] = {
             "user": (facts.uid, facts.gid),
             "base": base_steps(facts, own),

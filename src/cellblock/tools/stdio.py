@@ -50,6 +50,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
     """The connection to one server process, as the SDK wants it: a context that gives a stream to read and one to write.
 
     Args:
+        server: The server's name.
         params: How to start the server, resolved.
         environment: The host's.
 
@@ -57,14 +58,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
         InvalidInputError: The policy of its sandbox names what cannot be.
     """
 
-    def __init__(self, params: StdioServer, environment: Mapping[str, str]) -> None:
+    def __init__(self, server: str, params: StdioServer, environment: Mapping[str, str]) -> None:
         self._params = params
         self._env = {name: environment[name] for name in _INHERITED if name in environment}
         self._sandbox: ServerSandbox | None = None
         if params.sandbox is not None:
             from cellblock.tools.sandboxed import ServerSandbox
 
-            self._sandbox = ServerSandbox(params.sandbox, params.cwd)
+            self._sandbox = ServerSandbox(server, params.sandbox, params.cwd)
             self._env |= self._sandbox.environment()
         self._env |= params.env
         self._lines = Lines(MAX_MESSAGE)

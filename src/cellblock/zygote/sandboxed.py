@@ -22,6 +22,7 @@ from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
 from cellblock.zygote import processes
 
 _EXIT_NOT_STARTED = 127
+_MAX_HIDDEN = 10
 _HOST, _KEEPER = 3, 4
 """Where process 1 has its socket to the host, and a pidfd of the keeper."""
 
@@ -81,6 +82,8 @@ def _be_init(
             continue
         code = os.waitstatus_to_exitcode(ended[1])
         os._exit(code if code >= 0 else 128 - code)
+    except BaseException as error:
+        os.write(2, f"process 1 of the sandbox: {error!r}\n".encode(errors="backslashreplace"))
     finally:
         os._exit(_EXIT_NOT_STARTED)
 
@@ -97,7 +100,7 @@ def _make(host: socket.socket, spec: dict[str, Any], needed: list[str], named: l
                 "filesystem.allowRead"
             )
     listeners = [linux.listen(spec["port"])] if spec["port"] else []
-    hidden = [path for path in named if not os.path.lexists(path)]
+    hidden = [path for path in named if not os.path.lexists(path)][:_MAX_HIDDEN]
     socket.send_fds(host, [encode_control("made", hidden=hidden)], [listener.fileno() for listener in listeners])
     for listener in listeners:
         listener.close()
