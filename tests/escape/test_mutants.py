@@ -243,7 +243,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "51 / is denied": mutant(
         f"{HERE}servers.py::test_a_server_sees_nothing_of_the_host",
-        ("sandbox/plan.py", ' and "/" not in policy.filesystem.deny_read\n', "\n"),
+        ("sandbox/policy.py", ' and "/" not in self.deny_read\n', "\n"),
     ),
     "51 what is allowed in what is denied, and no more": mutant(
         f"{HERE}files.py::test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else",

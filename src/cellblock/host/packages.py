@@ -205,7 +205,7 @@ class SessionPackages:
     def mounts(self, index: PackageIndex, policy: Policy) -> list[list[str]]:
         """Return the steps that let a sandboxed session see its packages, and the index where that is a directory."""
         # Where everything is readable, all but what lies in /tmp is there already, and nothing can be made elsewhere.
-        everything = "/" in policy.filesystem.read
+        everything = policy.filesystem.everything
         local = [
             ["bind?", path, path, "ro"]
             for path in index.directories

@@ -170,7 +170,7 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
         policy = replace(policy, filesystem=replace(files, write=tuple(path for path in files.write if path != ".")))
     else:
         check_workspace(workspace)
-    everything = _shows_everything(policy)
+    everything = policy.filesystem.everything
     resources = policy.resources
     mounts = _mounts(policy, facts, workspace, interpreter)
     # Where a mount is put into /proc or on it, its seals must lie on top.
@@ -206,10 +206,6 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
             "ascii"
         ),
     }
-
-
-def _shows_everything(policy: Policy) -> bool:
-    return "/" in policy.filesystem.read and "/" not in policy.filesystem.deny_read
 
 
 def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> list[Step]:
@@ -261,7 +257,7 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     for path in masked:
         add(path, ["mask", path])
     # An interpreter in a home directory that is denied is needed all the same, or in what every session has for itself.
-    hidden = [*masked, *(("/tmp", "/run") if _shows_everything(policy) else ())]
+    hidden = [*masked, *(("/tmp", "/run") if policy.filesystem.everything else ())]
     for path in interpreter:
         if path not in masked and any(_inside(path, above) for above in hidden):
             add(path, ["bind", path, path, "ro"])
