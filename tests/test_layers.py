@@ -33,9 +33,10 @@ LAYERS: dict[str, set[str]] = {
     "zygote": {"errors", "sandbox", "wire", "worker"},
     # The trusted side. It starts zygotes by command line: never zygote, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
-    "host": {"config", "errors", "model", "sandbox", "wire"},
+    "host": {"config", "egress", "errors", "model", "sandbox", "wire"},
+    "egress": {"errors", "sandbox"},
     "store": {"config", "errors", "model", "tools"},  # of tools, what the parameters of a server are
-    "tools": {"config", "errors", "model"},
+    "tools": {"config", "egress", "errors", "model", "sandbox", "wire"},  # but for errors and model: for servers in sandboxes
     "daemon": {"config", "errors", "host", "model", "store", "tools"},
     # The fronts.
     "apigen": {"errors", "store", "tools"},
@@ -54,7 +55,8 @@ LAYERS: dict[str, set[str]] = {
 
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
-    "host": {"h11", "idna", "pip"},  # of pip, which index it has where nobody says another
+    "egress": {"h11", "idna"},
+    "host": {"pip"},  # of pip, which index it has where nobody says another
     "tools": {
         "anyio",
         "httpx2",

@@ -39,6 +39,8 @@ async def generate_mcp_sources(
         server_params: ``command``, ``args`` and ``env`` of a program, or ``url`` and ``headers``; ``${NAME}`` in them is taken
             from the environment whenever the server is connected to. A program starts in an empty directory, unless ``cwd``
             names another; paths that begin with a dot, and scripts, are relative to the current directory of the caller.
+            ``sandbox`` puts a program into a native sandbox: True for the default policy, or settings as `Policy.load` reads
+            them, as a dict or the path of a file that is read now (docs/tools.md).
         root_dir: The directory that packages are in. Sessions in whose workspace it lies may name the server, and no others.
         connect_timeout: Seconds in which the server has to be ready, and again for its answer.
         registry: Where to register the server; this user's by default.

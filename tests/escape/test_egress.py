@@ -1,6 +1,6 @@
 """Attacks 23 to 30 from inside: what a session that may use the network gets from its proxy by every trick that is known.
 
-The proxy itself is attacked in tests/host/egress/, where what it looks up and dials is seen.
+The proxy itself is attacked in tests/egress/, where what it looks up and dials is seen.
 """
 
 from __future__ import annotations

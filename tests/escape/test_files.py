@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from cellblock import Host, Session
+from cellblock import Host, Policy, Session
 from cellblock.host.collect import Limits
 from cells import ok, value
 
@@ -39,6 +40,33 @@ TOP = {
 async def test_the_hosts_secrets_do_not_exist(cell: Session) -> None:
     paths = ["/etc/shadow", "/etc/sudoers", "/etc/ssh", "/root/.ssh", "/var", "/run", "/boot", "/mnt", "/srv", "/home/other"]
     assert await value(cell, f"{{read(path) for path in {paths}}}") == {"ENOENT"}
+
+
+@pytest.mark.parametrize("denied", ["/", "~", "the directory"])
+async def test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else(
+    denied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as top:
+        for name in ("tool", "work", "other"):
+            Path(top, name).mkdir()
+            Path(top, name, "file").write_text(name)
+        Path(top, "one").write_text("one")
+        monkeypatch.setenv("HOME", top)
+        files = {
+            "denyRead": [top if "dir" in denied else denied],
+            "allowRead": [f"{top}/tool", f"{top}/one"],
+            "allowWrite": ["."],
+        }
+        async with (
+            Host(policy=Policy.parse({"filesystem": files})) as host,
+            host.session(working_dir=f"{top}/work", images_dir=f"{top}/images") as session,
+        ):
+            await arm(session)
+            code = f"[read('{top}/' + name) for name in ('tool/file', 'one', 'work/file', 'other/file')]"
+            assert await value(session, code) == ["tool", "one", "work", "ENOENT"]
+            assert await value(session, f"sorted(os.listdir({top!r}))") == ["one", "tool", "work"]
+            code = f"[write('{top}/' + name) for name in ('new', 'other', 'tool/new', 'one', 'work/new')]"
+            assert await value(session, code) == ["EROFS", "EROFS", "EROFS", "EROFS", None]
 
 
 async def test_nothing_is_at_the_top_that_is_not_needed(cell: Session) -> None:

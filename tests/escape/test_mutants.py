@@ -27,7 +27,7 @@ ENDLESS = frozenset(
     }
 )
 
-EGRESS, FILES, HERE = "host/egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+EGRESS, FILES, HERE = "egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
 
 
 class Mutant(NamedTuple):
@@ -75,58 +75,56 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "23 addresses": mutant(
         f"{EGRESS}23_addresses_in_binary",
-        ("host/egress/addresses.py", "    found = objection(address)\n    return own(", "    return None\n    return own("),
+        ("egress/addresses.py", "    found = objection(address)\n    return own(", "    return None\n    return own("),
     ),
     "24 addresses of names": mutant(
         f"{EGRESS}24_names_of_forbidden_addresses",
         (
-            "host/egress/gate.py",
+            "egress/gate.py",
             "if refusal := self._rules.judge_address(",
             "if False and (refusal := self._rules.judge_address(",
         ),
-        ("host/egress/gate.py", "addresses.against(address)):", "addresses.against(address))):"),
+        ("egress/gate.py", "addresses.against(address)):", "addresses.against(address))):"),
     ),
     "24 one lookup": mutant(
         f"{EGRESS}24_rebinding",
-        ("host/egress/gate.py", "self._first(target, found)\n", "self._first(target, await self._addresses(target))\n"),
+        ("egress/gate.py", "self._first(target, found)\n", "self._first(target, await self._addresses(target))\n"),
     ),
     "24 the machine's own": mutant(
-        "host/egress/test_addresses.py::test_the_machines_own", ("host/egress/addresses.py", "return _OWN", "return None")
+        "egress/test_addresses.py::test_the_machines_own", ("egress/addresses.py", "return _OWN", "return None")
     ),
     "25 labels": mutant(
         f"{EGRESS}25_names_that_have_no_canonical_form",
-        ("host/egress/names.py", " or not all(_LABEL.fullmatch(label) for label in labels)", ""),
+        ("egress/names.py", " or not all(_LABEL.fullmatch(label) for label in labels)", ""),
     ),
-    "25 case": mutant(f"{EGRESS}25_one_canonical_form", ("host/egress/names.py", "text.lower() if", "text if")),
+    "25 case": mutant(f"{EGRESS}25_one_canonical_form", ("egress/names.py", "text.lower() if", "text if")),
     "26 a dot": mutant(
-        f"{EGRESS}26_wildcards_end_at_a_dot", ("host/egress/rules.py", 'endswith(f".{self.host}")', 'endswith(f"{self.host}")')
+        f"{EGRESS}26_wildcards_end_at_a_dot", ("egress/rules.py", 'endswith(f".{self.host}")', 'endswith(f"{self.host}")')
     ),
-    "27 ports": mutant(
-        "host/egress/test_rules.py::test_ports", ("host/egress/rules.py", "else port in DEFAULT_PORTS\n", "else True\n")
-    ),
+    "27 ports": mutant("egress/test_rules.py::test_ports", ("egress/rules.py", "else port in DEFAULT_PORTS\n", "else True\n")),
     "28 hosts that disagree": mutant(
         f"{EGRESS}28_hosts_that_disagree",
-        ("host/egress/http.py", "if named != (target.host, target.port):", "if False:"),
+        ("egress/http.py", "if named != (target.host, target.port):", "if False:"),
     ),
     "28 two framings": mutant(
-        f"{EGRESS}28_heads_that_could_be_framed_in_two_ways", ("host/egress/http.py", "if lengths and codings:", "if False:")
+        f"{EGRESS}28_heads_that_could_be_framed_in_two_ways", ("egress/http.py", "if lengths and codings:", "if False:")
     ),
     "29 every request is judged": mutant(
         f"{EGRESS}29_redirects_are_the_clients_to_follow",
         (
-            "host/egress/gate.py",
+            "egress/gate.py",
             "if (refusal := self._rules.judge(target)) and not",
             "if False and (refusal := self._rules.judge(target)) and not",
         ),
     ),
     "30 connections": mutant(
-        "host/egress/test_limits.py::test_30_more_connections_than_allowed",
-        ("host/egress/proxy.py", "turned_away = len(self._clients) >= self._limits.connections", "turned_away = False"),
+        "egress/test_limits.py::test_30_more_connections_than_allowed",
+        ("egress/proxy.py", "turned_away = len(self._clients) >= self._limits.connections", "turned_away = False"),
     ),
     "30 headers": mutant(
-        "host/egress/test_limits.py::test_30_endless_header",
+        "egress/test_limits.py::test_30_endless_header",
         (
-            "host/egress/connection.py",
+            "egress/connection.py",
             "max_incomplete_event_size=self._limits.header_bytes",
             "max_incomplete_event_size=2**40",
         ),
@@ -234,6 +232,73 @@ MUTANTS: dict[str, Mutant] = {
     "50 programs": mutant(
         f"{HERE}programs.py::test_nothing_is_executed_in_any_way[zygote]",
         ("sandbox/confine.py", "        _filter(seccomp.no_programs(os.uname().machine))", "        pass"),
+    ),
+    "51 the state": mutant(
+        f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
+        ("tools/sandboxed.py", "deny_read=(*files.deny_read, own)", "deny_read=files.deny_read"),
+    ),
+    "51 what is around the state": mutant(
+        f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
+        ("tools/sandboxed.py", "*probe.own_directories(), own)", "*probe.own_directories())"),
+    ),
+    "51 / is denied": mutant(
+        f"{HERE}servers.py::test_a_server_sees_nothing_of_the_host",
+        ("sandbox/policy.py", ' and "/" not in self.deny_read\n', "\n"),
+    ),
+    "51 what is allowed in what is denied, and no more": mutant(
+        f"{HERE}files.py::test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else",
+        (
+            "sandbox/linux.py",
+            '        _set_attributes(made, b"", _RDONLY | _NOSUID | _NODEV)\n        return made',
+            "        return made",
+        ),
+    ),
+    "51 a server is confined": mutant(
+        f"{HERE}servers.py::test_a_server_has_three_descriptors_no_privileges_and_a_filter",
+        ("zygote/sandboxed.py", "        confine(confinement)\n", ""),
+    ),
+    "51 descriptors": mutant(
+        f"{HERE}servers.py::test_a_server_has_three_descriptors_no_privileges_and_a_filter",
+        (
+            "zygote/sandboxed.py",
+            "        processes.place_descriptors({_HOST: host.detach(), _KEEPER: keeper})\n",
+            "        global _HOST, _KEEPER; _HOST, _KEEPER = host.detach(), keeper\n",
+        ),
+        ("zygote/sandboxed.py", "        os.closerange(3, processes.HIGH)\n", ""),
+    ),
+    "51 a keeper that is killed": mutant(
+        f"{HERE}servers.py::test_nothing_of_a_server_outlives_its_stop[keeper]",
+        ("zygote/sandboxed.py", "        processes.die_with_parent(signal.SIGKILL)\n", ""),
+    ),
+    "51 placeholders": mutant(
+        "tools/test_sandboxed.py::test_no_sandboxed_server_outlives_its_host[host]",
+        ("zygote/keeper.py", "        hold.release()\n", "        pass\n"),
+    ),
+    "51 rules": mutant(
+        f"{HERE}servers.py::test_a_server_reaches_what_its_policy_names_and_nothing_else",
+        (
+            "egress/gate.py",
+            "if (refusal := self._rules.judge(target)) and not",
+            "if False and (refusal := self._rules.judge(target)) and not",
+        ),
+        (
+            "egress/gate.py",
+            "if refusal := self._rules.judge_address(",
+            "if False and (refusal := self._rules.judge_address(",
+        ),
+        ("egress/gate.py", "addresses.against(address)):", "addresses.against(address))):"),
+    ),
+    "51 memory": mutant(
+        f"{HERE}servers.py::test_a_server_over_its_memory_is_told_so",
+        ("sandbox/plan.py", '        "DATA": resources.memory,\n', ""),
+    ),
+    "51 no sandbox, no server": mutant(
+        "tools/test_sandboxed.py::test_no_server_starts_where_no_sandbox_can_be_made",
+        (
+            "zygote/sandboxed.py",
+            "                os._exit(_EXIT_NOT_STARTED)\n        if init",
+            "                processes.execute(command)\n        if init",
+        ),
     ),
 }
 

@@ -324,7 +324,7 @@ CODE: dict[str, Change] = {
         True, False,
     ),
     "9 descriptors are closed": Change(
-        "zygote/init.py", "    os.closerange(max(*wanted, 2) + 1,", "    (lambda *_: None)(max(*wanted, 2) + 1,",
+        "zygote/processes.py", "    os.closerange(max(wanted) + 1,", "    (lambda *_: None)(max(wanted) + 1,",
         "len(os.listdir('/proc/self/fd')) < 8", True, False,
     ),
     "2 the system is read-only": Change(

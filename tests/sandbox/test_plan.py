@@ -106,6 +106,27 @@ def test_what_lies_in_a_directory_is_mounted_after_it() -> None:
         assert not [later for later in targets[at + 1 :] if inside(target, later) and later != target], target
 
 
+def test_an_interpreter_in_what_is_denied_is_there_all_the_same() -> None:
+    made = plan(Filesystem(read=("/",), deny_read=("/opt",)), interpreter=("/opt/py", "/usr"))
+    steps = made["steps"]
+    assert isinstance(steps, list)
+    assert steps.index(["mask", "/opt"]) < steps.index(["bind", "/opt/py", "/opt/py", "ro"])
+    assert (access(made, "/opt/py/bin/python"), access(made, "/opt/other")) == (READ, NOTHING)
+    assert ["bind", "/usr", "/usr", "ro"] not in steps
+    assert ["bind", "/tmp/py", "/tmp/py", "ro"] in plan(Filesystem(read=("/",)), interpreter=("/tmp/py",))["steps"]  # type: ignore[operator]
+
+
+def test_who_denies_everything_shows_the_system_and_what_is_allowed_again() -> None:
+    made = plan(Filesystem(read=("/", "/data"), deny_read=("/", ".env")))
+    assert made == plan(Filesystem(read=("/data",), deny_read=(".env",)))
+    assert not made["everything"]
+
+
+def test_a_plan_without_a_workspace_has_nothing_of_the_host() -> None:
+    steps = make_plan(Policy(Filesystem(write=(".", "/data"))), FACTS, None, INTERPRETER)["steps"]
+    assert [step[1] for step in steps if step[0] == "bind"] == ["/data"]
+
+
 def test_settings_are_written_before_they_are_sealed() -> None:
     steps = [step[:2] for step in make_plan(Policy(), FACTS, WORKSPACE, INTERPRETER)["steps"]]
     assert steps.index(["proc", "/proc"]) < steps.index(["sysctl", "kernel/pid_max"]) < steps.index(["read_only", "/proc/sys"])

@@ -108,6 +108,11 @@ def test_what_is_there_is_seen(tmp_path: Path) -> None:
     assert srt.entries(str(tmp_path / "c")) is None
 
 
+def test_who_denies_everything_shows_the_system_and_what_is_allowed_again() -> None:
+    wide = Filesystem(read=("/", "/data"), deny_read=("/", ".env"))
+    assert made(Policy(wide)) == made(Policy(Filesystem(read=("/data",), deny_read=(".env",))))
+
+
 def test_on_macos_homes_are_hidden_and_the_system_is_left_alone() -> None:
     files = made(Policy(), platform="darwin")["filesystem"]
     assert files["denyRead"][:2] == ["/Users", "/Volumes"]

@@ -35,6 +35,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "slow": {},
     "blab": {},
     "env": {},
+    "python": {},
     "moody": {"outputSchema": NUMBER},
 }
 lock = threading.Lock()
@@ -120,6 +121,10 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
         timer.start()
     elif name == "env":
         result(number, json.dumps({"env": dict(os.environ), "cwd": os.getcwd()}))
+    elif name == "python":
+        names: dict[str, Any] = {}
+        exec(arguments["code"], names)
+        result(number, repr(names["said"]))
     elif name == "ask":
         schema = {"type": "object", "properties": {"yes": {"type": "boolean"}}}
         send(

@@ -280,7 +280,7 @@ async def test_a_reset_stops_the_servers_and_everything_below(servers: Servers) 
 async def test_a_reset_interrupts_calls(servers: Servers) -> None:
     await still_works(servers)
     call = asyncio.create_task(servers.call("good", "hang", {}))
-    await eventually(lambda: len(servers._connections["good"]._client.session._dispatcher._pending))  # type: ignore[union-attr]
+    await eventually(lambda: len(servers._connections["good"]._dialogue._client.session._dispatcher._pending))  # type: ignore[union-attr]
     await servers.reset()
     with pytest.raises(McpServerError, match="'hang' of MCP server 'good' was interrupted: it was stopped"):
         await call
@@ -358,6 +358,29 @@ def test_the_sdk_is_not_loaded_before_a_server_is() -> None:
         "import sys, cellblock.tools.client, cellblock.store.servers; print({'mcp', 'pydantic', 'anyio'} & {*sys.modules})"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_a_program_starts_while_the_sdk_is_loaded_and_ends_if_nobody_wants_it_any_more() -> None:
+    script = textwrap.dedent(
+        f"""
+        import asyncio, os, sys
+        from cellblock.tools.client import Servers
+        from cellblock.tools.params import parse_params
+        sys.path.append({str(Path(__file__).parents[1])!r})
+        from processes import below, command_line, eventually
+        async def main():
+            params = parse_params("s", {{"command": {sys.executable!r}, "args": [{HOSTILE!r}, "good"]}})
+            async with Servers(lambda _: params, environment=os.environ) as servers:
+                call = asyncio.create_task(servers.call("s", "pid", {{}}))
+                await eventually(lambda: any("hostile_server" in command_line(pid) for pid in below(os.getpid())))
+                print("cellblock.tools.dialogue" in sys.modules)
+                await servers.reset()
+                print(below(os.getpid()), (await asyncio.gather(call, return_exceptions=True))[0])
+        asyncio.run(main())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\nset() MCP server 's' cannot be used: it was stopped\n"
 
 
 @pytest.mark.slow

@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from cellblock import config
+from cellblock.egress.network import OnHost
 from cellblock.errors import InvalidInputError, LaunchError, SandboxError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation, fit_policy
 from cellblock.host.collect import Limits
 from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
-from cellblock.host.network import OnHost
 from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
 from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError
 from cellblock.host.checks import Isolate
-from cellblock.host.network import SessionNetwork
 from cellblock.host.srt import run_apart
 from cellblock.sandbox import srt
 from cellblock.sandbox.leftovers import find_places, make_place, remove_abandoned, remove_place
@@ -205,7 +205,7 @@ class SessionPackages:
     def mounts(self, index: PackageIndex, policy: Policy) -> list[list[str]]:
         """Return the steps that let a sandboxed session see its packages, and the index where that is a directory."""
         # Where everything is readable, all but what lies in /tmp is there already, and nothing can be made elsewhere.
-        everything = "/" in policy.filesystem.read
+        everything = policy.filesystem.everything
         local = [
             ["bind?", path, path, "ro"]
             for path in index.directories
@@ -246,7 +246,7 @@ class SessionPackages:
             kernel.control.begin(argv, self._cwd, env=env)
             return await kernel.control.finish()
         listener, port = await kernel.control.listen()
-        network = SessionNetwork(await index.network(), kernel.note)
+        network = SandboxNetwork(await index.network(), kernel.note)
         network.adopt(listener)
         try:
             kernel.control.begin(argv, self._cwd, env=env | network.environment(port))

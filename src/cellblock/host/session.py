@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from cellblock.egress.network import OnHost, SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment, imports
 from cellblock.host.cell import Cell, Notice, OnInput
@@ -20,7 +21,6 @@ from cellblock.host.collect import Limits
 from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
 from cellblock.host.ladder import climb, despite_cancellation
-from cellblock.host.network import OnHost, SessionNetwork
 from cellblock.host.packages import SessionPackages
 from cellblock.host.succession import Succession
 from cellblock.host.wanted import OnCommand, Taker, Wanted
@@ -36,7 +36,7 @@ from cellblock.sandbox.policy import Policy
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
 if TYPE_CHECKING:
-    from cellblock.host.egress import Denial
+    from cellblock.egress.rules import Denial
     from cellblock.host.files import Files
     from cellblock.host.host import Host
 
@@ -85,7 +85,7 @@ class Session:
     ) -> None:
         self._host = host
         self._name = f"session {number}"
-        self._network = SessionNetwork(policy.network, self.note, on_host) if isolate == "native" else None
+        self._network = SandboxNetwork(policy.network, self.note, on_host) if isolate == "native" else None
         proxies = self._network.environment() if self._network is not None else {}
         home = HOME if isolate == "native" else None
         env = environment.kernel_environment(interpreter, proxies | dict(kernel_env or {}), home)

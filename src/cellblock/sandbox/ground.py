@@ -75,13 +75,29 @@ class Ground:
             if hold is not None:
                 keep(top, hold)
                 hold.fill()
-        linux.build({**plan, "steps": [*plan["steps"], *spec.pop("mounts", [])]}, prepared)
-        calls.hide()
         if spec["env"].get("HOME") == HOME:
             spec["env"]["HOME"] = plan["home"]
-        return {
-            "root": calls.identity_of_root(),
-            "limits": plan["limits"],
-            "nice": plan["nice"],
-            "seccomp": plan["seccomp"],
-        }
+        return enclose({**plan, "steps": [*plan["steps"], *spec.pop("mounts", [])]}, prepared)
+
+
+def enclose(plan: dict[str, Any], prepared: list[Step]) -> dict[str, Any]:
+    """As process 1 of a sandbox: build it, and hide from what will run in it.
+
+    Args:
+        plan: From `make_plan`.
+        prepared: As for `linux.build`.
+
+    Returns:
+        What each process must apply to itself (`confine`), before it runs anything.
+
+    Raises:
+        OSError: It cannot be built.
+    """
+    linux.build(plan, prepared)
+    calls.hide()
+    return {
+        "root": calls.identity_of_root(),
+        "limits": plan["limits"],
+        "nice": plan["nice"],
+        "seccomp": plan["seccomp"],
+    }

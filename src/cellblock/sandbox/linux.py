@@ -111,19 +111,28 @@ def enter_base(uid: int, gid: int, steps: list[Step]) -> None:
         raise OSError(code, f"unshare: {os.strerror(code)}")
     map_user(uid, uid, gid, gid)
     _set_attributes(_AT_FDCWD, b"/", 0, propagation=_MS_PRIVATE)
-    builder = _Builder(steps)
-    builder.take_sources()
-    _move(_new_filesystem("tmpfs", {"size": "8m", "mode": "755"}, _NOSUID | _NODEV), BASE)
-    before = os.getcwd()
-    os.chdir(BASE)
-    builder.do_steps()
-    os.chdir(before)
+    make_base(steps)
     # /proc/self/exe of every kernel leads past the kernel's own mounts, to the mount that this interpreter was started from:
     # whoever owns the file could change its mode there, and on Linux 6.11 and 6.12 its bytes. So start it again, from here.
     own = os.path.realpath("/proc/self/exe")
     descriptor = _clone_tree(own)
     _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
     _move(descriptor, own)
+
+
+def make_base(steps: list[Step]) -> None:
+    """In a mount namespace of our own: make what trees are put together from.
+
+    Args:
+        steps: From `base_steps`.
+    """
+    builder = _Builder(steps)
+    builder.take_sources()
+    _move(_new_root(), BASE)
+    before = os.getcwd()
+    os.chdir(BASE)
+    builder.do_steps()
+    os.chdir(before)
 
 
 def prepare(steps: list[Step]) -> list[Step]:
@@ -291,7 +300,18 @@ class _Builder:
                 continue  # a link to where it lies itself: another session would lose its workspace
             with _taken(path) as (place, mode):
                 if place is not None:
-                    _move_onto(_clone_tree(f"{BASE}{EMPTY if stat.S_ISDIR(mode) else BLANK}"), place)
+                    _move_onto(self._mask(path, mode), place)
+
+    def _mask(self, path: str, mode: int) -> int:
+        """Return what is to hide a path: something that nobody may open, or nothing but the ways to what is shown in it."""
+        shown = {key[1]: held for key, held in self._sources.items() if key[0] == "bind" and key[1].startswith(f"{path}/")}
+        if not stat.S_ISDIR(mode) or not shown:
+            return _clone_tree(f"{BASE}{EMPTY if stat.S_ISDIR(mode) else BLANK}")
+        made = _new_filesystem("tmpfs", {"size": "1m", "mode": "755"}, _NOSUID | _NODEV)
+        for target, held in shown.items():
+            _make_way(made, target[len(path) + 1 :].split("/"), directory=_is_directory(held))
+        _set_attributes(made, b"", _RDONLY | _NOSUID | _NODEV)
+        return made
 
     def _do_graft(self, target: str) -> None:
         descriptor = self._sources.pop(("graft", target))
@@ -413,6 +433,18 @@ def _resolved(path: str) -> str:
 
 def _is_directory(descriptor: int) -> bool:
     return stat.S_ISDIR(os.fstat(descriptor).st_mode)
+
+
+def _make_way(top: int, parts: list[str], *, directory: bool) -> None:
+    """Make a place for a mount below a file system of our own, and the directories that lead there."""
+    for depth in range(1, len(parts) + 1):
+        try:
+            if depth < len(parts) or directory:
+                os.mkdir("/".join(parts[:depth]), dir_fd=top)
+            else:
+                os.close(os.open("/".join(parts), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=top))
+        except FileExistsError:
+            continue
 
 
 def _make_target(target: str, *, directory: bool) -> None:

@@ -10,6 +10,7 @@ import base64
 import functools
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from cellblock.errors import InvalidInputError
@@ -124,7 +125,8 @@ def check_workspace(workspace: str) -> None:
     """
     if workspace in _TAKEN or any(workspace.startswith(f"{path}/") for path in _SYSTEM):
         raise InvalidInputError(
-            f"a sandboxed session cannot have {workspace} as its workspace: pass working_dir= with a directory of your own"
+            f"a sandbox cannot have {workspace} as its workspace: pass working_dir= with a directory of your own (for an MCP "
+            "server: cwd, or allowWrite)"
         )
 
 
@@ -147,13 +149,13 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> dict[str, Any]:
+def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: tuple[str, ...]) -> dict[str, Any]:
     """Return what to do for one session. Nobody may change it: it is kept for the next session that asks for the same.
 
     Args:
         policy: What is asked.
         facts: What this machine has.
-        workspace: The directory that the session may write, absolute and without symbolic links.
+        workspace: The directory that ``.`` is, absolute and without symbolic links. None: the home directory in the sandbox.
         interpreter: As for `base_steps`.
 
     Returns:
@@ -163,8 +165,12 @@ def make_plan(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[s
     Raises:
         InvalidInputError: The workspace cannot be one.
     """
-    check_workspace(workspace)
-    everything = "/" in policy.filesystem.read
+    if workspace is None:
+        workspace, files = HOME, policy.filesystem
+        policy = replace(policy, filesystem=replace(files, write=tuple(path for path in files.write if path != ".")))
+    else:
+        check_workspace(workspace)
+    everything = policy.filesystem.everything
     resources = policy.resources
     mounts = _mounts(policy, facts, workspace, interpreter)
     # Where a mount is put into /proc or on it, its seals must lie on top.
@@ -239,15 +245,22 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
         mounts.setdefault(path, []).append(step)
 
     writable = _resolve(policy.filesystem.write, workspace, facts)
-    for path in (workspace, *_resolve(policy.filesystem.read, workspace, facts)):
+    own = () if workspace == HOME else (workspace,)
+    for path in (*own, *_resolve(policy.filesystem.read, workspace, facts)):
         if path != "/" and not any(_inside(path, top) for top in writable):
             add(path, ["bind", path, path, "ro"])
     for pattern, path in zip(policy.filesystem.write, writable, strict=True):
         check_workspace(path)
         # What a home directory has in it differs between machines, and one policy is for many.
         add(path, ["bind?" if pattern.startswith("~/") else "bind", path, path, "rw"])
-    for path in _resolve(policy.filesystem.deny_read, workspace, facts):
+    masked = [path for path in _resolve(policy.filesystem.deny_read, workspace, facts) if path != "/"]
+    for path in masked:
         add(path, ["mask", path])
+    # An interpreter in a home directory that is denied is needed all the same, or in what every session has for itself.
+    hidden = [*masked, *(("/tmp", "/run") if policy.filesystem.everything else ())]
+    for path in interpreter:
+        if path not in masked and any(_inside(path, above) for above in hidden):
+            add(path, ["bind", path, path, "ro"])
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
     kept = _denied(policy.filesystem.deny_write, policy, facts, workspace)
     denied = [*interpreter, *kept]

@@ -60,7 +60,7 @@ class Filesystem:
     Attributes:
         read: What can be read, besides the system, the interpreter and the workspace. ``/`` is everything.
         write: What can be written. ``.`` is the workspace.
-        deny_read: What is masked, whatever the other two say.
+        deny_read: What is masked, but for what the other two name inside of it. ``/`` takes back that `read` has it.
         deny_write: What is read-only, or cannot be made, whatever `write` says.
     """
 
@@ -68,6 +68,11 @@ class Filesystem:
     write: tuple[str, ...] = (".",)
     deny_read: tuple[str, ...] = SECRET
     deny_write: tuple[str, ...] = PROTECTED
+
+    @property
+    def everything(self) -> bool:
+        """Whether all of the file system can be read that is not masked."""
+        return "/" in self.read and "/" not in self.deny_read
 
 
 @dataclass(frozen=True, slots=True)

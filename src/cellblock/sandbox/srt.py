@@ -143,7 +143,7 @@ def settings(
         return _with_own_place(json.loads(policy.given), place)
     files = policy.filesystem
     hidden: list[str] = []
-    if "/" not in files.read:
+    if not files.everything:
         # On macOS the system itself needs corners of the disk that nobody has listed.
         hidden = ["/"] if platform == "linux" else ["/Users", "/Volumes"]
     system = [path for path, _ in facts.system] + ["/etc"] if hidden == ["/"] else []
@@ -158,7 +158,7 @@ def settings(
             "allowAllUnixSockets": policy.unix_sockets,
         },
         "filesystem": {
-            "denyRead": [*hidden, *files.deny_read, *place.secret],
+            "denyRead": [*hidden, *(path for path in files.deny_read if path != "/"), *place.secret],
             "allowRead": [
                 *system,
                 place.workspace,

@@ -1,13 +1,12 @@
 """The MCP servers that a host uses: started when they are first needed, shared by its sessions, stopped with it.
 
-The SDK takes long to import, and so `connection` is loaded when the first server is.
+The SDK takes long to import, and so it is loaded when the first server is: see `connection`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cellblock import config
@@ -133,8 +132,8 @@ class Servers:
         await self.reset()
 
     async def _connect(self, server: str) -> Connection:
-        # In a thread: it takes most of a second, for which the loop has better use.
-        module = await asyncio.to_thread(import_module, "cellblock.tools.connection")
+        from cellblock.tools.connection import Connection
+
         while (connection := self._connections.get(server)) is not None and connection.ended:
             # Two processes of a server at a time might be one too many for its files or its port.
             await connection.closed()
@@ -143,7 +142,7 @@ class Servers:
         if self._closed:
             raise StateError(f"MCP server {server!r} cannot be used: the tools of this host have been closed")
         if connection is None:
-            connection = module.Connection(server, self._lookup(server), self._environment, self._connect_timeout)
+            connection = Connection(server, self._lookup(server), self._environment, self._connect_timeout)
             self._connections[server] = connection
         await connection.opened()
         return connection

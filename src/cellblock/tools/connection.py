@@ -2,49 +2,35 @@
 
 The SDK's contexts hold cancel scopes, which must be left by the task that entered them; and what breaks in the background
 cancels that task. So a task enters them, waits, and leaves them, and calls come from wherever they come from.
+
+The SDK takes most of a second to import, and a server as long to start: so a program is started first, and `dialogue`, the
+half that speaks, is imported meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self, TypeAlias, cast
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
-import httpx2
-import mcp_types as types
-from mcp import Client, MCPError
-from mcp.client.session import ClientRequestContext, IncomingMessage
-from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.message import SessionMessage
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
 
-from cellblock.errors import InvalidInputError, McpServerError
-from cellblock.tools.content import ToolOutcome, ToolSpec, outcome_of, spec_of
+from cellblock.errors import McpServerError
+from cellblock.tools.content import ToolOutcome, ToolSpec
 from cellblock.tools.params import HttpServer, ServerParams, resolve, secrets
 from cellblock.tools.stdio import StdioTransport
-from cellblock.tools.web import HttpTransport
+
+if TYPE_CHECKING:
+    from cellblock.tools.dialogue import Dialogue
+    from cellblock.tools.web import HttpTransport
 
 OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
 OnLog: TypeAlias = Callable[[str, str], None]
 
-MAX_TOOLS = 10_000
-_MAX_PAGES = 1_000
 _MAX_WORDS = 2_000  # of what a server says in an error
-
-_LOG_LEVEL: types.LoggingLevel = "info"
-_CLIENT = types.Implementation(name="cellblock", version="1")
-
-# What goes wrong with a server is told by our errors; a program without logging would find it on its stderr as well.
-logging.getLogger("mcp").addHandler(logging.NullHandler())
-logging.getLogger("client").addHandler(logging.NullHandler())
 
 
 class Connection:
@@ -64,20 +50,14 @@ class Connection:
         self._server = server
         self._connect_timeout = connect_timeout
         self._secrets = secrets(params, environment)
-        resolved = resolve(params, environment, server_name=server)
-        self._transport: StdioTransport | HttpTransport = (
-            HttpTransport(resolved, connect_timeout, self._lost)
-            if isinstance(resolved, HttpServer)
-            else StdioTransport(resolved, environment)
-        )
-        self._client: Client | None = None
+        self._params = resolve(params, environment, server_name=server)
+        self._transport: StdioTransport | HttpTransport | None = None
+        if not isinstance(self._params, HttpServer):
+            self._transport = StdioTransport(server, self._params, environment)
+        self._dialogue: Dialogue | None = None
         self._opening: anyio.CancelScope | None = None
         self._opened, self._end = asyncio.Event(), asyncio.Event()
         self._cause = ""
-        self._stale = True  # what the SDK knows of the tools and their schemas
-        self._listing = asyncio.Lock()
-        self._logs: dict[object, OnLog] = {}
-        self._wants_logs = False
         self._task = asyncio.create_task(self._run(), name=f"MCP server {server}")
 
     @property
@@ -88,7 +68,7 @@ class Connection:
     @property
     def usable(self) -> bool:
         """Whether it can be used now, as far as is known."""
-        return self._client is not None and not self._end.is_set()
+        return self._dialogue is not None and not self._end.is_set()
 
     async def opened(self) -> None:
         """Wait until it can be used.
@@ -99,12 +79,12 @@ class Connection:
         await self._opened.wait()
         if not self.usable:
             await self.closed()  # it knows the cause by then
-            raise self._error(f"MCP server {self._server!r} cannot be used: {self._cause}")
+            raise self.error(f"MCP server {self._server!r} cannot be used: {self._cause}")
 
     async def close(self, cause: str = "it was stopped") -> None:
         """End the connection, and the server with it where that was started for it. Returns when it is gone."""
         self._cause = self._cause or cause
-        self._lost()
+        self.lost()
         await self.closed()
 
     async def closed(self) -> None:
@@ -115,20 +95,12 @@ class Connection:
 
     async def _run(self) -> None:
         try:
-            with anyio.CancelScope(deadline=anyio.current_time() + self._connect_timeout) as self._opening:
+            with anyio.CancelScope() as self._opening:
                 if self._end.is_set():
                     return
-                client = Client(
-                    _watched(self._transport, self._lost),
-                    cache=None,
-                    client_info=_CLIENT,
-                    elicitation_callback=_decline,
-                    logging_callback=self._hear_log,
-                    message_handler=self._hear,
-                )
-                async with client:
+                async with self._talking() as dialogue:
                     self._opening.deadline = math.inf
-                    self._client = client
+                    self._dialogue = dialogue
                     self._opened.set()
                     await self._end.wait()
             if self._opening.cancelled_caught and not self._end.is_set():
@@ -137,7 +109,7 @@ class Connection:
             self._cause = self._cause or _reason(error)
         finally:
             self._end.set()
-            explanation = self._transport.explain()
+            explanation = "" if self._transport is None else self._transport.explain()
             # What this end saw says more than what the SDK made of it, and less than who ended it.
             if explanation and explanation not in self._cause:
                 vague = self._cause in explanation or self._cause in ("Connection closed", "Server returned an error response")
@@ -145,13 +117,40 @@ class Connection:
             self._cause = self._cause or "the connection was closed"
             self._opened.set()
 
-    def _lost(self) -> None:
+    @asynccontextmanager
+    async def _talking(self) -> AsyncIterator[Dialogue]:
+        async with AsyncExitStack() as stack:
+            streams: AbstractAsyncContextManager[Any]
+            if isinstance(self._transport, StdioTransport):
+                streams = nullcontext(await stack.enter_async_context(self._transport))
+            module = await asyncio.to_thread(import_module, "cellblock.tools.dialogue")
+            assert self._opening is not None
+            self._opening.deadline = anyio.current_time() + self._connect_timeout  # the import is not the server's fault
+            if isinstance(self._params, HttpServer):
+                streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost)
+            dialogue: Dialogue = module.Dialogue(self, self._server, self._connect_timeout)
+            await stack.enter_async_context(dialogue.over(streams))
+            yield dialogue
+
+    def lost(self) -> None:
+        """Take note that it is of no use any more: it ends."""
         self._end.set()
         if not self._opened.is_set() and self._opening is not None:
             self._opening.cancel()
 
-    def _error(self, message: str) -> McpServerError:
-        stderr = self._without_secrets(self._transport.stderr())
+    async def cause(self) -> str:
+        """End it, and return why it has ended: a server that dies says why after its connection is closed."""
+        self.lost()
+        await asyncio.shield(self.closed())
+        return self._cause
+
+    def trouble(self) -> str:
+        """Return what went wrong with a request over HTTP; empty where nothing did."""
+        return "" if self._transport is None or isinstance(self._transport, StdioTransport) else self._transport.explain()
+
+    def error(self, message: str) -> McpServerError:
+        """Return an error of this server's, with what it has written to stderr, and no secret."""
+        stderr = "" if self._transport is None else self._without_secrets(self._transport.stderr())
         said = f"\nThe last it wrote to stderr:\n{stderr[-_MAX_WORDS:]}" if stderr else ""
         return McpServerError(self._without_secrets(message) + said, server=self._server, stderr=stderr)
 
@@ -171,196 +170,29 @@ class Connection:
         on_progress: OnProgress | None,
         on_log: OnLog | None,
     ) -> ToolOutcome:
-        """Call a tool; see `Servers.call`."""
-        doing = f"tool {tool!r} of MCP server {self._server!r}"
-        try:
-            async with asyncio.timeout(timeout):
-                return await self._call(tool, arguments, on_progress, on_log)
-        except TimeoutError as error:
-            within = "in time" if timeout is None else f"within {timeout:g} s"
-            raise self._error(f"{doing} did not answer {within}; the call was cancelled") from error
-        except MCPError as error:
-            raise await self._explained(doing, error) from error
-        except ValidationError as error:
-            raise self._error(f"{doing} returned what is no result: {_cut(str(error))}") from error
-        except PydanticSerializationError as error:
-            raise InvalidInputError(f"the arguments for {doing} cannot be sent as JSON: {error}") from error
-        except (RuntimeError, ValueError) as error:
-            # The SDK's for a result that does not fit its schema, which may have changed; ours for bytes that are not base64.
-            self._stale = True
-            raise self._error(f"{doing} returned what it should not: {_cut(str(error))}") from error
-
-    async def _call(
-        self,
-        tool: str,
-        arguments: dict[str, Any],
-        on_progress: OnProgress | None,
-        on_log: OnLog | None,
-    ) -> ToolOutcome:
-        if self._stale:
-            await self._refresh()
-        client = self._open_client()
-        progress = None if on_progress is None else _as_coroutine(on_progress)
-        if on_log is None:
-            return outcome_of(await client.call_tool(tool, arguments, progress_callback=progress))
-        meta = await self._ask_for_logs(client)
-        key = object()
-        self._logs[key] = on_log
-        try:
-            result = await client.call_tool(tool, arguments, progress_callback=progress, meta=meta)
-            await asyncio.sleep(0)  # what was logged before the result is still on its way to us
-            return outcome_of(result)
-        finally:
-            del self._logs[key]
+        """Call a tool; see `Servers.call`. Once `opened`."""
+        assert self._dialogue is not None
+        return await self._dialogue.call(tool, arguments, timeout, on_progress, on_log)
 
     async def list_tools(self) -> list[ToolSpec]:
-        """Ask the server for all of its tools.
+        """Ask the server for all of its tools. Once `opened`.
 
         Raises:
-            McpServerError: It does not tell, or tells more than `MAX_TOOLS`.
+            McpServerError: It does not tell, or tells too many.
         """
-        doing = f"the list of tools of MCP server {self._server!r}"
-        try:
-            async with asyncio.timeout(self._connect_timeout):
-                return [spec_of(tool) for tool in await self._list()]
-        except TimeoutError as error:
-            raise self._error(f"{doing} did not come within {self._connect_timeout:g} s") from error
-        except MCPError as error:
-            raise await self._explained(doing, error) from error
-        except (ValidationError, RuntimeError, ValueError) as error:
-            raise self._error(f"{doing} is wrong: {_cut(str(error))}") from error
-
-    async def _list(self) -> list[types.Tool]:
-        tools: list[types.Tool] = []
-        cursor: str | None = None
-        for _ in range(_MAX_PAGES):
-            page = await self._open_client().list_tools(cursor=cursor)
-            tools += page.tools
-            cursor = page.next_cursor
-            if cursor is None or len(tools) > MAX_TOOLS:
-                break
-        if cursor is not None or len(tools) > MAX_TOOLS:
-            raise ValueError(f"it has more than {MAX_TOOLS} tools or {_MAX_PAGES} pages")
-        return tools
-
-    async def _refresh(self) -> None:
-        """Let the SDK know all tools. It would ask for the first page only, once for each call of a tool that is not on it."""
-        async with self._listing:
-            if not self._stale:
-                return
-            self._stale = False
-            try:
-                await self._list()
-            except MCPError as error:
-                if error.code == types.CONNECTION_CLOSED:
-                    raise
-                return  # a server need not list what it has; nothing is known of the results then
-
-    async def _ask_for_logs(self, client: Client) -> types.RequestParamsMeta | None:
-        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            return cast(types.RequestParamsMeta, {types.LOG_LEVEL_META_KEY: _LOG_LEVEL})
-        if not self._wants_logs and client.server_capabilities.logging is not None:
-            self._wants_logs = True
-            request = types.SetLevelRequest(params=types.SetLevelRequestParams(level=_LOG_LEVEL))
-            try:
-                await client.session.send_request(request, types.EmptyResult)
-            except MCPError:
-                return None  # it logs as it likes
-        return None
-
-    def _open_client(self) -> Client:
-        if self._client is None or not self.usable:
-            raise MCPError(types.CONNECTION_CLOSED, "Connection closed")
-        return self._client
-
-    async def _explained(self, doing: str, error: MCPError) -> McpServerError:
-        """Return the error that says what lies behind one of the SDK's."""
-        if error.code == types.CONNECTION_CLOSED:
-            # A server that dies says why after its connection is closed.
-            self._lost()
-            await asyncio.shield(self.closed())
-            return self._error(f"{doing} was interrupted: {self._cause}")
-        explanation = self._transport.explain() if isinstance(self._transport, HttpTransport) else ""
-        more = f" ({explanation})" if explanation else ""
-        return self._error(f"{doing} failed: {_cut(error.message)}{more} [{error.code}]")
-
-    # What the server says unasked.
-
-    async def _hear(self, message: IncomingMessage) -> None:
-        if isinstance(message, types.ToolListChangedNotification):
-            self._stale = True
-
-    async def _hear_log(self, params: types.LoggingMessageNotificationParams) -> None:
-        # Which of the calls it belongs to, the protocol does not say.
-        text = params.data if isinstance(params.data, str) else json.dumps(params.data)
-        for listener in [*self._logs.values()]:
-            listener(params.level, text)
-
-
-@asynccontextmanager
-async def _watched(transport: StdioTransport | HttpTransport, ended: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
-    """A transport that tells when there is nothing more to read from it: the SDK keeps that to itself."""
-    async with transport as (reader, writer):
-        yield _Watched(reader, ended), writer
-
-
-class _Watched:
-    """The stream of such a transport that is read."""
-
-    def __init__(self, reader: Any, ended: Callable[[], None]) -> None:
-        self._reader = reader
-        self._ended = ended
-
-    async def receive(self) -> SessionMessage | Exception:
-        """Return the next message."""
-        try:
-            return cast(SessionMessage | Exception, await self._reader.receive())
-        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._ended()
-            raise
-
-    async def aclose(self) -> None:
-        """Close it."""
-        await self._reader.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-async def _decline(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
-    """Answer a server that asks the user something: there is nobody to ask."""
-    return types.ElicitResult(action="decline")
-
-
-def _as_coroutine(on_progress: OnProgress) -> ProgressFnT:
-    async def tell(progress: float, total: float | None, message: str | None) -> None:
-        on_progress(progress, total, message)
-
-    return tell
+        assert self._dialogue is not None
+        return await self._dialogue.list_tools()
 
 
 def _reason(error: BaseException) -> str:
     """Return the first thing that went wrong in a tree of exceptions."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, httpx2.HTTPStatusError):  # its own words hold the URL
-        return f"HTTP {error.response.status_code} {error.response.reason_phrase}"
-    return _cut(str(error) or type(error).__name__)
+    if (response := getattr(error, "response", None)) is not None:  # of httpx, whose own words hold the URL
+        return f"HTTP {response.status_code} {response.reason_phrase}"
+    return cut(str(error) or type(error).__name__)
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Return the beginning of what may be long."""
     return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]} …"

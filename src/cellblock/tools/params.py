@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from cellblock.errors import InvalidInputError
+from cellblock.sandbox.policy import Policy, read_settings
 
 MAX_PARAMS = 256 * 1024
 """The most characters that parameters may have, as JSON."""
@@ -39,17 +41,23 @@ class StdioServer:
         args: Its arguments.
         env: Environment variables that it gets beside the few that every server gets.
         cwd: Its working directory; None: an empty one of its own (`place`).
+        sandbox: What it may do, in a native sandbox of its own; None: all that this process may.
     """
 
     command: str
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
+    sandbox: Policy | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `parse_params` takes, with references unresolved."""
         given: dict[str, Any] = {"command": self.command, "args": [*self.args], "env": dict(self.env)}
-        return given if self.cwd is None else given | {"cwd": self.cwd}
+        if self.cwd is not None:
+            given["cwd"] = self.cwd
+        if self.sandbox is not None:
+            given["sandbox"] = {"policy": json.loads(json.dumps(self.sandbox.to_dict()))}  # of JSON's types alone
+        return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +87,10 @@ def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
 
     Args:
         server_name: The server's name, for error messages.
-        data: ``command``, ``args``, ``env`` and ``cwd``, or ``url`` and ``headers``. ``type`` may say ``"stdio"``, ``"http"``
-            (also ``"streamable_http"``) or ``"sse"``. Without it, a URL whose path has ``/sse`` and no ``/mcp`` is one for
-            server-sent events, and every other one for streamable HTTP.
+        data: ``command``, ``args``, ``env``, ``cwd`` and ``sandbox``, or ``url`` and ``headers``. ``sandbox`` is True for the
+            default policy, the JSON that `Policy.parse` takes, or the path of a file with that, which is read now. ``type``
+            may say ``"stdio"``, ``"http"`` (also ``"streamable_http"``) or ``"sse"``. Without it, a URL whose path has
+            ``/sse`` and no ``/mcp`` is one for server-sent events, and every other one for streamable HTTP.
 
     Returns:
         The parameters. ``${NAME}`` stays as it is.
@@ -193,6 +202,27 @@ class _Fields:
             raise self.wrong(key, f"must be a dict of strings, not {type(value).__name__}")
         return {self.text(key, name): self.text(f"{key}[{name}]", item) for name, item in value.items()}
 
+    def sandbox(self) -> Policy | None:
+        value = self._data.pop("sandbox", None)
+        source = f"'sandbox' in the parameters of MCP server {self._server!r}"
+        if value is None or value is False:
+            return None
+        if value is True:
+            return Policy()
+        if isinstance(value, Mapping) and value.keys() == {"policy"}:  # as `to_dict` writes it
+            try:
+                return Policy.from_dict(value["policy"]).checked()
+            except (KeyError, TypeError, AttributeError) as error:
+                raise self.wrong("sandbox", f"holds a policy that is damaged: {error!r}") from error
+        if not isinstance(value, str | os.PathLike | Mapping):
+            raise self.wrong("sandbox", f"must be True, a dict or the path of a file, not {type(value).__name__}")
+        try:
+            if isinstance(value, Mapping):
+                return Policy.parse(dict(value), source)
+            return Policy.parse(read_settings(value), f"{source}: {os.fspath(value)}")
+        except InvalidInputError as error:
+            raise error if str(error).startswith(source) else InvalidInputError(f"{source}: {error}") from error
+
     def transport(self, allowed: Mapping[object, str]) -> str | None:
         value = self._data.pop("type", None)
         if value is None:
@@ -209,17 +239,21 @@ class _Fields:
 def _stdio(fields: _Fields) -> StdioServer:
     fields.transport({"stdio": "stdio"})
     command, args, env = fields.required("command"), fields.texts("args"), fields.mapping("env")
-    cwd = fields.optional("cwd")
-    fields.finish("command, args, env, cwd and type")
+    cwd, sandbox = fields.optional("cwd"), fields.sandbox()
+    fields.finish("command, args, env, cwd, sandbox and type")
+    if sandbox is not None and os.path.basename(command) == "srt":
+        raise fields.wrong("sandbox", "would be around srt's own sandbox, which cannot be made in another: use one of them")
     for name in env:
         if not name or "=" in name:
             raise fields.wrong("env", f"has {name!r}, which cannot be the name of a variable")
-    return StdioServer(command, args, env, cwd)
+    return StdioServer(command, args, env, cwd, sandbox)
 
 
 def _http(fields: _Fields) -> HttpServer:
     url, headers = fields.required("url"), fields.mapping("headers")
     transport = fields.transport(_TRANSPORTS)
+    if fields.sandbox() is not None:
+        raise fields.wrong("sandbox", "is for a server that is started here, not for one that is reached by a URL")
     fields.finish("url, headers and type")
     if not _REFERENCE.search(url):  # one with references is looked at once they are resolved
         _check_url(fields, url)

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cellblock import config
+from cellblock.sandbox.policy import PROTECTED, Filesystem, Policy
 from cellblock.tools.params import ServerParams, StdioServer
 
 _DOTTED = re.compile(r"\.\.?(/|$)")
@@ -33,7 +34,8 @@ def placed(params: ServerParams, directory: str) -> ServerParams:
 
     Made absolute are: a command with a slash; arguments, values of options (``--key=value``) and variables that are ``.`` or
     ``..`` or start with ``./`` or ``../``; and the script of an interpreter, where it exists. Other arguments stay: ``files``
-    may be the name of a package for npx, and is not to become a directory because a cell has made one of that name.
+    may be the name of a package for npx, and is not to become a directory because a cell has made one of that name. Of a
+    sandbox, all paths.
 
     Args:
         params: The parameters.
@@ -58,7 +60,8 @@ def placed(params: ServerParams, directory: str) -> ServerParams:
         return argument
 
     env = {name: _absolute(value, directory) if _DOTTED.match(value) else value for name, value in params.env.items()}
-    return replace(params, command=command, args=tuple(map(place, params.args)), env=env)
+    sandbox = None if params.sandbox is None else _placed_policy(params.sandbox, directory)
+    return replace(params, command=command, args=tuple(map(place, params.args)), env=env, sandbox=sandbox)
 
 
 def within(params: ServerParams, directory: str) -> list[str]:
@@ -116,6 +119,22 @@ def _sweep(top: Path) -> None:
                 shutil.rmtree(entry, ignore_errors=True)
             finally:
                 os.close(descriptor)
+
+
+def _placed_policy(policy: Policy, directory: str) -> Policy:
+    """Return a policy whose relative paths are relative to a directory; the default one means the server's own."""
+    if policy == Policy():
+        return policy
+
+    def place(paths: tuple[str, ...]) -> tuple[str, ...]:
+        fixed = ("/", "~", "${")
+        return tuple(p if p.startswith(fixed) else os.path.normpath(os.path.join(directory, p)) for p in paths)
+
+    files = policy.filesystem
+    # What is kept from being written is that below the directory, and below all that can be written, as for a session.
+    denied = dict.fromkeys((*files.deny_write, *place(tuple(path for path in files.deny_write if path not in PROTECTED))))
+    placed = Filesystem(place(files.read), place(files.write), place(files.deny_read), tuple(denied))
+    return replace(policy, filesystem=placed)
 
 
 def _absolute(path: str, directory: str) -> str:

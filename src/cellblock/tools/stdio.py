@@ -16,16 +16,20 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 import anyio
-from mcp.shared.message import SessionMessage
-from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from cellblock.tools.content import MAX_MESSAGE
 from cellblock.tools.lines import Lines, Oversized
 from cellblock.tools.params import StdioServer
 from cellblock.tools.place import empty_directory
+
+if TYPE_CHECKING:
+    # What uses it imports it: the SDK is loaded while the program starts.
+    from mcp.shared.message import SessionMessage
+
+    from cellblock.tools.sandboxed import ServerSandbox
 
 _KEEPER = Path(__file__).parent.parent / "zygote" / "keeper.py"
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -46,13 +50,24 @@ class StdioTransport(asyncio.SubprocessProtocol):
     """The connection to one server process, as the SDK wants it: a context that gives a stream to read and one to write.
 
     Args:
+        server: The server's name.
         params: How to start the server, resolved.
         environment: The host's.
+
+    Raises:
+        InvalidInputError: The policy of its sandbox names what cannot be.
     """
 
-    def __init__(self, params: StdioServer, environment: Mapping[str, str]) -> None:
+    def __init__(self, server: str, params: StdioServer, environment: Mapping[str, str]) -> None:
         self._params = params
-        self._env = {name: environment[name] for name in _INHERITED if name in environment} | dict(params.env)
+        self._env = {name: environment[name] for name in _INHERITED if name in environment}
+        self._sandbox: ServerSandbox | None = None
+        if params.sandbox is not None:
+            from cellblock.tools.sandboxed import ServerSandbox
+
+            self._sandbox = ServerSandbox(server, params.sandbox, params.cwd)
+            self._env |= self._sandbox.environment()
+        self._env |= params.env
         self._lines = Lines(MAX_MESSAGE)
         self._waiting: deque[bytes | Oversized] = deque()
         self._bytes_waiting = 0
@@ -72,28 +87,46 @@ class StdioTransport(asyncio.SubprocessProtocol):
     async def __aenter__(self) -> tuple[_Reader, _Writer]:
         """Start the server."""
         theirs, self._lifeline = os.pipe()
-        try:
-            cwd = self._params.cwd or self._place.enter_context(empty_directory())
-            command = [sys.executable, "-I", "-S", str(_KEEPER), str(theirs), self._params.command, *self._params.args]
-            # Shielded: asyncio would kill the keeper of a start that is given up, and not what the keeper keeps.
-            with anyio.CancelScope(shield=True):
-                self._transport, _ = await asyncio.get_running_loop().subprocess_exec(
-                    lambda: self,
-                    *command,
-                    env=self._env,
-                    cwd=cwd,
-                    pass_fds=(theirs,),
-                    start_new_session=True,
-                )
-        except BaseException as error:
-            if isinstance(error, OSError | ValueError):
-                self._failure = f"it cannot be started: {error}"
-            self._cut_lifeline()
-            self._place.close()
-            raise
-        finally:
-            os.close(theirs)
+        # Shielded: asyncio would kill the keeper of a start that is given up, and not what the keeper keeps.
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._start(theirs)
+            except BaseException as error:
+                if isinstance(error, OSError | ValueError):
+                    self._failure = f"it cannot be started: {error}"
+                self._cut_lifeline()
+                await self._leave_place()
+                raise
+            finally:
+                os.close(theirs)
         return _Reader(self), _Writer(self)
+
+    async def _start(self, lifeline: int) -> None:
+        passed: list[int] = []
+        if self._sandbox is not None:
+            control, passed = await asyncio.to_thread(self._sandbox.prepare)
+            sandbox, cwd = str(control), self._params.cwd or "/"
+        else:
+            sandbox, cwd = "-", self._params.cwd or self._place.enter_context(empty_directory())
+        keeper = [sys.executable, "-I", "-S", str(_KEEPER), str(lifeline), sandbox]
+        self._transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: self,
+            *keeper,
+            self._params.command,
+            *self._params.args,
+            env=self._env,
+            cwd=cwd,
+            pass_fds=(lifeline, *passed),
+            start_new_session=True,
+        )
+        if self._sandbox is not None:
+            self._sandbox.started()
+
+    async def _leave_place(self) -> None:
+        """Give back what the server ran in."""
+        self._place.close()
+        if self._sandbox is not None:
+            await self._sandbox.close()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -101,8 +134,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
         """Stop the server: close its input, and end it where that is not enough. Returns when it is gone."""
         transport = self._transport
         assert transport is not None
-        try:
-            with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True):
+            try:
                 self._leaving = True
                 self._waiting.clear()
                 self._pause(False)  # one that waits for a reader would not see the end of its input
@@ -110,10 +143,10 @@ class StdioTransport(asyncio.SubprocessProtocol):
                 if not await self._wait_until_gone(_SECONDS_TO_LEAVE):
                     self._cut_lifeline()
                     await self._wait_until_gone(_SECONDS_TO_END)
-        finally:
-            self._cut_lifeline()
-            transport.close()
-            self._place.close()
+            finally:
+                self._cut_lifeline()
+                transport.close()
+                await self._leave_place()
 
     def explain(self) -> str:
         """Return why the connection ended, as far as this end knows; empty where it does not."""
@@ -121,6 +154,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
         said = self._failure or ""
         if not said and code is not None and self._left:
             said = "it could not be started" if code == 127 and self._stderr else f"it ended with exit status {_name(code)}"
+        if self._sandbox is not None and (reason := self._sandbox.explain()) and said:
+            said = reason if self._sandbox.refused else f"{said}; {reason}"
         if self._stray is not None and not said.startswith("it wrote"):
             said += f"{'; ' if said else ''}it wrote to stdout what is no message: {self._stray[:200]!r}"
         return said
@@ -216,6 +251,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
             await self._readable.wait()
 
     def _message(self, line: bytes) -> SessionMessage | None:
+        from mcp.shared.message import SessionMessage
+        from mcp_types import jsonrpc_message_adapter
+
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
@@ -231,6 +269,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def _refusal(self, line: Oversized) -> SessionMessage | None:
         """Return an error in the place of a response that is too long, so that the other calls go on."""
+        from mcp.shared.message import SessionMessage
+        from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError
+
         found = _ID_AT_HEAD.match(line.head) or _ID_AT_TAIL.search(line.tail)
         complaint = f"it sent a message of {line.size} bytes, and the limit is {MAX_MESSAGE}"
         if found is None:

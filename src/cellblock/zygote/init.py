@@ -6,9 +6,7 @@ It outlives no one: when the host, the zygote or the worker is gone, everything 
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import os
-import resource
 import select
 import signal
 import socket
@@ -85,18 +83,9 @@ def run_init(
 
 
 def _place(wanted: dict[int, int]) -> None:
-    """Put descriptors where they belong, close everything else above standard error, and read nothing.
-
-    Args:
-        wanted: From their places, which follow on 3 without a gap, to where they are now.
-    """
-    # First out of the way of all places, or one would overwrite another that is still to be moved.
-    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, processes.HIGH) for place, source in wanted.items()}
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    os.dup2(null, 0, inheritable=True)
-    for place, source in moved.items():
-        os.dup2(source, place, inheritable=place < CHANNEL)
-    os.closerange(max(*wanted, 2) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    """Put descriptors where they belong, close everything else above standard error, and read nothing."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0, inheritable=True)
+    processes.place_descriptors(wanted)
 
 
 def _wake_on_signals() -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +43,37 @@ def open_many_files() -> None:
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def place_descriptors(wanted: dict[int, int]) -> None:
+    """Put descriptors where they belong, and close everything else above standard error.
+
+    Args:
+        wanted: From their places, which follow on 3 without a gap, to where they are now.
+    """
+    # First out of the way of all places, or one would overwrite another that is still to be moved.
+    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, HIGH) for place, source in wanted.items()}
+    for place, source in moved.items():
+        os.dup2(source, place, inheritable=False)
+    os.closerange(max(wanted) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def forget_signals() -> None:
+    """In a fork, before a program is executed: have signals do again what programs expect of them."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # the second and third are Python's
+        signal.signal(number, signal.SIG_DFL)
+
+
+def execute(command: list[str]) -> None:
+    """Become a program, or say on standard error why not, and return."""
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        # A directory on the PATH that may not be looked into is no reason, if the program is nowhere else either.
+        hidden = error.errno == errno.EACCES and "/" not in command[0] and shutil.which(command[0]) is None
+        why = os.strerror(errno.ENOENT if hidden else error.errno or 0)
+        os.write(2, f"{command[0]}: {why}\n".encode(errors="replace"))
 
 
 def _prctl(option: int, value: int) -> None:

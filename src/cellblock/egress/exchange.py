@@ -8,9 +8,9 @@ from typing import Literal
 
 import h11
 
-from cellblock.host.egress.gate import EgressLimits, UnreachableError
-from cellblock.host.egress.http import response_headers
-from cellblock.host.egress.tunnel import BUFFER, reset
+from cellblock.egress.gate import EgressLimits, UnreachableError
+from cellblock.egress.http import response_headers
+from cellblock.egress.tunnel import BUFFER, reset
 
 
 class Exchange:

@@ -1,4 +1,4 @@
-"""A session's way to the network: proxies on listeners that its kernels' inits made inside the sandbox."""
+"""A sandbox's way to the network: proxies on listeners that its init made inside, for a session one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cellblock.sandbox.plan import EGRESS_PORT
 from cellblock.sandbox.policy import Network
 
 if TYPE_CHECKING:
-    from cellblock.host.egress import Denial, EgressProxy
+    from cellblock.egress.proxy import EgressProxy
+    from cellblock.egress.rules import Denial
 
 _LOG = 1000
 
@@ -20,8 +21,8 @@ OnHost: TypeAlias = Callable[[str, int], Awaitable[bool]]
 """Decides whether a host and a port that the policy does not name may be reached."""
 
 
-class SessionNetwork:
-    """Serves the proxy of one session, whichever kernel it has now.
+class SandboxNetwork:
+    """Serves the proxy of one sandbox: of a session, whichever kernel it has now, or of an MCP server.
 
     Attributes:
         denials: The last refused attempts, oldest first.
@@ -46,7 +47,7 @@ class SessionNetwork:
         self._changing: asyncio.Task[None] | None = None
         if network.allow or network.ask:
             # Loaded where it is used: most sessions have no network at all.
-            from cellblock.host.egress import Rules
+            from cellblock.egress.rules import Rules
 
             self._rules = Rules.parse(network.allow, network.deny)
 
@@ -65,13 +66,13 @@ class SessionNetwork:
         """
         if self._rules is None:
             return {}
-        from cellblock.host.egress import environment
+        from cellblock.egress.proxy import environment
 
         return environment(port)
 
     def adopt(self, listener: socket.socket) -> None:
         """Serve on a new kernel's listener from now on."""
-        from cellblock.host.egress import EgressProxy
+        from cellblock.egress.proxy import EgressProxy
 
         if self._rules is None:
             listener.close()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from cellblock.egress.addresses import Objection
+from cellblock.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_port, split_port
 from cellblock.errors import InvalidInputError
-from cellblock.host.egress.addresses import Objection
-from cellblock.host.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_port, split_port
 
 DEFAULT_PORTS = (80, 443)
 PRIVATE = "private"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cellblock.host.egress import Rules, addresses
-from cellblock.host.egress.names import (
+from cellblock.egress import addresses
+from cellblock.egress.names import (
     BadNameError,
     Target,
     canonical_host,
@@ -19,6 +19,7 @@ from cellblock.host.egress.names import (
     parse_port,
     unmapped,
 )
+from cellblock.egress.rules import Rules
 
 LABELS = st.from_regex(r"[a-z0-9_]([a-z0-9_-]{0,20}[a-z0-9_])?", fullmatch=True)
 NAMES = st.lists(LABELS, min_size=1, max_size=4).map(".".join).filter(lambda name: not name.rpartition(".")[2][:1].isdigit())

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from cellblock.host.egress import Denial, EgressLimits, EgressProxy, Rules
-from cellblock.host.egress.gate import dial
-from cellblock.host.egress.names import Address
+from cellblock.egress.gate import EgressLimits, dial
+from cellblock.egress.names import Address
+from cellblock.egress.proxy import EgressProxy
+from cellblock.egress.rules import Denial, Rules
 from processes import below, descriptors, eventually
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -9,9 +9,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from cellblock.host.egress import Denial, addresses
-from cellblock.host.egress.addresses import Objection
-from cellblock.host.egress.names import Address
+from cellblock.egress import addresses
+from cellblock.egress.addresses import Objection
+from cellblock.egress.names import Address
+from cellblock.egress.rules import Denial
 
 from .conftest import Starter
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import h11
 
-from cellblock.host.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_authority, split_port
+from cellblock.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_authority, split_port
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -8,10 +8,10 @@ import socket
 
 import h11
 
-from cellblock.host.egress import http, socks
-from cellblock.host.egress.exchange import Exchange
-from cellblock.host.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
-from cellblock.host.egress.tunnel import Tunnel
+from cellblock.egress import http, socks
+from cellblock.egress.exchange import Exchange
+from cellblock.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
+from cellblock.egress.tunnel import Tunnel
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1024 * 1024

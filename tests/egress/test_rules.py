@@ -6,11 +6,10 @@ from ipaddress import ip_address
 
 import pytest
 
+from cellblock.egress.addresses import objection
+from cellblock.egress.names import Target, canonical_host
+from cellblock.egress.rules import Denial, Refusal, Rule, Rules
 from cellblock.errors import InvalidInputError
-from cellblock.host.egress import Denial, Rule, Rules
-from cellblock.host.egress.addresses import objection
-from cellblock.host.egress.names import Target, canonical_host
-from cellblock.host.egress.rules import Refusal
 
 
 def at(host: str, port: int = 443) -> Target:

@@ -6,10 +6,10 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+from cellblock.egress.gate import Ask, Dial, EgressLimits, Gate, Resolve, dial, resolve
+from cellblock.egress.rules import Denial, Rules
+from cellblock.egress.tunnel import BUFFER
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.host.egress.gate import Ask, Dial, EgressLimits, Gate, Resolve, dial, resolve
-from cellblock.host.egress.rules import Denial, Rules
-from cellblock.host.egress.tunnel import BUFFER
 
 _TURNED_AWAY = 16
 _ACCEPTS = 16
@@ -120,7 +120,7 @@ class EgressProxy:
 
     def _serve(self, client: socket.socket) -> None:
         # h11 is loaded for the first client, not with the package: many sessions never make a connection.
-        from cellblock.host.egress.connection import Connection
+        from cellblock.egress.connection import Connection
 
         assert self._loop is not None
         client.setblocking(False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
 
-from cellblock.host.egress.names import Address, BadNameError, Target, canonical_host, unmapped
+from cellblock.egress.names import Address, BadNameError, Target, canonical_host, unmapped
 
 VERSION = 5
 METHOD = "SOCKS5"

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from cellblock.egress.gate import EgressLimits
+from cellblock.egress.proxy import EgressProxy
+from cellblock.egress.rules import Denial, Rules
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.host.egress import Denial, EgressLimits, EgressProxy, Rules
 from processes import eventually
 
 from .conftest import Running, Starter, listener
@@ -96,7 +98,7 @@ async def test_socks_port_zero(start: Starter) -> None:
 
 def test_the_package_does_not_load_the_parsers() -> None:
     """Sessions that never use the network do not pay for it."""
-    program = "import sys, cellblock.host.egress; print({'h11', 'idna'} & {*sys.modules})"
+    program = "import sys, cellblock.egress.proxy; print({'h11', 'idna'} & {*sys.modules})"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"set()\n"
 
 

@@ -13,10 +13,10 @@ from functools import cache
 from ipaddress import IPv6Address, ip_address
 from typing import Literal
 
+from cellblock.egress import addresses
+from cellblock.egress.names import Address, Target, host_text, unmapped
+from cellblock.egress.rules import Denial, Refusal, Rules
 from cellblock.errors import InvalidInputError
-from cellblock.host.egress import addresses
-from cellblock.host.egress.names import Address, Target, host_text, unmapped
-from cellblock.host.egress.rules import Denial, Refusal, Rules
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """Looks a name up: its addresses as text, best first. An `OSError` means that it has none."""

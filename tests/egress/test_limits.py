@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from cellblock.host.egress import EgressLimits
-from cellblock.host.egress.names import Address
+from cellblock.egress.gate import EgressLimits
+from cellblock.egress.names import Address
 from processes import descriptors, eventually
 
 from .conftest import Starter, port_of
@@ -226,7 +226,7 @@ async def test_slow_lookups_are_few(start: Starter) -> None:
 
 
 async def test_the_default_lookup_runs_beside_the_loop() -> None:
-    from cellblock.host.egress.gate import resolve
+    from cellblock.egress.gate import resolve
 
     assert "127.0.0.1" in await resolve("localhost")
     assert any(thread.name.startswith("cellblock-lookup") for thread in threading.enumerate())

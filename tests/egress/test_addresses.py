@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellblock.host.egress.addresses import against, objection, own
+from cellblock.egress.addresses import against, objection, own
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_private_address_of_its_own_is_more_than_private(monkeypatch: pytest.M
     found = against(ip_address("10.255.254.253"))
     assert found is not None
     assert found.private
-    monkeypatch.setattr("cellblock.host.egress.addresses.own", lambda address: objection(ip_address("0.0.0.0")))
+    monkeypatch.setattr("cellblock.egress.addresses.own", lambda address: objection(ip_address("0.0.0.0")))
     found = against(ip_address("10.255.254.253"))
     assert found is not None
     assert not found.private

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.host.egress import environment
+from cellblock.egress.proxy import environment
 
 from .conftest import Running, Starter
 

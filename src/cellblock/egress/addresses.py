@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from cellblock.host.egress.names import Address, unmapped
+from cellblock.egress.names import Address, unmapped
 
 
 @dataclass(frozen=True, slots=True)

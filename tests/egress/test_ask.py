@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cellblock.host.egress import Denial, EgressLimits, Rules
-from cellblock.host.egress.gate import DeniedError, Gate
-from cellblock.host.egress.names import Address, Target
+from cellblock.egress.gate import DeniedError, EgressLimits, Gate
+from cellblock.egress.names import Address, Target
+from cellblock.egress.rules import Denial, Rules
 
 NAMES = {"asked.test": ["93.184.215.14"], "inner.test": ["10.0.0.1"], "mixed.test": ["93.184.215.14", "127.0.0.1"]}
 
