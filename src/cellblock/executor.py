@@ -146,6 +146,7 @@ class CodeExecutor:
         session_id = self.session_id = secrets.token_hex(8)  # below without `self`: a cycle would be found too late
 
         def make_session(host: Host) -> tuple[Session, Outside]:
+            host.begin(python=python, preload=preload, isolate=kept_in)
             from cellblock.outside import Outside
 
             outside = Outside(

@@ -130,6 +130,22 @@ class Host:
         launcher = await self._launcher((self._interpreter, self._preload, self.isolate, None, None))
         await launcher.start(self._start_timeout)
 
+    def begin(self, *, python: str | os.PathLike[str] | None, preload: Sequence[str] | None, isolate: Isolate) -> None:
+        """Have a zygote warm up while the caller makes a session of this kind, for which much is loaded at the first time.
+
+        Args:
+            python: As for `session`.
+            preload: As for `session`.
+            isolate: As for `session`. Under srt nothing is done.
+
+        Raises:
+            StateError, InvalidInputError, InterpreterError: As for `session`.
+        """
+        self.check_usable()
+        key = (self._interpreter_of(python), self._modules_of(preload), isolate, None, None)
+        if isolate != "srt" and key not in self._launchers:
+            self._make_launcher(key).begin()
+
     @property
     def closed(self) -> bool:
         """Whether it was closed, and so takes no more sessions."""
@@ -203,8 +219,8 @@ class Host:
         session = Session(
             self,
             next(self._numbers),
-            interpreter=self._interpreter if python is None else environment.find_interpreter(python),
-            preload=self._preload if preload is None else environment.check_modules(preload),
+            interpreter=self._interpreter_of(python),
+            preload=self._modules_of(preload),
             kernel_env=kernel_env,
             working_dir=working_dir,
             images_dir=images_dir,
@@ -299,6 +315,12 @@ class Host:
             return {"policy": policy.to_dict(), "workspace": workspace}
         return {"plan": make_plan(policy, self.facts, workspace, launcher.interpreter)}
 
+    def _interpreter_of(self, python: str | os.PathLike[str] | None) -> str:
+        return self._interpreter if python is None else environment.find_interpreter(python)
+
+    def _modules_of(self, preload: Sequence[str] | None) -> tuple[str, ...]:
+        return self._preload if preload is None else environment.check_modules(preload)
+
     def _narrowed(self, policy: Policy | None, isolate: Isolate) -> Policy:
         if policy is None:
             return fit_policy(self._policy, isolate)
@@ -325,13 +347,15 @@ class Host:
             await launcher.close()
             launcher = self._launchers.get(key)
         if launcher is None:
-            interpreter, preload, isolate, policy, workspace = key
-            starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
-            kind = Zygote if self._launch == "zygote" else Spawner
-            launcher = self._launchers[key] = kind(
-                interpreter, preload, isolate, starter, self.places, self._groups_for(isolate)
-            )
+            launcher = self._make_launcher(key)
             self._close_idle()
+        return launcher
+
+    def _make_launcher(self, key: LaunchKey) -> Launcher:
+        interpreter, preload, isolate, policy, workspace = key
+        starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
+        kind = Zygote if self._launch == "zygote" else Spawner
+        launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter, self.places, self._groups_for(isolate))
         return launcher
 
     def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import shlex
 import subprocess
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import IPython
-from IPython.core import ultratb
+from IPython.core import oinspect, ultratb
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
 from IPython.utils.text import LSString, SList
@@ -204,6 +205,8 @@ def create(outbox: Outbox) -> Shell:
     # Above this many lines IPython shows a frame without parsing its file first: for pandas' that takes longer than a cell
     # that is stopped may take to end, and shows the same.
     ultratb.FAST_THRESHOLD = 500
+    # IPython makes HTML of what it inspects, too, which nobody gets. In colours, to load the lexer takes longer than the rest.
+    oinspect.pylight = lambda code: f"<pre>{html.escape(code)}</pre>"
     guard_scripts()
     shell = Shell.instance(config=config)
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
