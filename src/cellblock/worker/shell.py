@@ -84,6 +84,18 @@ class Shell(InteractiveShell):
 
         self.register_magic_function(pip, "line", "pip")  # type: ignore[arg-type]  # takes functions, whatever it says
 
+    def atexit_operations(self) -> None:
+        """Let go of what the code has, so that its finalizers run, and remove its temporary files.
+
+        What IPython does beside that is to make the shell ready to go on, and to end a history that nobody keeps.
+        """
+        self.displayhook.flush()
+        for name in self.user_ns.keys() - {"__builtin__", "__builtins__", "__name__"}:
+            self.user_ns.pop(name, None)
+        self.user_ns_hidden.clear()
+        self._atexit_once_called = True
+        super().atexit_operations()
+
     def ask_exit(self) -> None:
         """`exit()` ends the cell, not the kernel."""
         raise SystemExit

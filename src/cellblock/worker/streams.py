@@ -241,6 +241,8 @@ class Outbox:
 
     def settle(self) -> None:
         """Send everything and end the gathering thread. After this the worker has no thread of ours."""
+        if self.forked:
+            return  # at the forks of the zygote and of init, above all, where whatever is touched is copied
         in_main = _thread.get_ident() == self._main
         if in_main:
             GATE.shut += 1
@@ -255,6 +257,8 @@ class Outbox:
 
     def leave_parent(self) -> None:
         """In a child that user code forked: never touch the parent's channel again."""
+        if self.forked and not self._pending:
+            return
         self.forked = True
         GATE.reset()
         self._pending.clear()
