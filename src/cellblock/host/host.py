@@ -9,25 +9,27 @@ import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, SandboxError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation, fit_policy
-from cellblock.host.collect import Limits
-from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
-from cellblock.host.network import OnHost
 from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
-from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
-from cellblock.host.wanted import OnCommand, Taker, Wanted
 from cellblock.sandbox import cgroups, probe, srt
 from cellblock.sandbox.leftovers import remove_places
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
+
+if TYPE_CHECKING:
+    from cellblock.host.collect import Limits
+    from cellblock.host.kernel import Kernel
+    from cellblock.host.network import OnHost
+    from cellblock.host.session import Session
+    from cellblock.host.wanted import OnCommand, Taker, Wanted
 
 Launch = Literal["zygote", "spawn"]
 LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
@@ -128,6 +130,9 @@ class Host:
         if self.isolate == "srt":
             return  # it is made for a workspace, and a session will say which
         launcher = await self._launcher((self._interpreter, self._preload, self.isolate, None, None))
+        launcher.begin()
+        import cellblock.host.session  # noqa: F401  # what the first session would load otherwise, while nobody waits for it
+
         await launcher.start(self._start_timeout)
 
     def begin(self, *, python: str | os.PathLike[str] | None, preload: Sequence[str] | None, isolate: Isolate) -> None:
@@ -213,6 +218,8 @@ class Host:
             StateError: The host is closed, or belongs to another process or event loop.
             InvalidInputError, InterpreterError: An argument is wrong.
         """
+        from cellblock.host.session import Session  # with all that a cell needs, and so after `begin`
+
         self.check_usable()
         if forbid_programs:
             check_forbidding(isolate or self.isolate, on_command is not None)
@@ -293,6 +300,8 @@ class Host:
         return await self._launch_by(await self._started_launcher(key), wanted)
 
     async def _launch_by(self, launcher: Launcher, wanted: Wanted) -> Kernel:
+        from cellblock.host.kernel import Kernel
+
         number = next(self._numbers)
         ends = launcher.launch(number, wanted.spec | self._what_to_enforce(launcher, wanted))
         kernel = Kernel(launcher, number, ends, wanted)
