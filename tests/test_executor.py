@@ -489,16 +489,16 @@ async def test_an_executor_is_isolated_like_the_other_sessions_of_its_host(tmp_p
 
 
 async def test_a_home_directory_is_no_workspace_by_accident(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    native_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(host, "facts", dataclasses.replace(host.facts, home=str(tmp_path)))
+    monkeypatch.setattr(native_host, "facts", dataclasses.replace(native_host.facts, home=str(tmp_path)))
     with pytest.raises(InvalidInputError, match=r"holds your home directory.*pass working_dir="):
-        await CodeExecutor(host=host).start()
-    host.session(isolate="native", working_dir=tmp_path)  # somebody has decided that
-    host.session(isolate="native", working_dir="project")
-    host.session()
+        await CodeExecutor(host=native_host).start()
+    native_host.session(working_dir=tmp_path)  # somebody has decided that
+    native_host.session(working_dir="project")
+    native_host.session(isolate="none")
 
 
 async def test_a_tool_server_port_is_served_where_one_is_asked_for(host: Host, unused_tcp_port: int) -> None:

@@ -20,15 +20,14 @@ from cellblock.errors import (
     StateError,
     UnsupportedError,
 )
-from cellblock.host import Host, Limits, Policy, Session, SrtPolicy, shared
-from cellblock.host.cell import Notice, OnInput
-from cellblock.host.checks import Isolate, default_isolation
-from cellblock.host.session import DEFAULT_TIMEOUT
-from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-from cellblock.tools.approval import ApprovalRequest
+from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, default_isolation
 
 if TYPE_CHECKING:
+    from cellblock.host import Host, Limits, Policy, Session
+    from cellblock.host.cell import OnInput
+    from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.outside import Outside
+    from cellblock.tools.approval import ApprovalRequest
     from cellblock.tools.rules import Rules
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -146,6 +145,7 @@ class CodeExecutor:
         session_id = self.session_id = secrets.token_hex(8)  # below without `self`: a cycle would be found too late
 
         def make_session(host: Host) -> tuple[Session, Outside]:
+            host.begin(python=python, preload=preload, isolate=kept_in)
             from cellblock.outside import Outside
 
             outside = Outside(
@@ -237,6 +237,8 @@ class CodeExecutor:
         if self._state in ("starting", "started"):
             raise StateError("the executor is started already")
         before, self._state = self._state, "starting"
+        from cellblock.host import shared
+
         host = self._given_host or await shared.acquire()
         try:
             session, outside = self._make_session(host)
@@ -345,6 +347,10 @@ class CodeExecutor:
         Raises:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
         """
+        from cellblock.host.cell import Notice
+        from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+        from cellblock.tools.approval import ApprovalRequest
+
         async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:
             async for event in events:
                 match event:
@@ -363,6 +369,8 @@ async def _end(session: Session, outside: Outside | None, shared_host: Host | No
             await outside.close()
     finally:
         if shared_host is not None:
+            from cellblock.host import shared
+
             shared.release(shared_host)
 
 
@@ -379,6 +387,8 @@ def _isolation(isolate: Isolate | None, host: Host | None) -> Isolate:
 
 
 def _load_policy(path: str | os.PathLike[str], isolate: Isolate) -> Policy:
+    from cellblock.host import Policy, SrtPolicy
+
     return SrtPolicy.load(path) if isolate == "srt" else Policy.load(path)
 
 

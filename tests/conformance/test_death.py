@@ -173,6 +173,27 @@ async def test_exit_handlers_run_and_files_are_written_when_a_session_closes(ses
 
 
 @pytest.mark.launcher
+async def test_finalizers_run_and_temporary_files_are_removed_when_a_session_closes(
+    session: Session, tmp_path: object
+) -> None:
+    await ok(
+        session,
+        f"""
+        class Held:
+            def __init__(self, name): self.name = name
+            def __del__(self): open({str(tmp_path)!r} + "/" + self.name, "w").close()
+        held = Held("variable")
+        """,
+    )
+    await ok(session, "Held('value')")  # in Out
+    temporary = await value(session, "get_ipython().mktempfile('text')")
+    await session.close()
+    assert os.path.exists(f"{tmp_path}/variable")
+    assert os.path.exists(f"{tmp_path}/value")
+    assert not os.path.exists(os.path.dirname(temporary))
+
+
+@pytest.mark.launcher
 async def test_a_kernel_that_dies_between_cells_is_replaced_and_the_next_result_says_so(session: Session) -> None:
     await ok(session, "lost = 1\nimport threading, os\nthreading.Timer(0.05, os._exit, (7,)).start()")
     await eventually(lambda: session._kernels.current is not None and session._kernels.current.death is not None)

@@ -389,6 +389,15 @@ async def test_plotly_shows_figures_as_json(session: Session) -> None:
     assert not result.truncated
 
 
+async def test_garbage_is_collected(session: Session) -> None:
+    assert await value(session, "import gc; gc.isenabled()")
+
+
+async def test_an_inspection_loads_no_lexer_for_the_colours_that_nobody_sees(session: Session) -> None:
+    assert "sep" in (await session.inspect("print") or "")
+    assert not await value(session, "import sys; 'pygments.lexers.python' in sys.modules")
+
+
 async def test_completion_inspection_and_history(session: Session) -> None:
     await ok(session, "number_of_things = 5\ndef shout(word): 'Say it louder.'\nimport os")
     completions = await session.complete("number_of")

@@ -290,6 +290,14 @@ async def test_an_init_that_is_killed_ends_its_session_only(host: Host, tmp_path
         assert await value(two, "kept") == 1
 
 
+async def test_what_an_init_leaves_behind_that_is_killed_ends_as_well(host: Host, tmp_path: Path) -> None:
+    async with host.session(images_dir=tmp_path) as session:
+        code = "import os, subprocess; [os.getppid(), subprocess.Popen(['sleep', '600'], start_new_session=True).pid]"
+        init, child = await value(session, code)
+        os.kill(init, signal.SIGKILL)
+        await eventually(lambda: not alive(child))
+
+
 async def test_a_worker_that_is_killed_while_idle_is_replaced_and_the_next_result_says_so(host: Host, tmp_path: Path) -> None:
     async with host.session(images_dir=tmp_path) as session:
         worker = await value(session, "import os; os.getpid()")

@@ -110,6 +110,13 @@ def test_the_thread_of_a_burst_ends_by_itself() -> None:
     )
 
 
+def test_a_line_after_a_burst_leaves_at_once() -> None:
+    with worker_end('print("x"); print("x"); tasks(2); tasks(1); print("y")\nsys.__stdin__.readline()') as end:
+        end.hear("y")
+        end.go_on()
+        end.finish()
+
+
 def test_lines_of_threads_are_all_there_and_whole() -> None:
     end = run(
         """

@@ -11,9 +11,12 @@ from cellblock import config
 from cellblock.errors import InvalidInputError, SandboxError
 from cellblock.sandbox import probe, srt
 from cellblock.sandbox.policy import Policy
-from cellblock.wire.messages import MAX_CODE
+from cellblock.wire.fields import MAX_CODE
 
 Isolate = Literal["native", "srt", "none"]
+
+DEFAULT_TIMEOUT = 120.0
+"""Seconds that a cell may take."""
 
 
 def check_code(code: str) -> None:

@@ -9,25 +9,28 @@ import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cellblock import config
 from cellblock.egress.network import OnHost
 from cellblock.errors import InvalidInputError, LaunchError, SandboxError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation, fit_policy
-from cellblock.host.collect import Limits
-from cellblock.host.kernel import Kernel
 from cellblock.host.launch import Launcher, Spawner, Zygote
 from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
-from cellblock.host.session import Session
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
-from cellblock.host.wanted import OnCommand, Taker, Wanted
 from cellblock.sandbox import cgroups, probe, srt
 from cellblock.sandbox.leftovers import remove_places
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
+
+if TYPE_CHECKING:
+    from cellblock.host.collect import Limits
+    from cellblock.host.kernel import Kernel
+    from cellblock.host.network import OnHost
+    from cellblock.host.session import Session
+    from cellblock.host.wanted import OnCommand, Taker, Wanted
 
 Launch = Literal["zygote", "spawn"]
 LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
@@ -128,7 +131,26 @@ class Host:
         if self.isolate == "srt":
             return  # it is made for a workspace, and a session will say which
         launcher = await self._launcher((self._interpreter, self._preload, self.isolate, None, None))
+        launcher.begin()
+        import cellblock.host.session  # noqa: F401  # what the first session would load otherwise, while nobody waits for it
+
         await launcher.start(self._start_timeout)
+
+    def begin(self, *, python: str | os.PathLike[str] | None, preload: Sequence[str] | None, isolate: Isolate) -> None:
+        """Have a zygote warm up while the caller makes a session of this kind, for which much is loaded at the first time.
+
+        Args:
+            python: As for `session`.
+            preload: As for `session`.
+            isolate: As for `session`. Under srt nothing is done.
+
+        Raises:
+            StateError, InvalidInputError, InterpreterError: As for `session`.
+        """
+        self.check_usable()
+        key = (self._interpreter_of(python), self._modules_of(preload), isolate, None, None)
+        if isolate != "srt" and key not in self._launchers:
+            self._make_launcher(key).begin()
 
     @property
     def closed(self) -> bool:
@@ -197,14 +219,16 @@ class Host:
             StateError: The host is closed, or belongs to another process or event loop.
             InvalidInputError, InterpreterError: An argument is wrong.
         """
+        from cellblock.host.session import Session  # with all that a cell needs, and so after `begin`
+
         self.check_usable()
         if forbid_programs:
             check_forbidding(isolate or self.isolate, on_command is not None)
         session = Session(
             self,
             next(self._numbers),
-            interpreter=self._interpreter if python is None else environment.find_interpreter(python),
-            preload=self._preload if preload is None else environment.check_modules(preload),
+            interpreter=self._interpreter_of(python),
+            preload=self._modules_of(preload),
             kernel_env=kernel_env,
             working_dir=working_dir,
             images_dir=images_dir,
@@ -277,6 +301,8 @@ class Host:
         return await self._launch_by(await self._started_launcher(key), wanted)
 
     async def _launch_by(self, launcher: Launcher, wanted: Wanted) -> Kernel:
+        from cellblock.host.kernel import Kernel
+
         number = next(self._numbers)
         ends = launcher.launch(number, wanted.spec | self._what_to_enforce(launcher, wanted))
         kernel = Kernel(launcher, number, ends, wanted)
@@ -298,6 +324,12 @@ class Host:
         if launcher.interpreter is None:
             return {"policy": policy.to_dict(), "workspace": workspace}
         return {"plan": make_plan(policy, self.facts, workspace, launcher.interpreter)}
+
+    def _interpreter_of(self, python: str | os.PathLike[str] | None) -> str:
+        return self._interpreter if python is None else environment.find_interpreter(python)
+
+    def _modules_of(self, preload: Sequence[str] | None) -> tuple[str, ...]:
+        return self._preload if preload is None else environment.check_modules(preload)
 
     def _narrowed(self, policy: Policy | None, isolate: Isolate) -> Policy:
         if policy is None:
@@ -325,13 +357,15 @@ class Host:
             await launcher.close()
             launcher = self._launchers.get(key)
         if launcher is None:
-            interpreter, preload, isolate, policy, workspace = key
-            starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
-            kind = Zygote if self._launch == "zygote" else Spawner
-            launcher = self._launchers[key] = kind(
-                interpreter, preload, isolate, starter, self.places, self._groups_for(isolate)
-            )
+            launcher = self._make_launcher(key)
             self._close_idle()
+        return launcher
+
+    def _make_launcher(self, key: LaunchKey) -> Launcher:
+        interpreter, preload, isolate, policy, workspace = key
+        starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
+        kind = Zygote if self._launch == "zygote" else Spawner
+        launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter, self.places, self._groups_for(isolate))
         return launcher
 
     def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:

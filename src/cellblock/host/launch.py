@@ -61,6 +61,9 @@ class Launcher(Protocol):
     def alive(self) -> bool:
         """Whether it can still start kernels."""
 
+    def begin(self) -> None:
+        """Begin to get ready to start kernels, without waiting for it."""
+
     async def start(self, timeout: float) -> None:
         """Get ready to start kernels, within this many seconds."""
 
@@ -117,11 +120,16 @@ class Zygote:
         """Whether it can still fork."""
         return self._process is None or self._control is not None
 
-    async def start(self, timeout: float) -> None:
-        """See `Launcher`. The first call starts the zygote; every call waits until it is warm."""
+    def begin(self) -> None:
+        """See `Launcher`. The first call starts the zygote."""
         if self._ready is None:
             self._ready = asyncio.get_running_loop().create_future()
             self._run(self._ready)
+
+    async def start(self, timeout: float) -> None:
+        """See `Launcher`. It waits until the zygote is warm."""
+        self.begin()
+        assert self._ready is not None
         await asyncio.wait([self._ready], timeout=timeout)
         if not self._ready.done():
             raise LaunchError(f"the fork server was not ready within {timeout:g} s{_quote(self._stderr.text())}")
@@ -148,7 +156,7 @@ class Zygote:
         except BaseException as error:
             ours.close()
             os.close(reader)
-            ready.set_exception(error)
+            _fail(ready, error)
             return
         finally:
             os.close(writer)
@@ -185,7 +193,7 @@ class Zygote:
         elif message["op"] == "end":
             self._close_control()
             if not self._ready.done():
-                self._ready.set_exception(self._why_it_ended())
+                _fail(self._ready, self._why_it_ended())
 
     def _why_it_ended(self) -> LaunchError:
         assert self._process is not None
@@ -235,8 +243,7 @@ class Zygote:
         self._say_goodbye()
         self._close_control()
         if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(LaunchError("the host was closed while the fork server started"))
-            self._ready.exception()  # whoever waits for it gets it; nobody may
+            _fail(self._ready, LaunchError("the host was closed while the fork server started"))
         if self._process is not None:
             await self._starter.end(self._process)
         if self._group is not None:
@@ -270,8 +277,11 @@ class Spawner:
         """See `Launcher`."""
         return True
 
-    async def start(self, timeout: float) -> None:
+    def begin(self) -> None:
         """See `Launcher`. There is nothing to get ready."""
+
+    async def start(self, timeout: float) -> None:
+        """See `Launcher`."""
 
     def launch(self, number: int, spec: dict[str, Any]) -> Ends:
         """See `Launcher`."""
@@ -421,6 +431,11 @@ def _failure(command: str | None, interpreter: str, preload: tuple[str, ...], co
         )
     ending = "does not answer" if code is None else f"ended with status {code}"
     return LaunchError(f"{command or interpreter} {ending} before a kernel was ready{_quote(said)}")
+
+
+def _fail(ready: asyncio.Future[None], error: BaseException) -> None:
+    ready.set_exception(error)
+    ready.exception()  # whoever waits for it gets it; nobody may
 
 
 def _quote(said: str) -> str:

@@ -16,7 +16,7 @@ from cellblock.egress.network import OnHost, SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment, imports
 from cellblock.host.cell import Cell, Notice, OnInput
-from cellblock.host.checks import Isolate, check_code, check_place, check_timeout
+from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_timeout
 from cellblock.host.collect import Limits
 from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.files import Files
     from cellblock.host.host import Host
-
-DEFAULT_TIMEOUT = 120.0
-"""Seconds that a cell may take."""
 
 _HISTORY = 1000
 _HISTORY_CODE = 100_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import shlex
 import subprocess
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import IPython
-from IPython.core import ultratb
+from IPython.core import oinspect, ultratb
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
 from IPython.utils.text import LSString, SList
@@ -82,6 +83,18 @@ class Shell(InteractiveShell):
                 ordinary(line)
 
         self.register_magic_function(pip, "line", "pip")  # type: ignore[arg-type]  # takes functions, whatever it says
+
+    def atexit_operations(self) -> None:
+        """Let go of what the code has, so that its finalizers run, and remove its temporary files.
+
+        What IPython does beside that is to make the shell ready to go on, and to end a history that nobody keeps.
+        """
+        self.displayhook.flush()
+        for name in self.user_ns.keys() - {"__builtin__", "__builtins__", "__name__"}:
+            self.user_ns.pop(name, None)
+        self.user_ns_hidden.clear()
+        self._atexit_once_called = True
+        super().atexit_operations()
 
     def ask_exit(self) -> None:
         """`exit()` ends the cell, not the kernel."""
@@ -204,6 +217,8 @@ def create(outbox: Outbox) -> Shell:
     # Above this many lines IPython shows a frame without parsing its file first: for pandas' that takes longer than a cell
     # that is stopped may take to end, and shows the same.
     ultratb.FAST_THRESHOLD = 500
+    # IPython makes HTML of what it inspects, too, which nobody gets. In colours, to load the lexer takes longer than the rest.
+    oinspect.pylight = lambda code: f"<pre>{html.escape(code)}</pre>"
     guard_scripts()
     shell = Shell.instance(config=config)
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().

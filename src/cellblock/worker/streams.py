@@ -19,8 +19,9 @@ import subprocess
 import sys
 import termios
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import itemgetter
 from typing import Literal, ParamSpec, TypeVar
 
 from cellblock.wire.messages import PIECE, Display, Message, Stream
@@ -33,6 +34,7 @@ TICK = 0.01
 _QUIET_TICKS = 5
 _CATCH_UP, _CATCH_UP_STEP = 0.25, 0.0001  # seconds; a host that makes the cell wait is not waited for any longer
 _READ_UP, _HURRIED = 0.02, 1.0  # seconds that it is waited for, and for which it is not after that was in vain
+_NONE = -1
 _PIECE_CHARS = PIECE // 6  # a character takes at most six bytes: a lone surrogate is written as an escape
 
 _P = ParamSpec("_P")
@@ -40,6 +42,7 @@ _T = TypeVar("_T")
 
 StreamName = Literal["stdout", "stderr"]
 _DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
+_NAME: Callable[[tuple[StreamName, str]], StreamName] = itemgetter(0)
 
 
 class Outbox:
@@ -47,8 +50,10 @@ class Outbox:
 
     def __init__(self) -> None:
         self._channel: Channel | None = None
-        self._pending: deque[tuple[StreamName, str]] = deque()
+        self._pending: list[tuple[StreamName, str]] = []
         self._pending_chars = 0
+        self._room = _NONE
+        """How many characters may be pending before somebody looks at them: none, unless the gathering thread is there."""
         self._lock = _thread.RLock()
         self._flushing = False
         self._last = 0.0
@@ -73,19 +78,41 @@ class Outbox:
         self.forked, self._channel = True, None
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
+    def writer(self, name: StreamName) -> Callable[[str], int]:
+        """Return the `write` of a stream: it takes text, and returns the text's length.
+
+        In a burst its few lines are all of the Python that runs for a `print`, twice; so it is a function, and no method.
+        """
+        append = self._pending.append
+
+        def write(text: str) -> int:
+            if not isinstance(text, str):
+                raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+            append((name, text))
+            size = len(text)
+            # Threads that write at the same time get it wrong, but not for long: whoever sends begins anew.
+            self._pending_chars = chars = self._pending_chars + size
+            if chars > self._room:
+                self._look(text)
+            return size
+
+        return write
+
     def write(self, name: StreamName, text: str) -> None:
-        """Take text that was written to a stream."""
-        self._pending.append((name, text))
-        self._pending_chars += len(text)
+        """Take text that is shown on a stream although no code has written it there."""
+        self.writer(name)(text)
+
+    def _look(self, text: str) -> None:
+        """Send what is pending, if it is time to, now that this was written."""
+        much = self._pending_chars > _PIECE_CHARS
         if self.forked:
             # Whole lines, because other processes write to the same descriptors.
-            if "\n" in text or self._pending_chars >= _PIECE_CHARS:
+            if much or "\n" in text:
                 self._flush_descriptors()
-            return
-        if self._pending_chars >= _PIECE_CHARS:
+        elif much:
             self.flush()
         # `print(x, end="")` writes an empty string last: the only sign that a print without a newline is complete.
-        elif (self._ticker is None or not self._ticker.alive) and (not text or "\n" in text or "\r" in text):
+        elif self._room == _NONE and (not text or "\n" in text or "\r" in text):
             self.flush_soon()
 
     def flush_soon(self) -> None:
@@ -96,8 +123,13 @@ class Outbox:
             self._flush_descriptors()
         elif time.monotonic() - self._last >= TICK:
             self.flush()
-        elif self._ticker is None or not self._ticker.alive:
-            self._ticker = _Ticker(self)
+        elif self._room == _NONE:
+            self._room = _PIECE_CHARS  # before the thread is there: it may be gone again when we are
+            try:
+                self._ticker = _Ticker(self)
+            except BaseException:
+                self._room = _NONE
+                raise
 
     def let_host_catch_up(self) -> None:
         """Before something is written past this outbox, to a descriptor: have the host read what came before it.
@@ -136,24 +168,22 @@ class Outbox:
     def _flush_descriptors(self) -> None:
         """In a process without a channel: write what is pending to descriptors 1 and 2."""
         while self._pending:
-            name, text = self._pending.popleft()
+            name, text = self._pending.pop(0)
             while self._pending and self._pending[0][0] == name:
-                text += self._pending.popleft()[1]
-            self._pending_chars -= len(text)
+                text += self._pending.pop(0)[1]
+            self._pending_chars = 0
             _write_descriptor(_DESCRIPTORS[name], text)
 
     def _drain(self, channel: Channel) -> None:
-        pending = self._pending
-        while pending:
-            name, text = pending.popleft()
-            texts = [text]
-            while pending and pending[0][0] == name:
-                texts.append(pending.popleft()[1])
-            joined = "".join(texts)
-            self._pending_chars -= len(joined)
-            for start in range(0, len(joined), _PIECE_CHARS):
-                piece = joined[start : start + _PIECE_CHARS].encode("utf-8", "backslashreplace")
-                channel.send(Stream(name, piece, self.behind()))
+        while self._pending:
+            self._pending_chars = 0
+            taken = self._pending[:]
+            del self._pending[: len(taken)]  # and not what was written since
+            for name, run in groupby(taken, _NAME):
+                text = "".join([text for _, text in run])
+                for start in range(0, len(text), _PIECE_CHARS):
+                    piece = text[start : start + _PIECE_CHARS].encode("utf-8", "backslashreplace")
+                    channel.send(Stream(name, piece, self.behind()))
 
     def send(self, message: Message) -> None:
         """Send a message after everything that was written before it."""
@@ -204,8 +234,15 @@ class Outbox:
         self.flush()
         return busy
 
+    def last_tick(self) -> None:
+        """Look at each text again, and send what was written before."""
+        self._room = _NONE
+        self.tick()
+
     def settle(self) -> None:
         """Send everything and end the gathering thread. After this the worker has no thread of ours."""
+        if self.forked:
+            return  # at the forks of the zygote and of init, above all, where whatever is touched is copied
         in_main = _thread.get_ident() == self._main
         if in_main:
             GATE.shut += 1
@@ -220,6 +257,8 @@ class Outbox:
 
     def leave_parent(self) -> None:
         """In a child that user code forked: never touch the parent's channel again."""
+        if self.forked and not self._pending:
+            return
         self.forked = True
         GATE.reset()
         self._pending.clear()
@@ -232,7 +271,6 @@ class _Ticker:
     """A thread that sends what is pending every `TICK` seconds, until it is stopped or nothing happens for a while."""
 
     def __init__(self, outbox: Outbox) -> None:
-        self.alive = True
         self._outbox = outbox
         self._wake = _thread.allocate_lock()
         self._wake.acquire()
@@ -249,16 +287,14 @@ class _Ticker:
             while quiet < _QUIET_TICKS and not self._wake.acquire(timeout=TICK):
                 quiet = 0 if self._outbox.tick() else quiet + 1
         finally:
-            self.alive = False
             try:
-                self._outbox.tick()  # what was written when it still seemed to live
+                self._outbox.last_tick()
             finally:
                 self._done.release()
 
     def stop(self) -> None:
         """End the thread and wait until it is gone."""
-        if self.alive:
-            self._wake.release()
+        self._wake.release()
         self._done.acquire()
         self._done.release()
 
@@ -273,6 +309,7 @@ class OutStream(io.TextIOBase):
         super().__init__()
         self._outbox = outbox
         self._stream: StreamName = name
+        self.write = outbox.writer(name)  # type: ignore[method-assign]  # see there
         self.buffer = _BinaryOut(self)
 
     @property
@@ -289,13 +326,6 @@ class OutStream(io.TextIOBase):
     def encoding(self) -> str:  # type: ignore[override]  # TextIOBase declares an attribute
         """Always UTF-8."""
         return "utf-8"
-
-    def write(self, text: str) -> int:
-        """Write text; return its length."""
-        if not isinstance(text, str):
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        self._outbox.write(self._stream, text)
-        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]  # the base takes any buffer
         """Write several strings."""

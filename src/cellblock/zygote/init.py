@@ -318,19 +318,19 @@ class _Init:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         while True:
-            if self._ground is not None:
-                _kill_everything()
-            else:
-                processes.kill(processes.descendants(os.getpid()))
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     continue
-            except ChildProcessError:
+            except ChildProcessError:  # whatever is below us has an ancestor among our children
                 for top, hold in self._holds.items():
                     linux.detach(top)
                     hold.release()
                 remove_after(self._host, self._places, None if self._control is None else self._control.fileno())
                 os._exit(0)
+            if self._ground is not None:
+                _kill_everything()
+            else:
+                processes.kill(processes.descendants(os.getpid()))
             # The time limit is for a fork that raced with the walk, and made no signal since.
             if poll.poll(10):
                 os.read(self._wake, 4096)

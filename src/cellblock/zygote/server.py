@@ -189,21 +189,24 @@ class _Zygote:
         return pid, ours
 
     def _reap(self) -> None:
+        orphans = False
         while True:
             try:
-                pid, _status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 break
+            orphans |= status != 0 or pid not in self._inits
             if pid in self._inits:
                 release_holds(self._inits.pop(pid)[1])
             if self._spare is not None and self._spare[0] == pid:
                 self._spare[1].close()
                 self._spare = None
         # What an init left behind when it was killed has come to us. Each one's own children follow when it dies.
-        known = {*self._inits, *([self._spare[0]] if self._spare else [])}
-        processes.kill(pid for pid in processes.children(os.getpid()) if pid not in known)
+        if orphans:  # and not after each init that has ended in good order: it had nothing left
+            known = {*self._inits, *([self._spare[0]] if self._spare else [])}
+            processes.kill(pid for pid in processes.children(os.getpid()) if pid not in known)
 
     def _tell(self, op: str, **fields: Any) -> None:
         try:

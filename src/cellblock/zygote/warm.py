@@ -46,6 +46,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     Args:
         preload: Names of modules.
     """
+    gc.disable()  # nearly all that is made here stays: to look through it again and again takes longer than the cells below
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     try:
         from cellblock.worker import shell as shells
@@ -67,6 +68,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     cells = [*_CELLS]
     for name in {module.partition(".")[0] for module in preload}:
         cells += _CELLS_FOR.get(name, ())
+    gc.freeze()  # IPython's own full collection in there is to go through the cells' objects only
     rehearse(Worker, shell, outbox, cells)
     linecache.clearcache()
     sysconfig.get_config_vars()  # a module of its own, which every kernel would read and keep for itself
@@ -74,6 +76,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise write to, and so copy, every page shared with us
+    gc.enable()
     return shell, outbox
 
 
