@@ -16,7 +16,8 @@ from cellblock.tools.content import ToolOutcome, ToolSpec
 from cellblock.tools.params import ServerParams
 
 if TYPE_CHECKING:
-    from cellblock.tools.connection import Connection, OnLog, OnProgress
+    from cellblock.tools.connection import Connection, OnLog
+    from cellblock.tools.jsonrpc import OnProgress
 
 
 async def list_tools(

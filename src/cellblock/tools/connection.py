@@ -12,8 +12,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import anyio
 import httpx2
@@ -21,18 +20,17 @@ import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client.session import ClientRequestContext, IncomingMessage
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from cellblock.errors import InvalidInputError, McpServerError
 from cellblock.tools.content import ToolOutcome, ToolSpec, outcome_of, spec_of
+from cellblock.tools.jsonrpc import OnProgress, Requests
 from cellblock.tools.params import HttpServer, ServerParams, resolve, secrets
 from cellblock.tools.stdio import StdioTransport
 from cellblock.tools.web import HttpTransport
 
-OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
 OnLog: TypeAlias = Callable[[str, str], None]
 
 MAX_TOOLS = 10_000
@@ -40,6 +38,9 @@ _MAX_PAGES = 1_000
 _MAX_WORDS = 2_000  # of what a server says in an error
 
 _LOG_LEVEL: types.LoggingLevel = "info"
+_RESULT = frozenset(("_meta", "content", "structuredContent", "isError"))
+"""What the result of a call has in the versions of the protocol that begin with a handshake."""
+
 _CLIENT = types.Implementation(name="cellblock", version="1")
 
 # What goes wrong with a server is told by our errors; a program without logging would find it on its stderr as well.
@@ -71,6 +72,7 @@ class Connection:
             else StdioTransport(resolved, environment)
         )
         self._client: Client | None = None
+        self._requests: Requests | None = None  # None where calls are the SDK's
         self._opening: anyio.CancelScope | None = None
         self._opened, self._end = asyncio.Event(), asyncio.Event()
         self._cause = ""
@@ -119,7 +121,7 @@ class Connection:
                 if self._end.is_set():
                     return
                 client = Client(
-                    _watched(self._transport, self._lost),
+                    self._streams(),
                     cache=None,
                     client_info=_CLIENT,
                     elicitation_callback=_decline,
@@ -144,6 +146,15 @@ class Connection:
                 self._cause = explanation if vague else f"{self._cause}; {explanation}"
             self._cause = self._cause or "the connection was closed"
             self._opened.set()
+
+    @asynccontextmanager
+    async def _streams(self) -> AsyncIterator[tuple[Any, Any]]:
+        """Open the transport for the SDK, and keep a way to send requests beside its own."""
+        async with self._transport as (reader, writer):
+            requests = Requests(reader, writer, self._lost)
+            # Over HTTP each request has headers, which are the SDK's to know.
+            self._requests = requests if isinstance(self._transport, StdioTransport) else None
+            yield requests, writer
 
     def _lost(self) -> None:
         self._end.set()
@@ -200,18 +211,36 @@ class Connection:
         if self._stale:
             await self._refresh()
         client = self._open_client()
-        progress = None if on_progress is None else _as_coroutine(on_progress)
         if on_log is None:
-            return outcome_of(await client.call_tool(tool, arguments, progress_callback=progress))
+            return outcome_of(await self._result(client, tool, arguments, on_progress))
         meta = await self._ask_for_logs(client)
         key = object()
         self._logs[key] = on_log
         try:
-            result = await client.call_tool(tool, arguments, progress_callback=progress, meta=meta)
+            result = await self._result(client, tool, arguments, on_progress, meta)
             await asyncio.sleep(0)  # what was logged before the result is still on its way to us
             return outcome_of(result)
         finally:
             del self._logs[key]
+
+    async def _result(
+        self,
+        client: Client,
+        tool: str,
+        arguments: dict[str, Any],
+        on_progress: OnProgress | None,
+        meta: types.RequestParamsMeta | None = None,
+    ) -> types.CallToolResult:
+        if self._requests is None or client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            progress = None if on_progress is None else _as_coroutine(on_progress)
+            return await client.call_tool(tool, arguments, progress_callback=progress, meta=meta)
+        said = await self._requests.send("tools/call", {"name": tool, "arguments": arguments}, on_progress)
+        result = types.CallToolResult.model_validate({key: said[key] for key in _RESULT & said.keys()}, by_name=False)
+        if not isinstance(result.structured_content, dict | None):
+            raise ValueError("structured content that is no object")  # noqa: TRY004  # it is no argument that has the wrong type
+        if not result.is_error:
+            await client.session.validate_tool_result(tool, result)
+        return result
 
     async def list_tools(self) -> list[ToolSpec]:
         """Ask the server for all of its tools.
@@ -295,50 +324,6 @@ class Connection:
         text = params.data if isinstance(params.data, str) else json.dumps(params.data)
         for listener in [*self._logs.values()]:
             listener(params.level, text)
-
-
-@asynccontextmanager
-async def _watched(transport: StdioTransport | HttpTransport, ended: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
-    """A transport that tells when there is nothing more to read from it: the SDK keeps that to itself."""
-    async with transport as (reader, writer):
-        yield _Watched(reader, ended), writer
-
-
-class _Watched:
-    """The stream of such a transport that is read."""
-
-    def __init__(self, reader: Any, ended: Callable[[], None]) -> None:
-        self._reader = reader
-        self._ended = ended
-
-    async def receive(self) -> SessionMessage | Exception:
-        """Return the next message."""
-        try:
-            return cast(SessionMessage | Exception, await self._reader.receive())
-        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._ended()
-            raise
-
-    async def aclose(self) -> None:
-        """Close it."""
-        await self._reader.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 async def _decline(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
