@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from cellblock import InvalidInputError, McpServerError, StateError
-from cellblock.tools import client
 from cellblock.tools.client import Servers
 from cellblock.tools.content import MAX_MESSAGE
 from cellblock.tools.params import ServerParams, parse_params
@@ -374,11 +373,6 @@ async def test_no_server_outlives_its_host_or_its_keeper(victim: str) -> None:
             for pid in left[1:]:
                 os.kill(pid, signal.SIGKILL)
             host.kill()
-
-
-async def test_the_tools_of_a_server_by_one_connection() -> None:
-    tools = await client.list_tools("s", hostile(), environment={})
-    assert "echo" in {tool.name for tool in tools}
 
 
 def test_the_sdk_is_not_loaded_before_a_server_is() -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cellblock import config
 from cellblock.errors import StateError
 from cellblock.tools.content import ToolOutcome, ToolSpec
 from cellblock.tools.params import ServerParams
@@ -18,33 +17,6 @@ from cellblock.tools.params import ServerParams
 if TYPE_CHECKING:
     from cellblock.tools.connection import Connection, OnLog
     from cellblock.tools.jsonrpc import OnProgress
-
-
-async def list_tools(
-    server_name: str,
-    params: ServerParams,
-    *,
-    connect_timeout: float = 30.0,
-    environment: Mapping[str, str] | None = None,
-) -> list[ToolSpec]:
-    """Connect to a server, ask for its tools, and disconnect.
-
-    Args:
-        server_name: The server's name, for error messages.
-        params: How to reach it.
-        connect_timeout: Seconds in which the server has to be ready, and again for its answer.
-        environment: Where ``${NAME}`` in the parameters is looked up; the environment of this process by default.
-
-    Returns:
-        Its tools, in its order.
-
-    Raises:
-        InvalidInputError: The parameters refer to a variable that is not set.
-        McpServerError: The server could not be started or reached, or did not answer as it should.
-    """
-    environment = config.environment() if environment is None else environment
-    async with Servers(lambda _: params, connect_timeout=connect_timeout, environment=environment) as servers:
-        return await servers.list_tools(server_name)
 
 
 class Servers:
