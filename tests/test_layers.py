@@ -57,6 +57,7 @@ OTHERS: dict[str, set[str]] = {
     "host": {"h11", "idna", "pip"},  # of pip, which index it has where nobody says another
     "tools": {
         "anyio",
+        "httptools",
         "httpx2",
         "mcp",
         "mcp_types",

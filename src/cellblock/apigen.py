@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cellblock import config
 from cellblock.store.servers import ServerRegistry
 from cellblock.tools.client import Servers
 from cellblock.tools.content import ToolSpec, hints_of
@@ -71,7 +70,7 @@ async def generate_mcp_sources(
         (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, hints)
         return names
 
-    async with Servers(lambda _: params, connect_timeout=connect_timeout, environment=config.environment()) as servers:
+    async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
         tools = await servers.list_tools(server_name)
         # It takes the server longer to end than the package to be written.
         names, _ = await asyncio.gather(asyncio.to_thread(write, tools), servers.close())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cellblock import config
 from cellblock.errors import StateError
 from cellblock.tools.content import ToolOutcome, ToolSpec
 from cellblock.tools.params import ServerParams
@@ -28,15 +29,20 @@ class Servers:
     Args:
         lookup: Returns the parameters of a server by its name, or raises; asked each time a connection is made.
         connect_timeout: Seconds in which a server has to be ready.
-        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from.
+        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from; this
+            process's by default.
     """
 
     def __init__(
-        self, lookup: Callable[[str], ServerParams], *, connect_timeout: float = 30.0, environment: Mapping[str, str]
+        self,
+        lookup: Callable[[str], ServerParams],
+        *,
+        connect_timeout: float = 30.0,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._lookup = lookup
         self._connect_timeout = connect_timeout
-        self._environment = environment
+        self._environment = config.environment() if environment is None else environment
         self._connections: dict[str, Connection] = {}
         self._closed = False
 
