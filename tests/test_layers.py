@@ -59,6 +59,7 @@ OTHERS: dict[str, set[str]] = {
     "host": {"pip"},  # of pip, which index it has where nobody says another
     "tools": {
         "anyio",
+        "httptools",
         "httpx2",
         "mcp",
         "mcp_types",

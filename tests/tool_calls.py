@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from cellblock.errors import McpServerError
@@ -62,7 +63,9 @@ class Recorded:
 async def tool_port(broker: Broker, servers: Recorded, *names: str, **options: Any) -> AsyncIterator[int]:
     """Serve a session's application; yield the port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    listening = Listening(session_app(broker, servers, lambda name: name in names, **options), [listener])
+    listening = Listening(
+        session_app(broker, lambda name: partial(servers.call, name) if name in names else None, **options), [listener]
+    )
     await listening.start()
     try:
         yield listener.getsockname()[1]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cellblock.store.servers import ServerRegistry
-from cellblock.tools.client import list_tools
-from cellblock.tools.content import hints_of
+from cellblock.tools.client import Servers
+from cellblock.tools.content import ToolSpec, hints_of
 from cellblock.tools.names import check_server_name
 from cellblock.tools.package import tools_hash, write_package
 from cellblock.tools.params import ServerParams, parse_params
@@ -59,21 +59,24 @@ async def generate_mcp_sources(
     params = placed(parse_params(server_name, server_params), os.getcwd())
     root = await asyncio.to_thread(os.path.realpath, root_dir)
     _warn(server_name, params, root)
-    tools = await list_tools(server_name, params, connect_timeout=connect_timeout)
-    hints = {tool.name: hints_of(tool) for tool in tools}
     loop = asyncio.get_running_loop()
 
     def report(done: int, total: int) -> None:
         if on_progress:
             loop.call_soon_threadsafe(on_progress, done, total)
 
-    def write() -> list[str]:
+    def write(tools: list[ToolSpec]) -> list[str]:
         names = write_package(root_dir, server_name, tools, report)
         # Last: a package without a server says that it is not registered, a server without a package is one too many.
+        hints = {tool.name: hints_of(tool) for tool in tools}
         (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, hints)
         return names
 
-    return await asyncio.to_thread(write)
+    async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
+        tools = await servers.list_tools(server_name)
+        # It takes the server longer to end than the package to be written.
+        names, _ = await asyncio.gather(asyncio.to_thread(write, tools), servers.close())
+    return names
 
 
 def _warn(server_name: str, params: ServerParams, root: str) -> None:

@@ -13,7 +13,7 @@ from cellblock.errors import InvalidInputError
 from cellblock.model import CommandRequest, Decision
 from cellblock.store.approvals import Approvals
 from cellblock.store.servers import ServerRegistry
-from cellblock.tools.app import App, session_app
+from cellblock.tools.app import session_app
 from cellblock.tools.approval import ApprovalRequest
 from cellblock.tools.broker import Broker
 from cellblock.tools.call import Hints
@@ -25,6 +25,7 @@ from cellblock.tools.server import bind, resolved
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
     from cellblock.tools.content import ToolOutcome
+    from cellblock.tools.http import App
 
 _shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.WeakKeyDictionary()
 """The servers of each host, by the seconds in which they must start: a session gets no patience but its own."""
@@ -162,8 +163,7 @@ class Outside:
     def _app(self, token: str | None) -> App:
         return session_app(
             self.broker,
-            self._lease,
-            self._lease.known,
+            self._lease.caller,
             hints=self._hints if self._wants_hints else None,
             note=self._note,
             token=token,

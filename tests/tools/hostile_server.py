@@ -31,6 +31,8 @@ TOOLS: dict[str, dict[str, Any]] = {
     "grow": {},
     "chatty": {},
     "ask": {},
+    "texts": {},
+    "listed": {},
     "pid": {},
     "slow": {},
     "blab": {},
@@ -109,6 +111,18 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
             send({"method": "notifications/progress", "params": {"progressToken": token, "progress": done, "total": 3}})
             send({"method": "notifications/message", "params": {"level": "info", "data": f"step {done}"}})
         result(number, "done")
+    elif name == "texts":
+        odd: Any = ((1, "x", 5), (True, 2, None), ("2", 2, None), (None, 2, None), (2, True, "half"))
+        for done, total, said in odd:
+            told = {"progressToken": str(token), "progress": done, "total": total, "message": said}
+            send({"method": "notifications/progress", "params": told})
+        for stranger in (True, None, [token], "9" * 5000, -1):
+            send({"method": "notifications/progress", "params": {"progressToken": stranger, "progress": 3}})
+        send({"id": 2**31, "result": {"content": []}})
+        send({"id": str(number), "result": {"content": [{"type": "text", "text": "done"}]}})
+        send({"id": number, "result": {"content": [{"type": "text", "text": "done again"}]}})
+    elif name == "listed":
+        result(number, "", structuredContent=[1])
     elif name == "blab":
         sys.stderr.write(f"my environment: {dict(os.environ)}\n")
         sys.stderr.flush()

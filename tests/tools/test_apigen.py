@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from cellblock import InvalidInputError, McpServerError, generate_mcp_sources
 from cellblock.store.servers import ServerRegistry
+from tool_sessions import servers_below
 
 from .generated import check_types, importable
 
@@ -127,6 +129,22 @@ async def test_a_server_that_does_not_start_leaves_no_package(tmp_path: Path, re
     assert time.monotonic() - start < 30
     assert not (tmp_path / "mcptools").exists()
     assert registry.names() == []
+
+
+@pytest.mark.slow
+async def test_the_package_is_written_while_the_server_ends(tmp_path: Path, registry: ServerRegistry) -> None:
+    stubborn = {"command": sys.executable, "args": [str(Path(__file__).with_name("hostile_server.py")), "stubborn"]}
+    running: list[set[int]] = []
+    names = await generate_mcp_sources(
+        "stubborn",
+        stubborn,
+        tmp_path / "mcptools",
+        registry=registry,
+        on_progress=lambda done, total: running.append(servers_below(os.getpid())),
+    )
+    assert all(running)
+    assert len(running) == len(names)
+    assert servers_below(os.getpid()) == set()
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from cellblock import InvalidInputError, McpServerError, StateError
-from cellblock.tools import client
 from cellblock.tools.client import Servers
 from cellblock.tools.content import MAX_MESSAGE
 from cellblock.tools.params import ServerParams, parse_params
@@ -169,6 +168,7 @@ async def test_a_result_of_many_megabytes_arrives(servers: Servers) -> None:
         ("bare", "has an output schema but did not return structured content"),
         ("bad_image", "what should be base64 is not"),
         ("nonsense", "returned what is no result"),
+        ("listed", "returned what it should not: structured content that is no object"),
         ("unheard-of", "Unknown tool: unheard-of"),
     ],
 )
@@ -234,6 +234,33 @@ async def test_progress_and_logs_reach_those_who_listen(servers: Servers) -> Non
     assert len(progress) == len(logs) == 3
 
 
+async def test_a_server_that_writes_numbers_as_texts_is_understood(servers: Servers) -> None:
+    progress: list[Any] = []
+    outcome = await servers.call("good", "texts", {}, on_progress=lambda *told: progress.append(told), timeout=30)
+    assert outcome.text == "done"
+    assert progress == [(1.0, None, None), (2.0, None, "half")]
+    assert await still_works(servers)
+
+
+async def test_who_fails_to_listen_to_progress_ends_nothing(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*told: Any) -> None:
+        raise ZeroDivisionError
+
+    assert (await servers.call("good", "chatty", {}, on_progress=fail, timeout=30)).text == "done"
+    assert "what listens to the progress" in caplog.text
+
+
+async def test_each_of_many_calls_gets_its_own_answer(servers: Servers) -> None:
+    async def call(number: int) -> None:
+        assert json.loads((await servers.call("good", "echo", {"n": number, "nothing": None})).text) == {
+            "n": number,
+            "nothing": None,
+        }
+
+    await asyncio.gather(*map(call, range(200)))
+    assert not servers._connections["good"]._dialogue._requests._waiting  # type: ignore[union-attr]
+
+
 async def test_a_server_that_asks_is_declined(servers: Servers) -> None:
     outcome = await servers.call("good", "ask", {}, timeout=30)
     assert json.loads(outcome.text) == {"action": "decline"}
@@ -280,7 +307,7 @@ async def test_a_reset_stops_the_servers_and_everything_below(servers: Servers) 
 async def test_a_reset_interrupts_calls(servers: Servers) -> None:
     await still_works(servers)
     call = asyncio.create_task(servers.call("good", "hang", {}))
-    await eventually(lambda: len(servers._connections["good"]._dialogue._client.session._dispatcher._pending))  # type: ignore[union-attr]
+    await eventually(lambda: len(servers._connections["good"]._dialogue._requests._waiting))  # type: ignore[union-attr]
     await servers.reset()
     with pytest.raises(McpServerError, match="'hang' of MCP server 'good' was interrupted: it was stopped"):
         await call
@@ -346,11 +373,6 @@ async def test_no_server_outlives_its_host_or_its_keeper(victim: str) -> None:
             for pid in left[1:]:
                 os.kill(pid, signal.SIGKILL)
             host.kill()
-
-
-async def test_the_tools_of_a_server_by_one_connection() -> None:
-    tools = await client.list_tools("s", hostile(), environment={})
-    assert "echo" in {tool.name for tool in tools}
 
 
 def test_the_sdk_is_not_loaded_before_a_server_is() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 
@@ -32,7 +33,7 @@ def servers() -> Recorded:
 
 @pytest.fixture
 async def port(servers: Recorded) -> AsyncIterator[ToolPort]:
-    port = ToolPort(session_app(Broker(Rules(default="allow")), servers, lambda _: True))
+    port = ToolPort(session_app(Broker(Rules(default="allow")), lambda name: partial(servers.call, name)))
     yield port
     await port.close()
 

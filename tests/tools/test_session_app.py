@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cellblock.model import Decision
-from cellblock.tools import app, listen, pool
+from cellblock.tools import app, http, listen, pool
 from cellblock.tools.approval import ApprovalRequest
 from cellblock.tools.broker import Broker
 from cellblock.tools.rules import Rules
@@ -184,7 +184,7 @@ async def test_what_requests_hold_together_is_bounded(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("start", [b"", b"POST /run HT", request(CALL)[:-1]])
 async def test_who_is_too_slow_is_cut_off(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
-    monkeypatch.setattr(listen, "PATIENCE", 0.3)
+    monkeypatch.setattr(http, "PATIENCE", 0.3)
     servers = Recorded()
     async with tool_port(Broker(ALLOW), servers, "files") as port:
         assert await raw(port, start) == b""

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cellblock import config
-from cellblock.egress.network import OnHost
 from cellblock.errors import InvalidInputError, LaunchError, SandboxError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation, fit_policy
@@ -26,9 +25,9 @@ from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
 if TYPE_CHECKING:
+    from cellblock.egress.network import OnHost
     from cellblock.host.collect import Limits
     from cellblock.host.kernel import Kernel
-    from cellblock.host.network import OnHost
     from cellblock.host.session import Session
     from cellblock.host.wanted import OnCommand, Taker, Wanted
 

@@ -1,17 +1,16 @@
-"""HTTP for tool calls, as ASGI applications: what every request has to pass, and the application of a session's tool port."""
+"""Tool calls over HTTP: what every request has to pass, and the application of a session's tool port."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hmac
 import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.tools.call import MAX_TOKENS, TOKEN_WEIGHT, Hints, parse, tokens
@@ -19,6 +18,7 @@ from cellblock.tools.call import MAX_TOKENS, TOKEN_WEIGHT, Hints, parse, tokens
 if TYPE_CHECKING:
     from cellblock.tools.broker import Broker
     from cellblock.tools.content import ToolOutcome
+    from cellblock.tools.http import App, Request
 
 MAX_BODY = 4 * 1024 * 1024
 MAX_HELD = 32 * 1024 * 1024
@@ -29,35 +29,11 @@ MAX_LINES = 20
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 Handler = Callable[[bytes], Awaitable[Mapping[str, Any]]]
+CallTool = Callable[..., Awaitable["ToolOutcome"]]
+"""Calls a tool of one server: `cellblock.tools.client.Servers.call` without its first argument."""
 
 _LOG = logging.getLogger("cellblock.tools")
-
-
-class CallsTools(Protocol):
-    """What calls MCP servers: `cellblock.tools.client.Servers`."""
-
-    async def call(
-        self,
-        server: str,
-        tool: str,
-        arguments: dict[str, Any],
-        *,
-        timeout: float | None = None,
-        on_progress: Callable[..., Any] | None = None,
-        on_log: Callable[..., Any] | None = None,
-    ) -> ToolOutcome:
-        """Call a tool of a server."""
-
-    async def reset(self) -> None:
-        """Stop all servers; they start again with their next call."""
-
-    async def close(self) -> None:
-        """Stop all servers for good."""
 
 
 class RefusedError(Exception):
@@ -150,8 +126,7 @@ class RunRequest:
 
 def session_app(
     broker: Broker,
-    servers: CallsTools,
-    known: Callable[[str], bool],
+    caller: Callable[[str], CallTool | None],
     *,
     hints: Callable[[str, str], Hints | None] | None = None,
     note: Callable[[str], None] | None = None,
@@ -165,14 +140,14 @@ def session_app(
 
     Args:
         broker: The session's broker.
-        servers: Calls the servers.
-        known: Whether the session may name a server.
+        caller: Returns what calls the tools of a server, None where the session may not name it. Asked once for each call: the
+            server that is decided on is the one that is called.
         hints: What is known of a tool. Asked before anything is decided: it must not start the server.
         note: Told a line for each request that is refused.
         token: The bearer token that is wanted; None for none, as nobody else reaches the port.
         timeout: Seconds that one call may take, or None for no limit.
-        on_progress: Handed to `Servers.call`.
-        on_log: Handed to `Servers.call`.
+        on_progress: Handed to what calls.
+        on_log: Handed to what calls.
         on_outcome: Told what each call returned.
     """
 
@@ -180,7 +155,8 @@ def session_app(
         request = RunRequest.parse(body)
         if request.params is not None:
             raise RefusedError(403, "server parameters stay on the host; name a server that is registered there", noted=True)
-        if not known(request.server):
+        call = caller(request.server)
+        if call is None:
             wanted = f"to use it, generate its API in the workspace, on the host: generate_mcp_sources({request.server!r}, …)"
             raise RefusedError(403, f"there is no MCP server {request.server!r}; {wanted}", noted=True)
         try:
@@ -188,14 +164,14 @@ def session_app(
         except CellblockError as error:
             return {"error": str(error), "kind": "server"}
         options = {"timeout": timeout, "on_progress": on_progress, "on_log": on_log}
-        return await perform(broker, servers, request, hint, on_outcome=on_outcome, **options)
+        return await perform(broker, call, request, hint, on_outcome=on_outcome, **options)
 
     return http_app(Guard(token=token), {("POST", "/run"): run}, note)
 
 
 async def perform(
     broker: Broker,
-    servers: CallsTools,
+    call: CallTool,
     request: RunRequest,
     hints: Hints | None = None,
     *,
@@ -206,11 +182,11 @@ async def perform(
 
     Args:
         broker: Decides.
-        servers: Calls.
+        call: Calls the tools of the server.
         request: What is wanted.
         hints: What the server says of the tool.
         on_outcome: Told what the tool returned.
-        options: Handed to `Servers.call`.
+        options: Handed to what calls.
 
     Returns:
         What is sent back: ``result``, ``images``, ``resources``; or ``error`` and ``kind``.
@@ -225,7 +201,7 @@ async def perform(
             return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
         return {"error": f"Approval request for {name} was not accepted: {decision.reason}", "kind": "denied"}
     try:
-        outcome = await servers.call(request.server, request.tool, decision.arguments, **options)
+        outcome = await call(request.tool, decision.arguments, **options)
     except (CellblockError, TimeoutError) as error:
         return {"error": str(error) or f"{name} took too long", "kind": "server"}
     if on_outcome is not None:
@@ -247,38 +223,28 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
     """
     load, lines = _Load(), _Lines(note)
 
-    async def app(scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            lines.add(RefusedError(404, "nothing is here", noted=True), scope)
-            await receive()
-            await send({"type": "websocket.close", "code": 1008})
-            return
+    async def app(request: Request) -> tuple[int, bytes]:
         try:
-            guard.check(scope["headers"])
-            handler = routes.get((scope["method"], scope["path"]))
+            guard.check(request.headers)
+            handler = routes.get((request.method, request.path))
+            if request.websocket:
+                raise RefusedError(403, "nothing is here", noted=True)
             if handler is None:
-                raise RefusedError(404, f"{scope['method']} {scope['path'][:100]!r} does not exist here", noted=True)
-            with load.held(_length(scope)):
-                body = await _body(receive)
+                raise RefusedError(404, f"{request.method} {request.path[:100]!r} does not exist here", noted=True)
+            with load.held(_length(request)):
+                body = await request.body()
                 if (weight := tokens(body)) > MAX_TOKENS:
                     raise RefusedError(400, f"the body has more than {MAX_TOKENS} JSON tokens")
                 with load.held(weight * TOKEN_WEIGHT):
-                    answer = await _until_gone(handler(body), receive)
-            await _answer(send, 200, answer)
+                    return _answer(200, await handler(body))
         except RefusedError as refused:
-            lines.add(refused, scope)
-            await _answer(send, refused.status, {"error": str(refused), "kind": "refused"})
-        except _GoneError:
-            pass
+            lines.add(refused, request)
+            return _answer(refused.status, {"error": str(refused), "kind": "refused"})
         except Exception:
             _LOG.exception("a tool call failed")
-            await _answer(send, 500, {"error": "the tool server failed; its log says why", "kind": "server"})
+            return _answer(500, {"error": "the tool server failed; its log says why", "kind": "server"})
 
     return app
-
-
-class _GoneError(Exception):
-    """Whoever asked does not wait for the answer any more."""
 
 
 class _Load:
@@ -311,8 +277,9 @@ class _Lines:
         self._since = -math.inf
         self._count = 0
 
-    def add(self, refused: RefusedError, scope: Message) -> None:
-        line = f"refused {scope.get('method', 'WebSocket')} {scope['path'][:100]!r}: {refused}"
+    def add(self, refused: RefusedError, request: Request) -> None:
+        what = "WebSocket" if request.websocket else request.method
+        line = f"refused {what} {request.path[:100]!r}: {refused}"
         if not refused.noted:
             _LOG.debug("%s", line)
             return
@@ -333,56 +300,18 @@ def _without_port(host: str) -> str:
     return name if colon and port.isdecimal() else host
 
 
-def _length(scope: Message) -> int:
-    """Return how long the body is. Without a length there is none: `listen` takes no chunks."""
-    headers = dict(scope["headers"])
+def _length(request: Request) -> int:
+    """Return how long the body is. Without a length there is none: `http` takes no chunks."""
+    headers = dict(request.headers)
     length = headers.get(b"content-length", b"0")
     size = int(length[:20]) if length.isdigit() else 0
     if size > MAX_BODY:
         raise RefusedError(413, f"the body is larger than {MAX_BODY} bytes", noted=True)
-    if scope["method"] == "POST" and headers.get(b"content-type", b"").split(b";")[0].strip() != b"application/json":
+    if request.method == "POST" and headers.get(b"content-type", b"").split(b";")[0].strip() != b"application/json":
         # What a web page can send without being asked for permission is never this type.
         raise RefusedError(415, "the body must be application/json")
     return size
 
 
-async def _body(receive: Receive) -> bytes:
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _GoneError
-        part = message.get("body", b"")
-        parts.append(part)
-        size += len(part)
-        if size > MAX_BODY:
-            raise RefusedError(413, f"the body is larger than {MAX_BODY} bytes", noted=True)
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-async def _until_gone(work: Awaitable[Mapping[str, Any]], receive: Receive) -> Mapping[str, Any]:
-    """Do something, and stop when nobody waits for it: an interrupted cell withdraws its approval requests and calls."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise _GoneError
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _answer(send: Send, status: int, data: Mapping[str, Any]) -> None:
-    body = json.dumps(data, separators=(",", ":")).encode("ascii")
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _answer(status: int, data: Mapping[str, Any]) -> tuple[int, bytes]:
+    return status, json.dumps(data, separators=(",", ":")).encode("ascii")

@@ -129,15 +129,19 @@ class Broker:
         request = ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind)
         try:
             self._show(request, call, self.ask, weight)
-            try:
-                async with asyncio.timeout(self.timeout):
-                    await request.response()
-            except TimeoutError:
-                # A decision that was made in the same moment counts: whoever made it was told so.
-                request.withdraw(f"nobody decided within {self.timeout:g} s")
+            if request.state == "pending":
+                await self._wait(request)
             return self._decided(call, request)
         finally:
             self._hide(request, weight)
+
+    async def _wait(self, request: ApprovalRequest) -> None:
+        try:
+            async with asyncio.timeout(self.timeout):
+                await request.response()
+        except TimeoutError:
+            # A decision that was made in the same moment counts: whoever made it was told so.
+            request.withdraw(f"nobody decided within {self.timeout:g} s")
 
     def ask_again(self) -> None:
         """Show what is pending once more: somebody else is there now."""

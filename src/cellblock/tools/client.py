@@ -18,33 +18,6 @@ if TYPE_CHECKING:
     from cellblock.tools.connection import Connection, OnLog, OnProgress
 
 
-async def list_tools(
-    server_name: str,
-    params: ServerParams,
-    *,
-    connect_timeout: float = 30.0,
-    environment: Mapping[str, str] | None = None,
-) -> list[ToolSpec]:
-    """Connect to a server, ask for its tools, and disconnect.
-
-    Args:
-        server_name: The server's name, for error messages.
-        params: How to reach it.
-        connect_timeout: Seconds in which the server has to be ready, and again for its answer.
-        environment: Where ``${NAME}`` in the parameters is looked up; the environment of this process by default.
-
-    Returns:
-        Its tools, in its order.
-
-    Raises:
-        InvalidInputError: The parameters refer to a variable that is not set.
-        McpServerError: The server could not be started or reached, or did not answer as it should.
-    """
-    environment = config.environment() if environment is None else environment
-    async with Servers(lambda _: params, connect_timeout=connect_timeout, environment=environment) as servers:
-        return await servers.list_tools(server_name)
-
-
 class Servers:
     """MCP servers by their names. Each is connected to at its first use; calls share the connection and run side by side.
 
@@ -54,15 +27,20 @@ class Servers:
     Args:
         lookup: Returns the parameters of a server by its name, or raises; asked each time a connection is made.
         connect_timeout: Seconds in which a server has to be ready.
-        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from.
+        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from; this
+            process's by default.
     """
 
     def __init__(
-        self, lookup: Callable[[str], ServerParams], *, connect_timeout: float = 30.0, environment: Mapping[str, str]
+        self,
+        lookup: Callable[[str], ServerParams],
+        *,
+        connect_timeout: float = 30.0,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._lookup = lookup
         self._connect_timeout = connect_timeout
-        self._environment = environment
+        self._environment = config.environment() if environment is None else environment
         self._connections: dict[str, Connection] = {}
         self._closed = False
 

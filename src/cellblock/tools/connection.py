@@ -129,7 +129,7 @@ class Connection:
             if isinstance(self._params, HttpServer):
                 streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost)
             dialogue: Dialogue = module.Dialogue(self, self._server, self._connect_timeout)
-            await stack.enter_async_context(dialogue.over(streams))
+            await stack.enter_async_context(dialogue.over(streams, bare=isinstance(self._transport, StdioTransport)))
             yield dialogue
 
     def lost(self) -> None:

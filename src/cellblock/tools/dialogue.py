@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import anyio
 import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client.session import ClientRequestContext, IncomingMessage
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
@@ -23,6 +20,7 @@ from pydantic_core import PydanticSerializationError
 from cellblock.errors import InvalidInputError, McpServerError
 from cellblock.tools.connection import OnLog, OnProgress, cut
 from cellblock.tools.content import ToolOutcome, ToolSpec, outcome_of, spec_of
+from cellblock.tools.jsonrpc import Requests
 from cellblock.tools.web import HttpTransport
 
 if TYPE_CHECKING:
@@ -33,6 +31,9 @@ __all__ = ["Dialogue", "HttpTransport"]
 MAX_TOOLS = 10_000
 _MAX_PAGES = 1_000
 _LOG_LEVEL: types.LoggingLevel = "info"
+_RESULT = frozenset(("_meta", "content", "structuredContent", "isError"))
+"""What the result of a call has in the versions of the protocol that begin with a handshake."""
+
 _CLIENT = types.Implementation(name="cellblock", version="1")
 
 # What goes wrong with a server is told by our errors; a program without logging would find it on its stderr as well.
@@ -54,20 +55,22 @@ class Dialogue:
         self._server = server
         self._timeout = timeout
         self._client: Client | None = None
+        self._requests: Requests | None = None  # None where calls are the SDK's
         self._stale = True  # what the SDK knows of the tools and their schemas
         self._listing = asyncio.Lock()
         self._logs: dict[object, OnLog] = {}
         self._wants_logs = False
 
     @asynccontextmanager
-    async def over(self, streams: AbstractAsyncContextManager[tuple[Any, Any]]) -> AsyncIterator[None]:
+    async def over(self, streams: AbstractAsyncContextManager[tuple[Any, Any]], *, bare: bool) -> AsyncIterator[None]:
         """Speak over these streams.
 
         Args:
             streams: One to read and one to write, open while the context is entered.
+            bare: Whether a message is all that a request takes. Over HTTP it has headers, which are the SDK's to know.
         """
         client = Client(
-            _watched(streams, self._connection.lost),
+            self._beside(streams, bare),
             cache=None,
             client_info=_CLIENT,
             elicitation_callback=_decline,
@@ -77,6 +80,16 @@ class Dialogue:
         async with client:
             self._client = client
             yield
+
+    @asynccontextmanager
+    async def _beside(
+        self, streams: AbstractAsyncContextManager[tuple[Any, Any]], bare: bool
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """Open the streams for the SDK, and keep a way to send requests beside its own."""
+        async with streams as (reader, writer):
+            requests = Requests(reader, writer, self._connection.lost)
+            self._requests = requests if bare else None
+            yield requests, writer
 
     # What callers do.
 
@@ -117,18 +130,36 @@ class Dialogue:
         if self._stale:
             await self._refresh()
         client = self._open_client()
-        progress = None if on_progress is None else _as_coroutine(on_progress)
         if on_log is None:
-            return outcome_of(await client.call_tool(tool, arguments, progress_callback=progress))
+            return outcome_of(await self._result(client, tool, arguments, on_progress))
         meta = await self._ask_for_logs(client)
         key = object()
         self._logs[key] = on_log
         try:
-            result = await client.call_tool(tool, arguments, progress_callback=progress, meta=meta)
+            result = await self._result(client, tool, arguments, on_progress, meta)
             await asyncio.sleep(0)  # what was logged before the result is still on its way to us
             return outcome_of(result)
         finally:
             del self._logs[key]
+
+    async def _result(
+        self,
+        client: Client,
+        tool: str,
+        arguments: dict[str, Any],
+        on_progress: OnProgress | None,
+        meta: types.RequestParamsMeta | None = None,
+    ) -> types.CallToolResult:
+        if self._requests is None or client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            progress = None if on_progress is None else _as_coroutine(on_progress)
+            return await client.call_tool(tool, arguments, progress_callback=progress, meta=meta)
+        said = await self._requests.send("tools/call", {"name": tool, "arguments": arguments}, on_progress)
+        result = types.CallToolResult.model_validate({key: said[key] for key in _RESULT & said.keys()}, by_name=False)
+        if not isinstance(result.structured_content, dict | None):
+            raise ValueError("structured content that is no object")  # noqa: TRY004  # it is no argument that has the wrong type
+        if not result.is_error:
+            await client.session.validate_tool_result(tool, result)
+        return result
 
     async def list_tools(self) -> list[ToolSpec]:
         """Ask the server for all of its tools.
@@ -209,52 +240,6 @@ class Dialogue:
         text = params.data if isinstance(params.data, str) else json.dumps(params.data)
         for listener in [*self._logs.values()]:
             listener(params.level, text)
-
-
-@asynccontextmanager
-async def _watched(
-    streams: AbstractAsyncContextManager[tuple[Any, Any]], ended: Callable[[], None]
-) -> AsyncIterator[tuple[Any, Any]]:
-    """Streams that tell when there is nothing more to read from them: the SDK keeps that to itself."""
-    async with streams as (reader, writer):
-        yield _Watched(reader, ended), writer
-
-
-class _Watched:
-    """The one of them that is read."""
-
-    def __init__(self, reader: Any, ended: Callable[[], None]) -> None:
-        self._reader = reader
-        self._ended = ended
-
-    async def receive(self) -> SessionMessage | Exception:
-        """Return the next message."""
-        try:
-            return cast(SessionMessage | Exception, await self._reader.receive())
-        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._ended()
-            raise
-
-    async def aclose(self) -> None:
-        """Close it."""
-        await self._reader.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 async def _decline(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from cellblock.errors import InvalidInputError
+from cellblock.tools.app import CallTool
 from cellblock.tools.client import Servers
 from cellblock.tools.content import ToolOutcome
 from cellblock.tools.params import ServerParams
@@ -70,13 +71,10 @@ class Lease:
         self._find = find
         self._used: set[Place] = set()
 
-    def known(self, server: str) -> bool:
-        """Whether the session may name a server."""
-        return self._find(server) is not None
-
-    async def call(self, server: str, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
-        """Call a tool; as `Servers.call`."""
-        return await self._servers(server).call(server, tool, arguments, **options)
+    def caller(self, server: str) -> CallTool | None:
+        """Return what calls the tools of a server, None where the session may not name it. Nothing is used or started yet."""
+        root = self._find(server)
+        return None if root is None else partial(self._call, (root, server))
 
     async def reset(self) -> None:
         """Stop the servers that this session has used, but for those that others use as well."""
@@ -87,9 +85,6 @@ class Lease:
         """Give up everything."""
         await self.reset()
 
-    def _servers(self, server: str) -> Servers:
-        root = self._find(server)
-        if root is None:
-            raise InvalidInputError(f"no MCP server is registered as {server!r} for this workspace: generate its API in it")
-        self._used.add((root, server))
-        return self._shared.use((root, server), self)
+    async def _call(self, place: Place, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
+        self._used.add(place)
+        return await self._shared.use(place, self).call(place[1], tool, arguments, **options)

@@ -1,19 +1,15 @@
-"""An ASGI application on sockets that are there already: uvicorn, without what it does to a process that is not its own."""
+"""An application on sockets that are there already, with bounds on how many may be connected to them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import resource
 import socket
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
-
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from cellblock.errors import StateError
-from cellblock.tools.app import App
+from cellblock.tools.http import App, Connection, Port
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIApplication
@@ -27,45 +23,27 @@ MAX_OF_ALL = 1024
 RESERVED = 16
 """Connections that a port may have in any case: what others hold open is no reason why it has none."""
 
-PATIENCE = 30.0
-"""Seconds in which a request must have come, from its first byte, or the connection, to its last."""
-
-IDLE = 75
-"""Seconds that an idle connection is kept; longer than `runner` keeps its own, so that it never writes to a closing one."""
-
-_MAX_ANSWER = 64 * 1024
-_MAX_HEAD = 64 * 1024
-_STOP = 2
+_MAX_MESSAGE = 64 * 1024
+_STOP = 2.0
 
 
 class Listening:
     """Serves an application until it is stopped."""
 
-    def __init__(self, app: App, sockets: Sequence[socket.socket]) -> None:
+    def __init__(self, app: App, sockets: Sequence[socket.socket], websocket: ASGIApplication | None = None) -> None:
         """Set up.
 
         Args:
             app: The application.
             sockets: Bound sockets; closed by `stop`.
+            websocket: The application for WebSockets; without one, requests for them are `app`'s.
         """
         self._sockets = list(sockets)
-        config = uvicorn.Config(
-            cast("ASGIApplication", app),
-            http=_Bounded,
-            ws="websockets-sansio",
-            ws_max_size=_MAX_ANSWER,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=IDLE,
-            timeout_graceful_shutdown=_STOP,
-        )
-        self._server = _Server(config)
-        self._connections = self._server.server_state.connections
-        self._task: asyncio.Task[None] | None = None
+        self._port = Port(app, lambda: _full(self._port))
+        if websocket is not None:
+            self._port.websocket = _speaker(websocket, self._port)
+        self._servers: list[asyncio.Server] = []
+        self._stopped: asyncio.Event | None = None
 
     async def start(self) -> None:
         """Accept connections from now on.
@@ -73,117 +51,67 @@ class Listening:
         Raises:
             StateError: It does already.
         """
-        if self._task is not None:
+        if self._stopped is not None:
             raise StateError("The server is already running.")
-        self._task = asyncio.get_running_loop().create_task(self._server.serve(self._sockets))
-        _ports.append(self._connections)
-        self._task.add_done_callback(lambda _task: _leave(self._connections))
-        while not self._server.started:
-            if self._task.done():
-                await self._task
-                raise StateError("The server ended before it started.")
-            await asyncio.sleep(0)
+        self._stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for listener in self._sockets:
+            self._servers.append(await loop.create_server(lambda: Connection(self._port), sock=listener, backlog=512))
+        _ports.append(self._port)
 
     async def stop(self) -> None:
         """Close the sockets and all connections; requests that do not end by themselves are cancelled."""
-        self._server.should_exit = True
-        await self.join()
+        if self._stopped is None or self._stopped.is_set():
+            return
+        self._port.full = lambda: True
+        for listener in self._sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+        # A server that is closed between accepting a connection and beginning with it forgets the connection, open as it is.
+        await asyncio.sleep(0)
+        for server in self._servers:
+            server.close()
+        for connection in [*self._port.connections]:
+            connection.shutdown()
+        if self._port.tasks:
+            await asyncio.wait([*self._port.tasks], timeout=_STOP)
+        for task in (cut_off := [*self._port.tasks]):
+            task.cancel()
+        await asyncio.gather(*cut_off, return_exceptions=True)
+        while self._port.connections:
+            for connection in [*self._port.connections]:
+                connection.transport.abort()
+            await asyncio.sleep(0)  # which tells them
+        _ports[:] = [port for port in _ports if port is not self._port]
         for listener in self._sockets:
             listener.close()
+        self._stopped.set()
 
     async def join(self) -> None:
         """Wait until it has stopped."""
-        if self._task is not None:
-            await asyncio.shield(self._task)
+        if self._stopped is not None:
+            await self._stopped.wait()
 
 
-_ports: list[set[Any]] = []
-"""The connections of each port."""
+_ports: list[Port] = []
+"""Those that serve."""
 
 
-def _leave(connections: set[Any]) -> None:
-    _ports[:] = [port for port in _ports if port is not connections]  # sets are equal where they have the same elements
-
-
-def _full(connections: set[Any]) -> bool:
+def _full(port: Port) -> bool:
     """Say whether a port may have no further connection."""
-    if len(connections) < RESERVED:
+    if len(port.connections) < RESERVED:
         return False
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_OF_ALL if soft == resource.RLIM_INFINITY else min(MAX_OF_ALL, soft // 4)
-    return len(connections) >= MAX_CONNECTIONS or sum(map(len, _ports)) >= most
+    return len(port.connections) >= MAX_CONNECTIONS or sum(len(one.connections) for one in _ports) >= most
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the program."""
-        yield
+def _speaker(app: ASGIApplication, port: Port) -> Callable[[], asyncio.Protocol]:
+    """Return what makes uvicorn's half of a WebSocket: loaded here, as most ports have none."""
+    import uvicorn
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+    from uvicorn.server import ServerState
 
-
-class _Bounded(HttpToolsProtocol):
-    """Parses with httptools, which takes a quarter of the time of h11, and puts bounds on what it would collect."""
-
-    _fed = 0
-    _in_head = True
-    _late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own annotation
-        """Accept a connection, if there are not too many."""
-        if _full(self.connections):
-            transport.abort()
-            return
-        # asyncio does this for sockets of protocol IPPROTO_TCP, not 0. Without it an answer, which is written in two parts,
-        # takes the 40 ms of a delayed acknowledgement.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        super().connection_made(transport)
-        self._begin()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Clean up after a connection that was accepted."""
-        self._end()
-        if self in self.connections:
-            super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Parse, and end the connection where headers have no end."""
-        self._fed += len(data)
-        super().data_received(data)
-        if self._in_head and self._fed > _MAX_HEAD:
-            self.transport.abort()
-
-    def handle_websocket_upgrade(self) -> None:
-        """Leave the connection to a protocol that has limits of its own."""
-        self._end()
-        super().handle_websocket_upgrade()
-
-    def on_message_begin(self) -> None:
-        """Wait for a request, and not for ever."""
-        self._begin()
-        super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. There are no chunks: a length is a bound, and trailers would have none."""
-        if name.lower() == b"transfer-encoding":
-            raise ValueError("bodies come with their length")
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """Stop counting: a body has its length, and the application its limit."""
-        self._in_head = False
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """Count again, for the next request."""
-        self._end()
-        super().on_message_complete()
-        self._in_head, self._fed = True, 0
-
-    def _begin(self) -> None:
-        if self._late is None:
-            self._late = self.loop.call_later(PATIENCE, self.transport.abort)
-
-    def _end(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    config = uvicorn.Config(app, ws_max_size=_MAX_MESSAGE, lifespan="off", log_config=None, proxy_headers=False)
+    state = ServerState()
+    state.connections, state.tasks = port.connections, port.tasks
+    return lambda: WebSocketsSansIOProtocol(config=config, server_state=state, app_state={})

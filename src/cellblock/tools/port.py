@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from cellblock.tools.app import App
+if TYPE_CHECKING:
+    from cellblock.tools.http import App
 
 
 class ToolPort:

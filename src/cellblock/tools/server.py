@@ -10,19 +10,15 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.tools.app import (
     LOOPBACK,
-    App,
-    CallsTools,
     Guard,
-    Message,
-    Receive,
     RefusedError,
     RunRequest,
-    Send,
     http_app,
     perform,
 )
@@ -34,6 +30,10 @@ from cellblock.tools.place import placed
 from cellblock.tools.rules import Rules
 
 if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+    from uvicorn._types import ASGIApplication
+
+    from cellblock.tools.client import Servers
     from cellblock.tools.listen import Listening
 
 Lookup = Callable[[str], ServerParams]
@@ -108,7 +108,7 @@ class ToolServer:
         self._channel = ApprovalChannel(approval_required, approval_timeout)
         decided = Rules(rules.rules if rules else (), "ask" if approval_required else "allow")
         self._broker = Broker(decided, self._offer, approval_timeout, session="tool server")
-        self._servers: CallsTools | None = None
+        self._servers: Servers | None = None
         self._listening: Listening | None = None
         self._handler: logging.Handler | None = None
 
@@ -139,7 +139,9 @@ class ToolServer:
             )
         sockets = bind(addresses, self.port)
         self.port = sockets[0].getsockname()[1]
-        self._listening = Listening(self._app(addresses), sockets)
+        guard = self._guard(addresses)
+        app = http_app(guard, {("POST", "/run"): self._run, ("PUT", "/reset"): self._reset})
+        self._listening = Listening(app, sockets, self._approvals(guard))
         self._servers = self._make_servers()
         self._log_on()
         await self._listening.start()
@@ -163,7 +165,7 @@ class ToolServer:
         if self._listening is not None:
             await self._listening.join()
 
-    def _make_servers(self) -> CallsTools:
+    def _make_servers(self) -> Servers:
         from cellblock.config import environment
         from cellblock.tools.client import Servers
 
@@ -177,29 +179,28 @@ class ToolServer:
             raise InvalidInputError(f"there is no MCP server {name!r}; send its server_params")
         return self._lookup(name)
 
-    def _app(self, addresses: list[str]) -> App:
+    def _guard(self, addresses: list[str]) -> Guard:
         # Where any address may be meant, the token that is needed then keeps web pages away as well.
         any_host = any(ipaddress.ip_address(address).is_unspecified for address in addresses)
         hosts = None if any_host else frozenset((*LOOPBACK, self.host.lower(), *map(_bracketed, addresses)))
-        guard = Guard(hosts, self._token)
-        http = http_app(guard, {("POST", "/run"): self._run, ("PUT", "/reset"): self._reset})
+        return Guard(hosts, self._token)
 
-        async def app(scope: Message, receive: Receive, send: Send) -> None:
-            if scope["type"] != "websocket" or scope["path"] != "/approval":
-                await http(scope, receive, send)
-                return
+    def _approvals(self, guard: Guard) -> ASGIApplication:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
             from starlette.websockets import WebSocket
 
             websocket = WebSocket(scope, receive, send)
             try:
                 guard.check(scope["headers"])
+                if scope["path"] != "/approval":
+                    raise RefusedError(404, f"{scope['path'][:100]!r} does not exist here")
             except RefusedError as refused:
                 _LOG.warning("refused an approval client: %s", refused)
                 await websocket.close(1008, str(refused))
                 return
             await self._channel.connect(websocket)
 
-        return app
+        return cast("ASGIApplication", app)
 
     def _offer(self, request: ApprovalRequest) -> None:
         self._channel.offer(request)
@@ -218,7 +219,7 @@ class ToolServer:
             raise RefusedError(400, str(error)) from error
         assert self._servers is not None
         _LOG.debug("%s.%s is called", request.server, request.tool)
-        return await perform(self._broker, self._servers, request)
+        return await perform(self._broker, partial(self._servers.call, request.server), request)
 
     async def _reset(self, body: bytes) -> Mapping[str, Any]:
         assert self._servers is not None
