@@ -179,6 +179,12 @@ async def test_a_program_that_the_sandbox_does_not_show_is_named(project: Path, 
             f"MCP server 's' cannot be used: its sandbox cannot be made: it does not show {missing}, which the program needs: "
             "add the directory that it is installed in to filesystem.allowRead"
         )
+    (project / "links").mkdir()
+    (project / "links" / "server").symlink_to(program)
+    shown = {"filesystem": {"denyRead": ["/"], "allowRead": [str(project / "links")]}}
+    async with servers(command=str(project / "links" / "server"), args=["good"], sandbox=shown) as running:
+        with pytest.raises(McpServerError, match=f"it does not show {program}, which the program needs"):
+            await running.call("s", "pid", {})
     shown = {"filesystem": {"denyRead": ["/"], "allowRead": [str(tool)]}}
     async with servers(command=str(program), args=["good"], sandbox=shown) as running:
         assert (await running.call("s", "echo", {})).text == "{}"

@@ -94,7 +94,7 @@ def _make(host: socket.socket, spec: dict[str, Any], needed: list[str], named: l
     linux.make_base(spec["base"])
     confinement = enclose(spec["plan"], [])
     for path in needed:
-        if not os.path.exists(path):
+        if not os.path.lexists(path):  # where a link leads is the next one
             raise FileNotFoundError(
                 f"it does not show {path}, which the program needs: add the directory that it is installed in to "
                 "filesystem.allowRead"
