@@ -87,6 +87,28 @@ def test_using_the_executor_loads_neither_ipython_nor_a_server() -> None:
     assert not loaded & heavy
 
 
+def test_the_first_executor_starts_a_zygote_before_it_loads_what_a_session_needs() -> None:
+    script = """
+import asyncio, json, sys
+from cellblock import CodeExecutor
+
+def tell(event, _arguments):
+    if event == "subprocess.Popen":
+        print(json.dumps(sorted(sys.modules)))
+
+async def main():
+    async with CodeExecutor(sandbox=False):
+        pass
+
+sys.addaudithook(tell)
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    (loaded,) = map(set, map(json.loads, done.stdout.splitlines()))
+    assert "cellblock.host.host" in loaded
+    assert not {"cellblock.outside", "cellblock.host.session", "cellblock.host.kernel", "cellblock.wire.messages"} & loaded
+
+
 def test_an_error_can_be_had_without_the_engine() -> None:
     loaded = modules_after("from cellblock import InvalidInputError")
     assert {name for name in loaded if name.startswith("cellblock")} == {"cellblock", "cellblock.errors"}

@@ -22,6 +22,7 @@ from cellblock.errors import (
 )
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, default_isolation
 
+# Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.host import Host, Limits, Policy, Session
     from cellblock.host.cell import OnInput
