@@ -22,8 +22,10 @@ from cellblock import (
     CodeExecutionResult,
     CodeExecutor,
     ExecutionTimeoutError,
+    Filesystem,
     Host,
     InvalidInputError,
+    Policy,
     generate_mcp_sources,
 )
 from cellblock.tools.rules import Rule, Rules
@@ -526,6 +528,14 @@ async def test_a_workspace_that_holds_the_state_is_refused(native_host: Host) ->
     for place in (state, state.parent):
         with pytest.raises(InvalidInputError, match="CELLBLOCK_HOME"):
             await CodeExecutor(working_dir=place, host=native_host).start()
+
+
+async def test_a_policy_that_lets_the_state_be_written_is_refused(native_host: Host, workspace: Path) -> None:
+    """Nor what it lies in: another could be put in its place."""
+    state = Path(os.environ["CELLBLOCK_HOME"])
+    for place in (state, state.parent):
+        with pytest.raises(InvalidInputError, match="CELLBLOCK_HOME"):
+            native_host.session(working_dir=workspace, policy=Policy(Filesystem(write=(".", str(place)))))
 
 
 # -- servers of npm ----------------------------------------------------------------------------------------------------

@@ -175,12 +175,6 @@ class CodeExecutor:
                 excused=lambda: 0.0 if timeout_includes_approvals else outside.broker.waited,
                 on_begin=outside.broker.ask_again,  # about calls of background work, for which nobody was there
             )
-            try:
-                if kept_in != "none":
-                    Outside.check_workspace(session.workspace)
-            except BaseException:
-                host.forget(session)
-                raise
             outside.attach(session)
             return session, outside
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import weakref
 from ipaddress import ip_address
@@ -76,20 +75,6 @@ class Outside:
     def attach(self, session: Session) -> None:
         """Say which session it is."""
         self._session = session
-
-    @staticmethod
-    def check_workspace(workspace: str) -> None:
-        """Check that a session that is kept in its workspace cannot change there what the host acts upon.
-
-        Raises:
-            InvalidInputError: It could.
-        """
-        state = os.path.realpath(config.state_directory())
-        if os.path.commonpath((state, workspace)) == workspace:
-            raise InvalidInputError(
-                f"a sandboxed session cannot have {workspace} as its workspace: cellblock's own state is there, in {state}, "
-                "and who can write to that decides what the host starts. Pass another working_dir, or set CELLBLOCK_HOME"
-            )
 
     async def may_run(self, request: CommandRequest) -> bool | str:
         """Decide about a command of a cell, and say why not; what is shown is what runs."""

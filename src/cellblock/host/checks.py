@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -79,6 +81,25 @@ def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
     unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories()))
     unread = dict.fromkeys((*files.deny_read, str(config.state_directory())))
     return replace(policy, filesystem=replace(files, deny_read=tuple(unread), deny_write=tuple(unwritten))).checked()
+
+
+def check_state_apart(writable: Iterable[str]) -> None:
+    """Check that a session cannot change cellblock's own state: not there, nor by putting another in its place.
+
+    Args:
+        writable: The directories that it can write, and its workspace, without symbolic links.
+
+    Raises:
+        InvalidInputError: It could.
+    """
+    state = os.path.realpath(config.state_directory())
+    for place in writable:
+        if os.path.commonpath((state, place)) == place:
+            raise InvalidInputError(
+                f"a sandboxed session cannot have {place} to work in: cellblock's own state is there, in {state}, and who can "
+                "write to that decides what the host starts. Give the session another directory (working_dir, allowWrite), or "
+                "set CELLBLOCK_HOME"
+            )
 
 
 def check_forbidding(isolate: Isolate, asked: bool) -> None:

@@ -16,7 +16,7 @@ from cellblock.egress.network import OnHost, SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment, imports
 from cellblock.host.cell import Cell, Notice, OnInput
-from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_timeout
+from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_state_apart, check_timeout
 from cellblock.host.collect import Limits
 from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
@@ -101,6 +101,7 @@ class Session:
             if working_dir is None:
                 check_unnamed_workspace(cwd, host.facts.home)
             check_workspace(cwd)
+            check_state_apart(shared)
             spec["mounts"] = self._packages.mounts(host.index, policy)
         if on_command is not None:
             spec["commands"] = "forbidden" if forbid_programs else "asked"
