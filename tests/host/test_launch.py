@@ -270,11 +270,15 @@ async def test_a_zygote_that_is_killed_takes_its_kernels_along_and_is_replaced(t
 
 
 @pytest.mark.slow
-async def test_a_zygote_that_is_killed_while_nothing_runs_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dead", [True, False], ids=["dead", "dying"])
+async def test_a_zygote_that_is_killed_while_nothing_runs_is_replaced(tmp_path: Path, dead: bool) -> None:
     async with Host() as host:
         await host.start()
         (launcher,) = host._launchers.values()
-        os.kill(launcher._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        zygote: int = launcher._process.pid  # type: ignore[attr-defined]
+        os.kill(zygote, signal.SIGKILL)
+        if dead:  # and the host has had no time to hear of it
+            os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)
         async with host.session(images_dir=tmp_path) as session:
             assert await value(session, "1") == 1
 

@@ -172,6 +172,8 @@ class Zygote:
             with _opened(following) as group:
                 socket.send_fds(self._control, [encode_control("fork", session=number)], [*descriptors, *group])
         except OSError as error:
+            if isinstance(error, ConnectionError):
+                self._close_control()  # it has ended, and there was no time to hear of it
             raise LaunchError(f"the fork server does not take requests: {error.strerror}") from error
 
     def _on_readable(self) -> None:
