@@ -31,7 +31,7 @@ from cellblock import (
     ToolRunnerError,
     UnsupportedError,
 )
-from cellblock.tools import pool
+from cellblock.tools.calling import pool
 from processes import below, eventually
 
 

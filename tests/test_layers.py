@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,8 @@ from cellblock.zygote import boot
 
 PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
 
-_FRONT = {"config", "daemon", "errors", "host", "model", "store", "terminal", "tools"}
+_TOOLS = {"approvals", "tools/apigen", "tools/calling", "tools/mcp", "tools/serving"}
+_FRONT = {"config", "daemon", "errors", "host", "model", "store", "terminal"} | _TOOLS
 
 LAYERS: dict[str, set[str]] = {
     # Standard library only.
@@ -27,48 +28,47 @@ LAYERS: dict[str, set[str]] = {
     "wire": {"errors", "model"},
     "config": {"errors", "model"},
     "terminal": set(),
+    "leftovers": set(),
     # Inside the sandbox.
     "worker": {"errors", "model", "wire"},
     "sandbox": {"errors", "model"},
-    "zygote": {"errors", "sandbox", "wire", "worker"},
-    # The trusted side. It starts zygotes by command line: never zygote, never worker.
+    "init": {"errors", "leftovers", "sandbox", "wire", "worker"},
+    "keeper": {"errors", "init", "sandbox", "wire"},
+    "zygote": {"errors", "init", "leftovers", "sandbox", "wire", "worker"},
+    "tools": {"tools/calling"},
+    "tools/calling": {"errors", "model"},
+    # The trusted side. It starts zygotes and keepers by command line: never zygote, never keeper, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
-    "host": {"config", "egress", "errors", "model", "sandbox", "wire"},
+    "host": {"config", "egress", "errors", "leftovers", "model", "sandbox", "wire"},
     "egress": {"errors", "sandbox"},
-    "store": {"config", "errors", "model", "tools"},  # of tools, what the parameters of a server are
-    "tools": {"config", "egress", "errors", "model", "sandbox", "wire"},  # but for errors and model: for servers in sandboxes
-    "daemon": {"config", "errors", "host", "model", "store", "tools"},
+    "approvals": {"errors", "model"},
+    "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
+    "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
+    "tools/serving": {"approvals", "config", "errors", "model", "tools/calling", "tools/mcp"},
+    "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
+    "daemon": {"config", "errors", "host", "model", "store"} | _TOOLS,
     # The fronts.
-    "apigen": {"errors", "store", "tools"},
-    "executor": _FRONT | {"outside"},
+    "executor": _FRONT | {"services"},
     # What joins hosts, tools and the store for a front.
-    "outside": _FRONT,
+    "services": _FRONT,
     "sync": _FRONT | {"executor"},
     "gateway": _FRONT,
     "mcp_server": _FRONT,
     "cli": _FRONT | {"executor", "gateway", "mcp_server", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"apigen", "errors", "executor", "host", "model", "sandbox", "store", "sync", "terminal", "tools"},
+    "__init__": {"errors", "executor", "host", "model", "sandbox", "store", "sync", "terminal"} | _TOOLS,
 }
-"""Layer → the layers that it may know, beside itself."""
+"""Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
+_WEB = {"httptools", "starlette", "uvicorn", "websockets"}
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "egress": {"h11", "idna"},
     "host": {"pip"},  # of pip, which index it has where nobody says another
-    "tools": {
-        "anyio",
-        "httptools",
-        "httpx2",
-        "mcp",
-        "mcp_types",
-        "pydantic",
-        "pydantic_core",
-        "starlette",
-        "uvicorn",
-        "websockets",
-    },
+    "tools/mcp": {"anyio", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
+    "tools/serving": _WEB | {"pydantic"},
+    "tools/apigen": {"pydantic_core"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},
     "cli": {"prompt_toolkit", "rich"},
@@ -83,8 +83,12 @@ def nothing_left_behind() -> None:
 
 def layer_of(path: Path, package: Path) -> str:
     """Return the layer that a module belongs to."""
-    first = path.relative_to(package).parts[0]
-    return first.removesuffix(".py")
+    return layer_named([part.removesuffix(".py") for part in path.relative_to(package).parts])
+
+
+def layer_named(parts: Sequence[str]) -> str:
+    """Return the layer of a name below the package, given in parts."""
+    return "/".join(parts[:2]) if parts[0] == "tools" and parts[1:2] != ["__init__"] else parts[0]
 
 
 def imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
@@ -115,7 +119,7 @@ def violations(package: Path) -> list[str]:
             if name == "cellblock.__version__":
                 allowed = True  # a fact about all of it
             elif first == "cellblock":
-                target = rest.partition(".")[0] or "__init__"
+                target = layer_named(rest.split(".")) if rest else "__init__"
                 # A name that is no layer is one of the public API.
                 allowed = target == layer or (target if target in LAYERS else "__init__") in LAYERS.get(layer, ())
             else:
@@ -156,11 +160,11 @@ def test_no_layer_knows_one_that_knows_it() -> None:
         ("wire/frames.py", "from cellblock.host import Host", "wire may not import cellblock.host"),
         ("model.py", "import numpy as np", "model may not import numpy"),
         ("errors.py", "from .host.session import Session", "errors may not import cellblock.host.session"),
-        ("worker/main.py", "from cellblock.zygote import warm", "worker may not import cellblock.zygote"),
+        ("worker/main.py", "from cellblock.zygote import server", "worker may not import cellblock.zygote"),
         ("worker/main.py", "import pydantic.fields", "worker may not import pydantic.fields"),
         ("worker/deep/er.py", "from ...host import kernel", "worker may not import cellblock.host"),
         ("zygote/server.py", "from cellblock.host.launch import Zygote", "zygote may not import cellblock.host.launch"),
-        ("host/launch.py", "from cellblock.zygote.boot import EXIT_PRELOAD", "host may not import cellblock.zygote.boot"),
+        ("host/launch.py", "from cellblock.zygote.boot import EXIT_TOO_OLD", "host may not import cellblock.zygote.boot"),
         ("host/launch.py", "from ..zygote import boot", "host may not import cellblock.zygote"),
         ("host/launch.py", "from .. import worker", "host may not import cellblock.worker"),
         ("host/launch.py", "from cellblock import worker", "host may not import cellblock.worker"),
@@ -175,7 +179,7 @@ def test_no_layer_knows_one_that_knows_it() -> None:
         ("host/launch.py", "try:\n    pass\nexcept ImportError:\n    import fastapi", "host may not import fastapi"),
         ("host/launch.py", "__import__('cellblock.worker')", "host may not import cellblock.worker"),
         ("host/launch.py", "import importlib\nimportlib.import_module('mcp.types')", "host may not import mcp.types"),
-        ("tools/runner.py", "from cellblock.host import Session", "tools may not import cellblock.host"),
+        ("tools/calling/runner.py", "from cellblock.host import Session", "tools/calling may not import cellblock.host"),
         ("executor.py", "from cellblock.wire.messages import Execute", "executor may not import cellblock.wire.messages"),
         ("gateway/rest.py", "from cellblock.zygote import server", "gateway may not import cellblock.zygote"),
         ("mcp_server.py", "import fastapi", "mcp_server may not import fastapi"),
@@ -197,7 +201,7 @@ def test_what_is_forbidden_is_found(tmp_path: Path, module: str, code: str, comp
     [
         ("host/session.py", "from cellblock.host.kernel import Kernel\nfrom . import cell\nfrom ..wire import messages"),
         ("worker/shell.py", "from IPython.core import magic\nfrom traitlets.config import Config"),
-        ("zygote/init.py", "from cellblock.worker.main import Worker"),
+        ("init/init.py", "from cellblock.worker.main import Worker"),
         ("executor.py", "from cellblock.host import Host"),
         ("gateway/rest.py", "from fastapi import FastAPI"),
         ("cli/main.py", "from cellblock import __version__"),
@@ -211,9 +215,5 @@ def test_what_is_allowed_is_not_found(tmp_path: Path, module: str, code: str) ->
     assert violations(tmp_path) == []
 
 
-def test_the_host_knows_the_exit_codes_that_it_may_not_import() -> None:
-    assert (launch._EXIT_TOO_OLD, launch._EXIT_NO_IPYTHON, launch._EXIT_PRELOAD) == (
-        boot.EXIT_TOO_OLD,
-        boot.EXIT_NO_IPYTHON,
-        boot.EXIT_PRELOAD,
-    )
+def test_the_host_knows_the_exit_code_that_it_may_not_import() -> None:
+    assert launch._EXIT_TOO_OLD == boot.EXIT_TOO_OLD

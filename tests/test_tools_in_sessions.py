@@ -28,7 +28,7 @@ from cellblock import (
     Policy,
     generate_mcp_sources,
 )
-from cellblock.tools.rules import Rule, Rules
+from cellblock.approvals.rules import Rule, Rules
 from processes import alive, below, eventually
 from tool_sessions import CALL, SERVERS, accept, desk, recorded, register, reject, servers_below, streamed
 
@@ -70,15 +70,15 @@ def make(
 
 
 @pytest.fixture
-def kept_in(native_host: Host, workspace: Path, tmp_path: Path) -> Make:
+def isolation(native_host: Host, workspace: Path, tmp_path: Path) -> Make:
     """What makes executors in a sandbox."""
     return partial(CodeExecutor, working_dir=workspace, host=native_host, images_dir=tmp_path / "images")
 
 
 @pytest.fixture
-async def executor(kept_in: Make, nothing_left_behind: None) -> AsyncIterator[CodeExecutor]:
+async def executor(isolation: Make, nothing_left_behind: None) -> AsyncIterator[CodeExecutor]:
     """A sandboxed executor in the workspace."""
-    async with kept_in() as executor:
+    async with isolation() as executor:
         yield executor
 
 
@@ -279,7 +279,7 @@ async def test_one_answer_is_enough_for_gathered_calls_of_a_tool(executor: CodeE
     assert {decision.outcome for decision in recorded(5)} == {"allow"}
 
 
-async def test_rules_decide_before_anybody_is_asked(kept_in: Make, workspace: Path) -> None:
+async def test_rules_decide_before_anybody_is_asked(isolation: Make, workspace: Path) -> None:
     rules = Rules(
         (
             Rule("deny", tool="note", arguments={"text": "evil*"}),
@@ -295,7 +295,7 @@ print(note.run(note.Params(text="good")))
 try: note.run(note.Params(text="evil"))
 except Exception as error: print(error)
 """
-    async with kept_in(rules=rules) as executor:
+    async with isolation(rules=rules) as executor:
         seen = await streamed(executor, code)
     assert [f"{request}" for request in seen.asked] == ["desk.note(text='good')"]
     assert seen.text.splitlines()[:2] == ["2", "noted good"]
@@ -309,15 +309,15 @@ except Exception as error: print(error)
     assert len({decision.session for decision in trail}) == 1
 
 
-async def test_execute_does_not_override_rules(kept_in: Make) -> None:
-    async with kept_in(rules=Rules((Rule("deny", server="bad"),))) as executor:
+async def test_execute_does_not_override_rules(isolation: Make) -> None:
+    async with isolation(rules=Rules((Rule("deny", server="bad"),))) as executor:
         with pytest.raises(CodeExecutionError, match="denied by the rule"):
             await executor.execute(f"{CALL}bad.run_sync('echo', {{}})")
 
 
-async def test_commands_are_asked_for_through_the_same_broker(kept_in: Make) -> None:
+async def test_commands_are_asked_for_through_the_same_broker(isolation: Make) -> None:
     rules = Rules((Rule("allow", kind="shell", arguments={"command": "echo allowed"}),))
-    async with kept_in(approve_shell_cmds=True, require_shell_escape=True, rules=rules) as executor:
+    async with isolation(approve_shell_cmds=True, require_shell_escape=True, rules=rules) as executor:
         seen = await streamed(executor, f"{CALL}!echo allowed\n!echo asked\nprint(bad.run_sync('echo', {{}}))")
         assert seen.text.splitlines() == ["allowed", "asked", "{}"]
         assert [(request.kind, request.tool_name) for request in seen.asked] == [("shell", "shell"), ("tool", "echo")]
@@ -368,9 +368,9 @@ async def test_a_server_that_does_not_start_is_an_error_that_says_so(executor: C
         await executor.execute(f"{CALL}ToolRunner('stillborn').run_sync('echo', {{}})")
 
 
-async def test_a_server_gets_the_patience_of_its_own_session(kept_in: Make, workspace: Path) -> None:
+async def test_a_server_gets_the_patience_of_its_own_session(isolation: Make, workspace: Path) -> None:
     register(workspace, "slow", "hangs")
-    async with kept_in() as patient, kept_in(connect_timeout=0.5) as hasty:
+    async with isolation() as patient, isolation(connect_timeout=0.5) as hasty:
         assert (await patient.execute("1")).ok
         with pytest.raises(CodeExecutionError, match=r"not ready within 0\.5 s"):
             await hasty.execute(f"{CALL}ToolRunner('slow').run_sync('echo', {{}})")
@@ -379,9 +379,9 @@ async def test_a_server_gets_the_patience_of_its_own_session(kept_in: Make, work
 # -- whose servers -----------------------------------------------------------------------------------------------------
 
 
-async def test_executors_share_a_server_until_the_last_is_done_with_it(kept_in: Make) -> None:
-    async with kept_in() as first:
-        async with kept_in() as second, kept_in(own_servers=True) as alone:
+async def test_executors_share_a_server_until_the_last_is_done_with_it(isolation: Make) -> None:
+    async with isolation() as first:
+        async with isolation() as second, isolation(own_servers=True) as alone:
             shared = await number(first)
             assert await number(second) == shared
             assert await number(alone) != shared
@@ -394,8 +394,8 @@ async def test_executors_share_a_server_until_the_last_is_done_with_it(kept_in: 
         assert not alive(shared)
 
 
-async def test_stopping_closes_everything_whatever_is_pending(kept_in: Make) -> None:
-    executor = kept_in(approve_shell_cmds=True)
+async def test_stopping_closes_everything_whatever_is_pending(isolation: Make) -> None:
+    executor = isolation(approve_shell_cmds=True)
     await executor.start()
     await number(executor)
     code = f"{CALL}import asyncio\nasyncio.create_task(bad.run('echo', {{}}))\nawait asyncio.sleep(0)\n!echo never"
@@ -474,8 +474,8 @@ None
 
 async def test_what_a_background_task_asks_between_cells_the_next_reader_is_asked(executor: CodeExecutor) -> None:
     assert (await streamed(executor, BACKGROUND)).asked == []
-    assert executor._outside is not None
-    broker = executor._outside.broker
+    assert executor._services is not None
+    broker = executor._services.broker
     await eventually(lambda: broker.pending)
     seen = await streamed(executor, "print(await task)")
     assert [request.tool_args for request in seen.asked] == [{"from": "behind"}]
@@ -485,8 +485,8 @@ async def test_what_a_background_task_asks_between_cells_the_next_reader_is_aske
 
 async def test_what_a_background_task_asks_between_cells_execute_accepts(executor: CodeExecutor) -> None:
     await executor.execute(BACKGROUND)
-    assert executor._outside is not None
-    broker = executor._outside.broker
+    assert executor._services is not None
+    broker = executor._services.broker
     await eventually(lambda: broker.pending)
     assert (await executor.execute("print(await task)")).text == '{"from": "behind"}'
     assert recorded(1)[0].by == "caller"

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from cellblock.approvals.broker import Broker
 from cellblock.errors import McpServerError
-from cellblock.tools.app import session_app
-from cellblock.tools.broker import Broker
-from cellblock.tools.content import ToolImage, ToolOutcome, ToolResource
-from cellblock.tools.listen import Listening
+from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource
+from cellblock.tools.serving.app import session_app
+from cellblock.tools.serving.listen import Listening
 
 Behaviour = Callable[[dict[str, Any]], Awaitable[ToolOutcome]]
 

@@ -11,13 +11,13 @@ from cellblock import ApprovalRequest, CodeExecutionChunk, CodeExecutionResult, 
 from cellblock.model import Decision
 from cellblock.store.approvals import Approvals
 from cellblock.store.servers import ServerRegistry
-from cellblock.tools.params import StdioServer
+from cellblock.tools.mcp.params import StdioServer
 from processes import below, command_line
 
-SERVERS = Path(__file__).parent / "tools"
+SERVERS = Path(__file__).parent / "servers"
 Decide = Callable[[ApprovalRequest], Awaitable[object]]
 
-CALL = "from cellblock.tools.runner import ToolRunner\nbad = ToolRunner('bad')\n"
+CALL = "from cellblock.tools.calling.runner import ToolRunner\nbad = ToolRunner('bad')\n"
 """What cells begin with that call the hostile server, which starts quickly."""
 
 

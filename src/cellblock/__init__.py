@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cellblock.apigen import generate_mcp_sources
+    from cellblock.approvals.request import ApprovalRequest
+    from cellblock.approvals.rules import Rule, Rules
     from cellblock.errors import (
         CellblockError,
         CodeExecutionError,
@@ -43,16 +44,15 @@ if TYPE_CHECKING:
     )
     from cellblock.store.approvals import Approvals
     from cellblock.terminal import printable
-    from cellblock.tools.approval import ApprovalRequest
-    from cellblock.tools.channel import ApprovalChannel, ApprovalClient
-    from cellblock.tools.rules import Rule, Rules
-    from cellblock.tools.runner import ToolRunner
-    from cellblock.tools.server import ToolServer
+    from cellblock.tools.apigen.generate import generate_mcp_sources
+    from cellblock.tools.calling.runner import ToolRunner
+    from cellblock.tools.serving.approval_channel import ApprovalChannel, ApprovalClient
+    from cellblock.tools.serving.server import ToolServer
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "generate_mcp_sources": "apigen",
+    "generate_mcp_sources": "tools.apigen.generate",
     "CellblockError": "errors",
     "CodeExecutionError": "errors",
     "ExecutionTimeoutError": "errors",
@@ -89,13 +89,13 @@ _HOME = {
     "OutputItem": "model",
     "Approvals": "store.approvals",
     "printable": "terminal",
-    "ApprovalRequest": "tools.approval",
-    "ApprovalChannel": "tools.channel",
-    "ApprovalClient": "tools.channel",
-    "Rule": "tools.rules",
-    "Rules": "tools.rules",
-    "ToolRunner": "tools.runner",
-    "ToolServer": "tools.server",
+    "ApprovalRequest": "approvals.request",
+    "ApprovalChannel": "tools.serving.approval_channel",
+    "ApprovalClient": "tools.serving.approval_channel",
+    "Rule": "approvals.rules",
+    "Rules": "approvals.rules",
+    "ToolRunner": "tools.calling.runner",
+    "ToolServer": "tools.serving.server",
 }
 
 __all__ = [

@@ -24,12 +24,12 @@ from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, default_isolation
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
+    from cellblock.approvals.request import ApprovalRequest
+    from cellblock.approvals.rules import Rules
     from cellblock.host import Host, Limits, Policy, Session
     from cellblock.host.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-    from cellblock.outside import Outside
-    from cellblock.tools.approval import ApprovalRequest
-    from cellblock.tools.rules import Rules
+    from cellblock.services import SessionServices
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _DEFAULT_LEVEL = "WARNING"
@@ -125,11 +125,11 @@ class CodeExecutor:
         _check_rules(rules)
         if isolate not in ("native", "srt", None):
             raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
-        kept_in = _isolation(isolate, host) if sandbox else "none"
-        policy = None if sandbox_config is None else _load_policy(sandbox_config, kept_in)
+        isolation = _isolation(isolate, host) if sandbox else "none"
+        policy = None if sandbox_config is None else _load_policy(sandbox_config, isolation)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
-        if require_shell_escape and (kept_in != "native" or not approve_shell_cmds):
+        if require_shell_escape and (isolation != "native" or not approve_shell_cmds):
             raise InvalidInputError(
                 "require_shell_escape needs approve_shell_cmds=True and the native sandbox: nothing else can keep code from "
                 "executing programs"
@@ -145,45 +145,45 @@ class CodeExecutor:
         self.connect_timeout = connect_timeout
         session_id = self.session_id = secrets.token_hex(8)  # below without `self`: a cycle would be found too late
 
-        def make_session(host: Host) -> tuple[Session, Outside]:
-            host.begin(python=python, preload=preload, isolate=kept_in)
-            from cellblock.outside import Outside
+        def make_session(host: Host) -> tuple[Session, SessionServices]:
+            host.begin(python=python, preload=preload, isolate=isolation)
+            from cellblock.services import SessionServices
 
-            outside = Outside(
+            services = SessionServices(
                 host,
                 rules=rules,
                 approval_timeout=approval_timeout,
                 connect_timeout=connect_timeout,
                 own_servers=own_servers,
-                token=kept_in != "native",
+                token=isolation != "native",
                 session_id=session_id,
             )
             session = host.session(
-                kernel_env=outside.environment | dict(kernel_env or {}),
+                kernel_env=services.environment | dict(kernel_env or {}),
                 working_dir=working_dir,
                 images_dir=images_dir,
                 spill_dir=spill_dir,
                 limits=limits,
                 python=python,
                 preload=preload,
-                isolate=kept_in,
+                isolate=isolation,
                 policy=policy,
-                on_command=outside.may_run if approve_shell_cmds else None,
-                on_host=outside.may_reach,
+                on_command=services.may_run if approve_shell_cmds else None,
+                on_host=services.may_reach,
                 forbid_programs=require_shell_escape,
-                tool_port=outside.port.adopt,
-                excused=lambda: 0.0 if timeout_includes_approvals else outside.broker.waited,
-                on_begin=outside.broker.ask_again,  # about calls of background work, for which nobody was there
+                tool_port=services.port.adopt,
+                uncounted_seconds=lambda: 0.0 if timeout_includes_approvals else services.broker.waited,
+                on_begin=services.broker.ask_again,  # about calls of background work, for which nobody was there
             )
-            outside.attach(session)
-            return session, outside
+            services.attach(session)
+            return session, services
 
         self._make_session = make_session
         self._given_host = host
         self._host: Host | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: Session | None = None
-        self._outside: Outside | None = None
+        self._services: SessionServices | None = None
         self._state = "not started"
 
     async def __aenter__(self) -> Self:
@@ -202,9 +202,9 @@ class CodeExecutor:
         Raises:
             StateError: The executor is not started, or stopped.
         """
-        if self._outside is None:
+        if self._services is None:
             raise StateError("the executor is not started, or stopped: its tool server has a token while it runs")
-        return self._outside.secret
+        return self._services.secret
 
     @property
     def session(self) -> Session:
@@ -236,31 +236,31 @@ class CodeExecutor:
 
         host = self._given_host or await shared.acquire()
         try:
-            session, outside = self._make_session(host)
+            session, services = self._make_session(host)
             try:
                 await session.start()
                 if self.tool_server_port is not None:
-                    await outside.serve(self.tool_server_host, self.tool_server_port)
+                    await services.serve(self.tool_server_host, self.tool_server_port)
             except BaseException:
                 await session.close()
-                await outside.close()
+                await services.close()
                 raise
         except BaseException:
             self._state = before
             if self._given_host is None:
                 shared.release(host)
             raise
-        self._host, self._session, self._outside, self._state = host, session, outside, "started"
+        self._host, self._session, self._services, self._state = host, session, services, "started"
         self._loop = asyncio.get_running_loop()
 
     async def stop(self) -> None:
         """Stop whatever runs and end the kernel. Stopping twice is fine; after it the executor can be started again."""
-        session, outside, host = self._session, self._outside, self._host
-        self._session = self._outside = None
-        if session is None or outside is None or host is None:
+        session, services, host = self._session, self._services, self._host
+        self._session = self._services = None
+        if session is None or services is None or host is None:
             return
         self._state = "stopped"
-        await _end(session, outside, None if self._given_host else host)
+        await _end(session, services, None if self._given_host else host)
 
     def __del__(self) -> None:
         session: Session | None = getattr(self, "_session", None)  # absent where the constructor raised
@@ -268,7 +268,7 @@ class CodeExecutor:
             return
         try:
             # Garbage is collected in whatever thread happens to make it.
-            self._loop.call_soon_threadsafe(_end_dropped, session, self._outside, None if self._given_host else self._host)
+            self._loop.call_soon_threadsafe(_end_dropped, session, self._services, None if self._given_host else self._host)
         except RuntimeError:
             pass  # the loop is closed, and its shared host with it
         # Last, as it raises where warnings are errors.
@@ -284,8 +284,8 @@ class CodeExecutor:
             LaunchError: No new kernel could be started.
         """
         await self.session.reset()
-        if self._outside is not None:
-            await self._outside.reset()
+        if self._services is not None:
+            await self._services.reset()
 
     def cancel(self) -> asyncio.Future[bool]:
         """Stop the running cell, from any task; its result says ``interrupted``.
@@ -342,9 +342,9 @@ class CodeExecutor:
         Raises:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
         """
+        from cellblock.approvals.request import ApprovalRequest
         from cellblock.host.cell import Notice
         from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-        from cellblock.tools.approval import ApprovalRequest
 
         async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:
             async for event in events:
@@ -357,11 +357,11 @@ class CodeExecutor:
                         yield asked
 
 
-async def _end(session: Session, outside: Outside | None, shared_host: Host | None) -> None:
+async def _end(session: Session, services: SessionServices | None, shared_host: Host | None) -> None:
     try:
         await session.close()
-        if outside is not None:
-            await outside.close()
+        if services is not None:
+            await services.close()
     finally:
         if shared_host is not None:
             from cellblock.host import shared
@@ -369,8 +369,8 @@ async def _end(session: Session, outside: Outside | None, shared_host: Host | No
             shared.release(shared_host)
 
 
-def _end_dropped(session: Session, outside: Outside | None, shared_host: Host | None) -> None:
-    task = asyncio.get_running_loop().create_task(_end(session, outside, shared_host))
+def _end_dropped(session: Session, services: SessionServices | None, shared_host: Host | None) -> None:
+    task = asyncio.get_running_loop().create_task(_end(session, services, shared_host))
     _dropped.add(task)
     task.add_done_callback(_dropped.discard)
 
@@ -390,7 +390,7 @@ def _load_policy(path: str | os.PathLike[str], isolate: Isolate) -> Policy:
 def _check_rules(rules: Rules | None) -> None:
     if rules is None:
         return
-    from cellblock.tools.rules import Rules  # loaded by whoever made some
+    from cellblock.approvals.rules import Rules  # loaded by whoever made some
 
     if not isinstance(rules, Rules):
         raise InvalidInputError(f"rules must be Rules, not {rules!r}: read a file with Rules.load()")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellblock.egress.addresses import against, objection, own
+from cellblock.egress.addresses import objection, objection_to, own
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from cellblock.egress.addresses import against, objection, own
     ],
 )
 def test_public_addresses(text: str) -> None:
-    assert against(ip_address(text)) is None
+    assert objection_to(ip_address(text)) is None
 
 
 @given(st.ip_addresses())
@@ -55,14 +55,14 @@ def test_the_machines_own() -> None:
     assert own(ip_address("127.0.0.1"))
     assert own(ip_address("93.184.216.34")) is None
     for entry in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
-        assert against(ip_address(str(entry[4][0]))) is not None
+        assert objection_to(ip_address(str(entry[4][0]))) is not None
 
 
 def test_a_private_address_of_its_own_is_more_than_private(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = against(ip_address("10.255.254.253"))
+    found = objection_to(ip_address("10.255.254.253"))
     assert found is not None
     assert found.private
     monkeypatch.setattr("cellblock.egress.addresses.own", lambda address: objection(ip_address("0.0.0.0")))
-    found = against(ip_address("10.255.254.253"))
+    found = objection_to(ip_address("10.255.254.253"))
     assert found is not None
     assert not found.private

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
-from cellblock.sandbox.syscalls import AARCH64, X86_64
+from cellblock.sandbox.syscall_numbers import AARCH64, X86_64
 from cells import ok
 
 NUMBERS = {"x86_64": X86_64, "aarch64": AARCH64}[os.uname().machine]

@@ -42,9 +42,9 @@ def mutant(test: str, *edits: tuple[str, str, str]) -> Mutant:
 
 
 CAPABILITIES = ("sandbox/confine.py", "    drop_capabilities()\n    prctl", "    prctl")
-AHEAD = ("zygote/init.py", "            drop_capabilities()  # `confine`", "            pass  # `confine`")
+AHEAD = ("init/init.py", "            drop_capabilities()  # `confine`", "            pass  # `confine`")
 FILTER = ("sandbox/confine.py", '    _filter(base64.b64decode(plan["seccomp"]))  # last', "    pass  # last")
-REAPER = ("zygote/init.py", "                _kill_everything()\n            else", "                pass\n            else")
+REAPER = ("init/init.py", "                _kill_everything()\n            else", "                pass\n            else")
 
 MUTANTS: dict[str, Mutant] = {
     "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, AHEAD, FILTER),
@@ -56,7 +56,7 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}processes.py::test_nothing_is_seen_of_process_1[environ]",
         CAPABILITIES,
         AHEAD,
-        ("sandbox/calls.py", "prctl(_PR_SET_DUMPABLE, 0)", "pass"),
+        ("sandbox/syscall.py", "prctl(_PR_SET_DUMPABLE, 0)", "pass"),
     ),
     "19 the host's loopback": mutant(
         f"{HERE}network.py::test_the_hosts_loopback_is_not_the_sessions",
@@ -84,7 +84,7 @@ MUTANTS: dict[str, Mutant] = {
             "if refusal := self._rules.judge_address(",
             "if False and (refusal := self._rules.judge_address(",
         ),
-        ("egress/gate.py", "addresses.against(address)):", "addresses.against(address))):"),
+        ("egress/gate.py", "addresses.objection_to(address)):", "addresses.objection_to(address))):"),
     ),
     "24 one lookup": mutant(
         f"{EGRESS}24_rebinding",
@@ -189,8 +189,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "44 the last rung": mutant(
         f"{HERE}processes.py::test_code_that_will_not_stop_is_dead_by_the_deadline[signals ignored]",
-        ("host/ladder.py", '    ("restarted", Kernel.kill, 1.0),\n', ""),
-        ("host/ladder.py", "    kernel.abandon()\n", "    await cell.ended.wait()\n"),
+        ("host/stopping.py", '    ("restarted", Kernel.kill, 1.0),\n', ""),
+        ("host/stopping.py", "    kernel.abandon()\n", "    await cell.ended.wait()\n"),
     ),
     "41 links to where the host writes": mutant(
         f"{HERE}files.py::test_what_the_host_writes_follows_no_link_of_the_session[at work]",
@@ -210,7 +210,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "49 servers that nobody registered": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
-        ("tools/lease.py", "return None if root is None else partial", "return partial"),
+        ("tools/mcp/lease.py", "return None if root is None else partial", "return partial"),
     ),
     "49 servers of another workspace": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
@@ -218,16 +218,16 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "49 parameters": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
-        ("tools/app.py", "if request.params is not None:", "if False:"),
+        ("tools/serving/app.py", "if request.params is not None:", "if False:"),
     ),
     "49 tokens": mutant(
         f"{HERE}tools.py::test_another_sessions_tool_port_wants_its_token",
-        ("tools/app.py", "if self.token is not None:", "if False:"),
+        ("tools/serving/app.py", "if self.token is not None:", "if False:"),
     ),
     "49 what was accepted for one call": mutant(
         f"{HERE}tools.py::test_what_was_approved_is_what_the_server_gets",
-        ("tools/broker.py", "if key in self._remembered:", "if self._remembered:"),
-        ("tools/broker.py", "if not self._remembered.isdisjoint(_keys(self._calls[other.id]).values()):", "if True:"),
+        ("approvals/broker.py", "if key in self._remembered:", "if self._remembered:"),
+        ("approvals/broker.py", "if not self._remembered.isdisjoint(_keys(self._calls[other.id]).values()):", "if True:"),
     ),
     "50 programs": mutant(
         f"{HERE}programs.py::test_nothing_is_executed_in_any_way[zygote]",
@@ -235,11 +235,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "51 the state": mutant(
         f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
-        ("tools/sandboxed.py", "deny_read=(*files.deny_read, own)", "deny_read=files.deny_read"),
+        ("tools/mcp/sandboxed.py", "deny_read=(*files.deny_read, own)", "deny_read=files.deny_read"),
     ),
     "51 what is around the state": mutant(
         f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
-        ("tools/sandboxed.py", "*probe.own_directories(), own)", "*probe.own_directories())"),
+        ("tools/mcp/sandboxed.py", "*probe.own_directories(), own)", "*probe.own_directories())"),
     ),
     "51 / is denied": mutant(
         f"{HERE}servers.py::test_a_server_sees_nothing_of_the_host",
@@ -255,24 +255,24 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "51 a server is confined": mutant(
         f"{HERE}servers.py::test_a_server_has_three_descriptors_no_privileges_and_a_filter",
-        ("zygote/sandboxed.py", "        confine(confinement)\n", ""),
+        ("keeper/sandboxed.py", "        confine(confinement)\n", ""),
     ),
     "51 descriptors": mutant(
         f"{HERE}servers.py::test_a_server_has_three_descriptors_no_privileges_and_a_filter",
         (
-            "zygote/sandboxed.py",
+            "keeper/sandboxed.py",
             "        processes.place_descriptors({_HOST: host.detach(), _KEEPER: keeper})\n",
             "        global _HOST, _KEEPER; _HOST, _KEEPER = host.detach(), keeper\n",
         ),
-        ("zygote/sandboxed.py", "        os.closerange(3, processes.HIGH)\n", ""),
+        ("keeper/sandboxed.py", "        os.closerange(3, processes.HIGH)\n", ""),
     ),
     "51 a keeper that is killed": mutant(
         f"{HERE}servers.py::test_nothing_of_a_server_outlives_its_stop[keeper]",
-        ("zygote/sandboxed.py", "        processes.die_with_parent(signal.SIGKILL)\n", ""),
+        ("keeper/sandboxed.py", "        processes.die_with_parent(signal.SIGKILL)\n", ""),
     ),
     "51 placeholders": mutant(
-        "tools/test_sandboxed.py::test_no_sandboxed_server_outlives_its_host[host]",
-        ("zygote/keeper.py", "        hold.release()\n", "        pass\n"),
+        "tools/mcp/test_sandboxed.py::test_no_sandboxed_server_outlives_its_host[host]",
+        ("keeper/keeper.py", "        hold.release()\n", "        pass\n"),
     ),
     "51 rules": mutant(
         f"{HERE}servers.py::test_a_server_reaches_what_its_policy_names_and_nothing_else",
@@ -286,16 +286,16 @@ MUTANTS: dict[str, Mutant] = {
             "if refusal := self._rules.judge_address(",
             "if False and (refusal := self._rules.judge_address(",
         ),
-        ("egress/gate.py", "addresses.against(address)):", "addresses.against(address))):"),
+        ("egress/gate.py", "addresses.objection_to(address)):", "addresses.objection_to(address))):"),
     ),
     "51 memory": mutant(
         f"{HERE}servers.py::test_a_server_over_its_memory_is_told_so",
         ("sandbox/plan.py", '        "DATA": resources.memory,\n', ""),
     ),
     "51 no sandbox, no server": mutant(
-        "tools/test_sandboxed.py::test_no_server_starts_where_no_sandbox_can_be_made",
+        "tools/mcp/test_sandboxed.py::test_no_server_starts_where_no_sandbox_can_be_made",
         (
-            "zygote/sandboxed.py",
+            "keeper/sandboxed.py",
             "                os._exit(_EXIT_NOT_STARTED)\n        if init",
             "                processes.execute(command)\n        if init",
         ),

@@ -324,7 +324,7 @@ CODE: dict[str, Change] = {
         True, False,
     ),
     "9 descriptors are closed": Change(
-        "zygote/processes.py", "    os.closerange(max(wanted) + 1,", "    (lambda *_: None)(max(wanted) + 1,",
+        "init/processes.py", "    os.closerange(max(wanted) + 1,", "    (lambda *_: None)(max(wanted) + 1,",
         "len(os.listdir('/proc/self/fd')) < 8", True, False,
     ),
     "2 the system is read-only": Change(
@@ -338,7 +338,7 @@ CODE: dict[str, Change] = {
         "sandbox/linux.py", 'libc.umount2(b".", _MNT_DETACH) != 0', "False", "'shadow' in str(answer(os.listdir, '/../etc'))", False, True,
     ),
     "8 process 1 hides": Change(  # it has capabilities that nobody else has, for which the kernel refuses as well
-        "sandbox/calls.py", "prctl(_PR_SET_DUMPABLE, 0)", "pass", "read('/proc/1/environ')", "EACCES", "EACCES",
+        "sandbox/syscall.py", "prctl(_PR_SET_DUMPABLE, 0)", "pass", "read('/proc/1/environ')", "EACCES", "EACCES",
     ),
     "19 a network of its own": Change(  # which it may not even bring up then
         "sandbox/linux.py", " | 0x40000000 | 0x00020000\n", " | 0x00020000\n", "1", 1, "SandboxError or LaunchError",
@@ -355,7 +355,7 @@ CODE: dict[str, Change] = {
         "sandbox/linux.py", "            self._do_protect(top, resolved)", "            pass",
         "write('real/.git/hooks/x')", "EROFS", None,
     ),
-    "47 new luck": Change("zygote/specialise.py", "    new_luck()\n\n", "\n", DRAW, "differ", "same"),
+    "47 new luck": Change("init/specialise.py", "    reseed()\n\n", "\n", DRAW, "differ", "same"),
     "22 the environment is empty": Change(
         "zygote/boot.py", '"entered"] + sys.argv[3:], {})', '"entered"] + sys.argv[3:], {"CANARY": "x"})', "'CANARY' in read('/proc/self/environ')", False, True,
     ),

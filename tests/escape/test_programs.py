@@ -329,7 +329,7 @@ CHANGES: dict[str, Change] = {
     ),
     "the namespace apart": Change("sandbox/confine.py", "        _stand_apart()\n", "        pass\n", REACH, False, True),
     "the environment is init's own": Change(
-        "zygote/programs.py", "            os.execvpe(argv[0], argv, env)",
+        "init/programs.py", "            os.execvpe(argv[0], argv, env)",
         "            env['PATH'] = '/tmp/.packages/bin:' + env['PATH']\n            os.execvpe(argv[0], argv, env)", PLANT, False, True,
     ),
 }  # fmt: skip

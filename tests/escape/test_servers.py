@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cellblock.tools.client import Servers
-from cellblock.tools.params import parse_params
+from cellblock.tools.mcp.params import parse_params
+from cellblock.tools.mcp.servers import Servers
 from processes import alive, below, command_line, eventually, parents
 
-SERVER = Path(__file__).parents[1] / "tools" / "hostile_server.py"
+SERVER = Path(__file__).parents[1] / "servers" / "hostile_server.py"
 _INSIDE = (Path(__file__).parent / "inside.py").read_text()
 
 

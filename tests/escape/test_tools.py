@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from cellblock import ApprovalRequest, CodeExecutor, Host
+from cellblock.approvals.rules import Rule, Rules
 from cellblock.store.servers import ServerRegistry
-from cellblock.tools.params import StdioServer
-from cellblock.tools.rules import Rule, Rules
+from cellblock.tools.mcp.params import StdioServer
 from processes import eventually
 from tool_sessions import accept, recorded, register, reject, servers_below, streamed
 
@@ -214,8 +214,8 @@ answers
 
 async def test_patching_the_runner_changes_nothing_on_the_host(agent: CodeExecutor) -> None:
     code = """
-from cellblock.tools import runner
-from cellblock.tools.approval import ApprovalRequest
+from cellblock.tools.calling import runner
+from cellblock.approvals.request import ApprovalRequest
 class Any(ApprovalRequest):
     state = "accepted"
 runner.ApprovalRequest = Any
@@ -266,7 +266,7 @@ threads = [threading.Thread(target=call, args=[n]) for n in range(4)]
 
 
 PACKAGE = """
-from cellblock.tools.runner import ToolRunner
+from cellblock.tools.calling.runner import ToolRunner
 def run():
     return ToolRunner("bad").run_sync("echo", {})
 """

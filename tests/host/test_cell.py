@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cellblock.host.cell import Cell, Notice, overwrite, readable
 from cellblock.host.collect import Collector, Limits
-from cellblock.host.deaths import Death
+from cellblock.host.exit_status import Death
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem, Recovery, Status
 from cellblock.wire.messages import Display, Reply
 

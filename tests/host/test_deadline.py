@@ -19,9 +19,9 @@ async def test_it_acts_when_its_time_has_come() -> None:
 
 async def test_what_is_excused_is_added() -> None:
     loop = asyncio.get_running_loop()
-    excused, acted, began = 0.0, asyncio.Event(), loop.time()
-    Deadline(0.01, lambda: excused, acted.set)
-    excused = 0.1
+    uncounted_seconds, acted, began = 0.0, asyncio.Event(), loop.time()
+    Deadline(0.01, lambda: uncounted_seconds, acted.set)
+    uncounted_seconds = 0.1
     await asyncio.wait_for(acted.wait(), 10)
     assert loop.time() - began >= 0.11
 
@@ -37,12 +37,12 @@ async def test_it_waits_as_long_as_everything_is_excused(monkeypatch: pytest.Mon
     loop = asyncio.get_running_loop()
     acted, began, looks = asyncio.Event(), loop.time(), 0
 
-    def excused() -> float:
+    def uncounted_seconds() -> float:
         nonlocal looks
         looks += 1
         return loop.time() - began if looks < 20 else 0.1
 
-    Deadline(0.005, excused, acted.set)
+    Deadline(0.005, uncounted_seconds, acted.set)
     await asyncio.wait_for(acted.wait(), 10)
     assert looks >= 20
 

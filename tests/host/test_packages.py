@@ -14,7 +14,7 @@ import pytest
 
 from cellblock import Host, InvalidInputError, Session
 from cellblock.host.packages import PackageIndex, _check, configuration_files, name_places, remove_places_of_the_dead
-from cellblock.sandbox.leftovers import make_place
+from cellblock.leftovers import make_place
 from cells import value
 from processes import eventually
 

@@ -23,7 +23,7 @@ from cellblock.sandbox.seccomp import (
     no_programs,
     program,
 )
-from cellblock.sandbox.syscalls import AARCH64, X86_64
+from cellblock.sandbox.syscall_numbers import AARCH64, X86_64
 
 TABLES = {"x86_64": X86_64, "aarch64": AARCH64}
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

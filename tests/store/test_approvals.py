@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from cellblock.approvals.broker import Broker
+from cellblock.approvals.rules import Rule, Rules
 from cellblock.errors import StateError, StoreError
 from cellblock.model import Decision
 from cellblock.store.approvals import MAX_PAYLOAD, Approvals
-from cellblock.tools.broker import Broker
-from cellblock.tools.rules import Rule, Rules
 from processes import eventually
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cellblock import InvalidInputError, StoreError, config
+from cellblock.approvals.call import Hints
 from cellblock.store.servers import ServerRegistry
-from cellblock.tools.call import Hints
-from cellblock.tools.params import parse_params
+from cellblock.tools.mcp.params import parse_params
 
 TIME = parse_params("time", {"command": "mcp-server-time", "env": {"KEY": "${KEY}"}})
 GITHUB = parse_params("github", {"url": "https://h/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}})
@@ -131,7 +131,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from cellblock.store.servers import ServerRegistry
-from cellblock.tools.params import StdioServer
+from cellblock.tools.mcp.params import StdioServer
 for number in range(25):
     ServerRegistry(Path({str(tmp_path / "state")!r})).register(f"{{sys.argv[1]}}-{{number}}", StdioServer("x"), "")
 """

@@ -19,7 +19,7 @@ LIMITS = {
     name: value
     for module in (frames, messages, control)
     for name, value in vars(module).items()
-    if name.isupper() and type(value) is int and name != "VERSION"
+    if name.isupper() and type(value) is int and not name.startswith(("VERSION", "EXIT_"))
 }
 ROWS = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("|")]
 

@@ -97,7 +97,7 @@ def objection(address: Address) -> Objection | None:
     return _carried(address, "ISATAP") if int(address) >> 32 & 0xFFFF_FFFF in _ISATAP else None
 
 
-def against(address: Address) -> Objection | None:
+def objection_to(address: Address) -> Objection | None:
     """Return what speaks against reaching an address on this machine, or None: it is neither special nor the machine's own.
 
     Raises:

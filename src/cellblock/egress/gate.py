@@ -119,7 +119,7 @@ class Gate:
                 # All are checked before one is dialled: a name with one bad address is not to be trusted with the others.
                 for address in found:
                     reached = Target(address, target.port)
-                    if refusal := self._rules.judge_address(target, reached, addresses.against(address)):
+                    if refusal := self._rules.judge_address(target, reached, addresses.objection_to(address)):
                         raise self._denied(target, refusal, method)
                 return await self._first(target, found)
         except TimeoutError as error:

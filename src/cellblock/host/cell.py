@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from cellblock.host.collect import Collector, save_images
-from cellblock.host.deaths import Death
+from cellblock.host.exit_status import Death
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -71,7 +71,7 @@ class Cell:
         self.recovery: Recovery | None = None
         self.after_death = False
         self.followed = False
-        self.climbing: asyncio.Task[None] | None = None
+        self.escalating: asyncio.Task[None] | None = None
         self.asking: asyncio.Task[None] | None = None
         self.failure: BaseException | None = None
         self.memory: int | None = None

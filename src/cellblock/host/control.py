@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cellblock.errors import KernelDiedError, ProtocolError
-from cellblock.host.readers import receive_control
+from cellblock.host.descriptors import receive_control
 from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
 
 _PATIENCE = 0.5  # seconds for init to do what it is told
@@ -24,7 +24,7 @@ class Control:
         on_exit: Told the worker's wait status, or None where nobody knows it, when the worker or init has ended.
         on_memory: Told how many bytes the session uses, after `measure`.
         takers: Each is given the listener of its name, once, which init makes before there is any code in the session.
-        on_surprise: Told what init, or somebody in its name, did that it must not.
+        on_violation: Told what init, or somebody in its name, did that it must not.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -39,7 +39,7 @@ class Control:
         self.on_exit: Callable[[int | None], None] = lambda _status: None
         self.on_memory: Callable[[int], None] = lambda _used: None
         self.takers: dict[str, Callable[[socket.socket], None]] = {}
-        self.on_surprise: Callable[[str], None] = lambda _what: None
+        self.on_violation: Callable[[str], None] = lambda _what: None
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
     async def command(self, op: str) -> None:
@@ -198,7 +198,7 @@ class Control:
             self._listened.set_result((listener, port))
         else:
             listener.close()
-            self.on_surprise("it passed a socket that nobody asked for")
+            self.on_violation("it passed a socket that nobody asked for")
 
 
 def _settle(future: asyncio.Future[Any] | None, value: object) -> None:

@@ -6,24 +6,24 @@ import asyncio
 from collections.abc import Callable
 
 _STEP = 0.01
-"""Seconds between looks at how much is excused, while that grows as fast as time passes."""
+"""Seconds between looks at how much is uncounted_seconds, while that grows as fast as time passes."""
 
 
 class Deadline:
     """Does something after some time, unless it is cancelled before."""
 
-    def __init__(self, seconds: float, excused: Callable[[], float], act: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, uncounted_seconds: Callable[[], float], act: Callable[[], None]) -> None:
         """Begin.
 
         Args:
-            seconds: How long it takes, excused time not counted.
-            excused: Seconds that were excused so far; they only grow.
+            seconds: How long it takes, uncounted_seconds time not counted.
+            uncounted_seconds: Seconds that were uncounted_seconds so far; they only grow.
             act: What to do then.
         """
         self._loop = asyncio.get_running_loop()
-        self._excused = excused
+        self._uncounted_seconds = uncounted_seconds
         self._act = act
-        self._unexcused = self._loop.time() + seconds - excused()
+        self._unexcused = self._loop.time() + seconds - uncounted_seconds()
         self._timer = self._loop.call_later(seconds, self._due)
 
     def cancel(self) -> None:
@@ -31,7 +31,7 @@ class Deadline:
         self._timer.cancel()
 
     def _due(self) -> None:
-        remaining = self._unexcused + self._excused() - self._loop.time()
+        remaining = self._unexcused + self._uncounted_seconds() - self._loop.time()
         if remaining <= 0:
             self._act()
         else:

@@ -19,8 +19,8 @@ from cellblock.host.launch import Launcher, Spawner, Zygote
 from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
+from cellblock.leftovers import remove_places
 from cellblock.sandbox import cgroups, probe, srt
-from cellblock.sandbox.leftovers import remove_places
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from cellblock.egress.network import OnHost
     from cellblock.host.collect import Limits
     from cellblock.host.kernel import Kernel
+    from cellblock.host.kernel_spec import KernelSpec, OnCommand, OnListener
     from cellblock.host.session import Session
-    from cellblock.host.wanted import OnCommand, Taker, Wanted
 
 Launch = Literal["zygote", "spawn"]
 LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
@@ -188,8 +188,8 @@ class Host:
         on_command: OnCommand | None = None,
         on_host: OnHost | None = None,
         forbid_programs: bool = False,
-        tool_port: Taker | None = None,
-        excused: Callable[[], float] = lambda: 0.0,
+        tool_port: OnListener | None = None,
+        uncounted_seconds: Callable[[], float] = lambda: 0.0,
         on_begin: Callable[[], object] = lambda: None,
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
@@ -211,7 +211,7 @@ class Host:
             forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
                 `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
             tool_port: Takes the listener on which tools are served to the code of the session, one for each of its kernels.
-            excused: Seconds so far that do not count towards the timeouts of its cells.
+            uncounted_seconds: Seconds so far that do not count towards the timeouts of its cells.
             on_begin: Called when a cell has begun, with whoever streams it in place for `Session.notify`.
 
         Raises:
@@ -239,7 +239,7 @@ class Host:
             on_host=on_host,
             forbid_programs=forbid_programs,
             tool_port=tool_port,
-            excused=excused,
+            uncounted_seconds=uncounted_seconds,
             on_begin=on_begin,
         )
         self._sessions.add(session)
@@ -269,7 +269,7 @@ class Host:
         self._sessions.discard(session)
         self._close_idle()
 
-    async def get_ready(self, wanted: Wanted) -> None:
+    async def get_ready(self, wanted: KernelSpec) -> None:
         """Start what starts kernels like this one, where it is not running.
 
         Raises:
@@ -280,7 +280,7 @@ class Host:
             # Nobody waits for it: hosts that were killed may have left much, or the directory may be a large one.
             self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
 
-    async def launch(self, wanted: Wanted) -> Kernel:
+    async def launch(self, wanted: KernelSpec) -> Kernel:
         """Start a kernel and wait until it takes cells.
 
         Raises:
@@ -299,7 +299,7 @@ class Host:
         self.check_usable()
         return await self._launch_by(await self._started_launcher(key), wanted)
 
-    async def _launch_by(self, launcher: Launcher, wanted: Wanted) -> Kernel:
+    async def _launch_by(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
         from cellblock.host.kernel import Kernel
 
         number = next(self._numbers)
@@ -314,7 +314,7 @@ class Host:
             raise
         return kernel
 
-    def _what_to_enforce(self, launcher: Launcher, wanted: Wanted) -> dict[str, Any]:
+    def _what_to_enforce(self, launcher: Launcher, wanted: KernelSpec) -> dict[str, Any]:
         policy, workspace = wanted.policy, wanted.spec["cwd"]
         if wanted.isolate == "none":
             return {}
@@ -389,7 +389,7 @@ def _limit(group: cgroups.Group, policy: Policy) -> None:
         raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
 
 
-def _key(wanted: Wanted) -> LaunchKey:
+def _key(wanted: KernelSpec) -> LaunchKey:
     if wanted.isolate == "srt":
         return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.spec["cwd"]
     return wanted.interpreter, wanted.preload, wanted.isolate, None, None

@@ -10,11 +10,11 @@ from cellblock.errors import KernelDiedError, LaunchError, ProtocolError, Sandbo
 from cellblock.host.cell import STATE_LOST, Cell
 from cellblock.host.collect import Collector
 from cellblock.host.control import Control
-from cellblock.host.deaths import Death, describe_status
+from cellblock.host.descriptors import PIPE_READ, hung_up, pending, read_some, unread
+from cellblock.host.exit_status import Death, describe_status
+from cellblock.host.kernel_spec import KernelSpec
 from cellblock.host.launch import Ends, Launcher
-from cellblock.host.questions import answers
-from cellblock.host.readers import PIPE_READ, hung_up, pending, read_some, unread
-from cellblock.host.wanted import Wanted
+from cellblock.host.requests import answers
 from cellblock.model import StreamName
 from cellblock.sandbox.cgroups import Group
 from cellblock.wire.frames import VERSION
@@ -54,11 +54,11 @@ class Kernel:
         ready: Done when it takes cells.
         wanted: What it was asked to be.
         control: Its init, for what is done in the session and not by the kernel.
-        mourned: Whether some result has said that it died.
+        death_reported: Whether some result has said that it died.
         death: Why it ended, once it has.
     """
 
-    def __init__(self, launcher: Launcher, number: int, ends: Ends, wanted: Wanted) -> None:
+    def __init__(self, launcher: Launcher, number: int, ends: Ends, wanted: KernelSpec) -> None:
         self._loop = asyncio.get_running_loop()
         self._launcher = launcher
         self._number = number
@@ -75,17 +75,17 @@ class Kernel:
         self._deaf = False
         self._before: dict[int, int] = {}
         self._memory = wanted.memory
-        self._scale: asyncio.TimerHandle | None = None
+        self._memory_timer: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
-        self.mourned = False
+        self.death_reported = False
         self.death: Death | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._open_pipes: dict[int, StreamName] = {ends.stdout: "stdout", ends.stderr: "stderr"}
         self.control = Control(ends.control)
         self.control.on_exit = self._on_death
-        self.control.on_memory = self._weigh
+        self.control.on_memory = self._check_memory
         self.control.takers = dict(wanted.takers)
-        self.control.on_surprise = self._condemn
+        self.control.on_violation = self._condemn
         self._listen(True)
 
     # -- asking --------------------------------------------------------------------------------------------------------
@@ -108,11 +108,11 @@ class Kernel:
             self._weigh_in(_BUSY_WEIGHING)
         self._send(Execute(cell.code, stdin=cell.on_input is not None))
 
-    def inherit(self, dead: Kernel) -> None:
+    def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
-        if dead.mourned or dead.death is None:
+        if dead.death_reported or dead.death is None:
             return
-        dead.mourned = True
+        dead.death_reported = True
         ours, self._collector = self._collector, dead._collector  # of the same class
         note = f"[cellblock] The kernel died between cells: {dead.death.cause}. {STATE_LOST}\n"
         self._collector.add_text("stderr", note.encode())
@@ -368,7 +368,7 @@ class Kernel:
         cell, self._cell = self._cell, None
         if cell is None:
             return
-        self.mourned = isinstance(ending, Death)
+        self.death_reported = isinstance(ending, Death)
         self._collector = Collector(self.wanted.limits, self.wanted.spill_dir)
         if cell.asking is not None:
             cell.asking.cancel()
@@ -387,17 +387,17 @@ class Kernel:
 
         A later time never takes the place of an earlier one: cells that follow each other quickly would put it off for ever.
         """
-        if self._scale is not None:
-            if self._scale.when() <= self._loop.time() + seconds:
+        if self._memory_timer is not None:
+            if self._memory_timer.when() <= self._loop.time() + seconds:
                 return
-            self._scale.cancel()
-        self._scale = self._loop.call_later(seconds, self._measure)
+            self._memory_timer.cancel()
+        self._memory_timer = self._loop.call_later(seconds, self._measure)
 
     def _measure(self) -> None:
-        self._scale = None
+        self._memory_timer = None
         self.control.measure()
 
-    def _weigh(self, used: int) -> None:
+    def _check_memory(self, used: int) -> None:
         """Kill a session that uses more memory than it may; no other one should suffer for it."""
         assert self._memory is not None
         if used > self._memory:
@@ -408,8 +408,8 @@ class Kernel:
     def _on_death(self, status: int | None) -> None:
         if self.death is not None:
             return
-        if self._scale is not None:
-            self._scale.cancel()
+        if self._memory_timer is not None:
+            self._memory_timer.cancel()
         self._last_words()
         self._listen(False)
         self._loop.remove_writer(self._ends.channel.fileno())

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError, ProtocolError, SandboxError
-from cellblock.host.readers import Tail
+from cellblock.host.descriptors import Tail
 from cellblock.host.start import Starter
 from cellblock.sandbox.cgroups import Group, Groups
-from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
+from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, MAX_CONTROL, decode_control, encode_control
 
 _BOOT = Path(__file__).parent.parent / "zygote" / "boot.py"
 
 # What boot.py exits with; the zygote is started by command line, never imported.
-_EXIT_TOO_OLD, _EXIT_NO_IPYTHON, _EXIT_PRELOAD = 64, 65, 66
+_EXIT_TOO_OLD = 64  # of zygote/boot.py, which is started by path
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,11 +423,11 @@ def _send_hello(control: socket.socket, places: str | None, group: Group | None)
 def _failure(command: str | None, interpreter: str, preload: tuple[str, ...], code: int | None, said: str) -> LaunchError:
     if code == _EXIT_TOO_OLD:
         return InterpreterError(f"{interpreter} is older than Python 3.11, which kernels need{_quote(said)}")
-    if code == _EXIT_NO_IPYTHON:
+    if code == EXIT_NO_IPYTHON:
         return InterpreterError(
             f"{interpreter} cannot import IPython: install it there with '{interpreter} -m pip install ipython'{_quote(said)}"
         )
-    if code == _EXIT_PRELOAD:
+    if code == EXIT_PRELOAD:
         return PreloadError(
             f"{interpreter} cannot import a module of preload={preload!r}: install it there, or leave it out{_quote(said)}"
         )

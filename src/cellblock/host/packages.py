@@ -19,8 +19,8 @@ from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError
 from cellblock.host.checks import Isolate
 from cellblock.host.srt import run_apart
+from cellblock.leftovers import find_places, make_place, remove_abandoned, remove_place
 from cellblock.sandbox import srt
-from cellblock.sandbox.leftovers import find_places, make_place, remove_abandoned, remove_place
 from cellblock.sandbox.policy import Network, Policy
 from cellblock.sandbox.probe import Facts
 

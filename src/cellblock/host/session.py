@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cellblock.egress.network import OnHost, SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.host import environment, imports
+from cellblock.host import environment
+from cellblock.host import import_guard as imports
 from cellblock.host.cell import Cell, Notice, OnInput
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_state_apart, check_timeout
 from cellblock.host.collect import Limits
 from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
-from cellblock.host.ladder import climb, despite_cancellation
+from cellblock.host.kernel_slot import KernelSlot
+from cellblock.host.kernel_spec import KernelSpec, OnCommand, OnListener
 from cellblock.host.packages import SessionPackages
-from cellblock.host.succession import Succession
-from cellblock.host.wanted import OnCommand, Taker, Wanted
+from cellblock.host.stopping import despite_cancellation, escalate
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -76,8 +77,8 @@ class Session:
         on_command: OnCommand | None,
         on_host: OnHost | None,
         forbid_programs: bool,
-        tool_port: Taker | None,
-        excused: Callable[[], float],
+        tool_port: OnListener | None,
+        uncounted_seconds: Callable[[], float],
         on_begin: Callable[[], object],
     ) -> None:
         self._host = host
@@ -105,13 +106,13 @@ class Session:
             spec["mounts"] = self._packages.mounts(host.index, policy)
         if on_command is not None:
             spec["commands"] = "forbidden" if forbid_programs else "asked"
-        takers: dict[str, Taker] = {}
+        takers: dict[str, OnListener] = {}
         if self._network is not None and self._network.reaches:
             takers["egress"] = self._network.adopt
         if tool_port is not None:
             takers["tools"] = tool_port
         spec["listeners"] = {name: _LISTENERS[name] for name in takers}
-        self.wanted = Wanted(
+        self.wanted = KernelSpec(
             interpreter,
             preload,
             isolate,
@@ -124,10 +125,10 @@ class Session:
             on_command,
             forbid_programs,
         )
-        self._excused = excused
+        self._uncounted_seconds = uncounted_seconds
         self._on_begin = on_begin
         self._turn = asyncio.Lock()
-        self._kernels = Succession(functools.partial(host.launch, self.wanted))
+        self._kernels = KernelSlot(functools.partial(host.launch, self.wanted))
         self._cell: Cell | None = None
         self._history: deque[HistoryEntry] = deque(maxlen=_HISTORY)
         self._state = "not started"
@@ -430,7 +431,7 @@ class Session:
         self._on_begin()
         if timeout is None:
             return None
-        return Deadline(timeout, self._excused, lambda: self._stop_cell(kernel, cell, "timeout"))
+        return Deadline(timeout, self._uncounted_seconds, lambda: self._stop_cell(kernel, cell, "timeout"))
 
     async def _leave(self, kernel: Kernel, cell: Cell, deadline: Deadline | None) -> None:
         """Leave a cell only when it has ended, for whatever reason it is left."""
@@ -439,14 +440,14 @@ class Session:
         if not cell.ended.is_set():
             # Cancelled, or the reader of a stream has left: the code must not go on without anybody who waits.
             self._stop_cell(kernel, cell, "interrupted")
-            await despite_cancellation(cell.climbing)
+            await despite_cancellation(cell.escalating)
         await cell.unanswered()
         self._cell = None
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
-        if cell.climbing is not None:
+        if cell.escalating is not None:
             # A signal that is still on its way must not hit the next cell.
-            await cell.climbing
+            await cell.escalating
         result = cell.result(self._images_dir)
         self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
         if self._state == "running":
@@ -470,7 +471,7 @@ class Session:
 
     def _stop_cell(self, kernel: Kernel, cell: Cell, reason: Status) -> None:
         """Begin to stop a cell, for the first reason that there is."""
-        if cell.climbing is None and not cell.ended.is_set():
+        if cell.escalating is None and not cell.ended.is_set():
             cell.reason = cell.reason or reason
             cell.release()
-            cell.climbing = asyncio.create_task(climb(kernel, cell))
+            cell.escalating = asyncio.create_task(escalate(kernel, cell))

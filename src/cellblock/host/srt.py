@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
 from cellblock.host.control import Control
+from cellblock.host.descriptors import pending, process_ended, read_some
 from cellblock.host.launch import Spawner
-from cellblock.host.readers import pending, process_ended, read_some
+from cellblock.leftovers import remove_place
 from cellblock.model import StreamName
 from cellblock.sandbox import srt
-from cellblock.sandbox.leftovers import remove_place
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Protocol
 
-from cellblock.host.readers import process_ended
+from cellblock.host.descriptors import process_ended
 
 _NO_ENVIRONMENT: dict[str, str] = {}
 

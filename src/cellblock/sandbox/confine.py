@@ -11,8 +11,8 @@ import struct
 from typing import Any
 
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.calls import call, identity_of_root, libc, map_user, prctl
 from cellblock.sandbox.plan import USER
+from cellblock.sandbox.syscall import call, identity_of_root, libc, map_user, prctl
 
 _CLONE_NEWUSER = 0x10000000
 _CAPSET = {"x86_64": 126, "aarch64": 91}

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cellblock.sandbox import calls, linux, seccomp
+from cellblock.sandbox import linux, seccomp
+from cellblock.sandbox import syscall as calls
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import HOME, Step, base_steps, make_plan, usual_beginning
 from cellblock.sandbox.policy import Policy
@@ -47,9 +48,9 @@ class Ground:
         facts = look()
         linux.enter_base(facts.uid, facts.gid, base_steps(facts, interpreter_directories()))
 
-    def settle_in(self) -> list[Step]:
-        """As process 1 of new namespaces: see `linux.settle_in` and, for what is returned, `linux.prepare`."""
-        linux.settle_in(self.facts.uid, self.facts.gid)
+    def enter_namespaces(self) -> list[Step]:
+        """As process 1 of new namespaces: see `linux.enter_namespaces` and, for what is returned, `linux.prepare`."""
+        linux.enter_namespaces(self.facts.uid, self.facts.gid)
         return linux.prepare(self.beginning)
 
     def build(self, spec: dict[str, Any], prepared: list[Step], keep: Callable[[str, Hold], None]) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class Ground:
         Args:
             spec: From the host, with the session's ``plan``, or with ``policy`` and ``workspace`` where the host does not know
                 this interpreter.
-            prepared: From `settle_in`.
+            prepared: From `enter_namespaces`.
             keep: Takes each directory and our hold on its placeholders, before any is made; to be released at the end.
 
         Returns:

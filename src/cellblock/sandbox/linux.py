@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cellblock.sandbox.calls import call, libc, map_user, write
 from cellblock.sandbox.placeholders import is_placeholder
 from cellblock.sandbox.plan import BLANK, EMPTY, HOSTNAME, STAGE, USER, Step
+from cellblock.sandbox.syscall import call, libc, map_user, write
 
 _CLONE_NEW_ALL = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00020000
 _CLONE_NEWUSER, _CLONE_NEWNS = 0x10000000, 0x00020000
@@ -76,7 +76,7 @@ def fork_into_namespaces(group: int | None = None) -> int:
     return pid
 
 
-def settle_in(uid: int, gid: int) -> None:
+def enter_namespaces(uid: int, gid: int) -> None:
     """As process 1 of new namespaces: become an ordinary user in them, cut the ties of mounts, and bring loopback up.
 
     Args:

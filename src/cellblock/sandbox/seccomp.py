@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cellblock.sandbox.syscalls import AARCH64, X86_64
+from cellblock.sandbox.syscall_numbers import AARCH64, X86_64
 
 ALLOWED: tuple[tuple[str, str], ...] = (
     (

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cellblock import config
+from cellblock.approvals.call import Hints
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.store.database import Database
-from cellblock.tools.call import Hints
-from cellblock.tools.params import ServerParams, parse_params
+from cellblock.tools.mcp.params import ServerParams, parse_params
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS servers (

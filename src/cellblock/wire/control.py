@@ -15,6 +15,10 @@ MAX_CONTROL = 160 * 1024
 
 MAX_DESCRIPTORS = 8
 
+EXIT_NO_IPYTHON = 65
+EXIT_PRELOAD = 66
+"""How a zygote, or a fresh interpreter, exits that cannot become one: see `worker.warm`."""
+
 FORK_DESCRIPTORS = 4
 """What comes with ``fork``: the worker's channel, init's control socket, and the write ends of the two output pipes."""
 

@@ -18,7 +18,7 @@ from IPython.core.error import UsageError
 from IPython.core.magics.script import ScriptMagics
 from IPython.utils._process_common import arg_split
 
-from cellblock.worker.ask import Asker
+from cellblock.worker.requests import Requester
 
 _FORBIDDEN = (
     "programs are forbidden in this session: run a command with !cmd or %%bash, for somebody to decide about; "
@@ -33,7 +33,7 @@ class Commands:
         forbidden: Whether the system forbids this process to execute programs.
     """
 
-    def __init__(self, asker: Asker, *, forbidden: bool) -> None:
+    def __init__(self, asker: Requester, *, forbidden: bool) -> None:
         self.forbidden = forbidden
         self._asker = asker
         self._first = dict(os.environ)

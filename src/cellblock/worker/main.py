@@ -35,11 +35,11 @@ from cellblock.wire.messages import (
     Reply,
     Shutdown,
 )
-from cellblock.worker.ask import Asker
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop
+from cellblock.worker.requests import Requester
 from cellblock.worker.shell import CellError, Shell
 from cellblock.worker.streams import Outbox
 
@@ -76,9 +76,9 @@ class Worker:
         self._open = True
         self.loop = new_loop()
         self._interrupter = Interrupter(self.loop)
-        self._asker = Asker(self._channel, outbox, self._waiting.append)
+        self._asker = Requester(self._channel, outbox, self._waiting.append)
 
-    def limber_up(self) -> None:
+    def touch_pages(self) -> None:
         """Run an empty cell that leaves no trace, while nobody waits.
 
         A fork shares its parent's memory until it writes to it. A first cell writes to some 500 pages, and copying them

@@ -8,12 +8,12 @@ import signal
 import socket
 from typing import NoReturn
 
+from cellblock.init import processes
+from cellblock.init.init import release_holds, run_init
+from cellblock.leftovers import remove_after
 from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
-from cellblock.sandbox.leftovers import remove_after
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control
-from cellblock.zygote import processes
-from cellblock.zygote.init import release_holds, run_init
 
 
 def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:

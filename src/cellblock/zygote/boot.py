@@ -8,8 +8,6 @@ import os
 import sys
 
 EXIT_TOO_OLD = 64
-EXIT_NO_IPYTHON = 65
-EXIT_PRELOAD = 66
 
 
 def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too old for annotations, to tell them so

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cellblock.sandbox.calls import hide
+from cellblock.init import processes
+from cellblock.init.init import release_holds, run_init
+from cellblock.leftovers import remove_after
 from cellblock.sandbox.ground import Ground
-from cellblock.sandbox.leftovers import remove_after
 from cellblock.sandbox.linux import fork_into_namespaces
+from cellblock.sandbox.syscall import hide
 from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
-from cellblock.zygote import processes
+from cellblock.worker.warm import warm
 from cellblock.zygote.hugepages import collapse
-from cellblock.zygote.init import release_holds, run_init
-from cellblock.zygote.warm import warm
 
 if TYPE_CHECKING:
     from cellblock.worker.shell import Shell

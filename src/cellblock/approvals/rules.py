@@ -1,0 +1,246 @@
+"""Rules that decide before people do: ordered, read from a file that can be reviewed. Pure functions of data."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import posixpath
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from cellblock.approvals.call import Call
+from cellblock.approvals.glob import Glob
+from cellblock.errors import InvalidInputError
+from cellblock.model import CallKind
+
+Outcome = Literal["allow", "deny", "ask"]
+
+_MAX_TEXT = 64 * 1024
+"""Longer arguments are not compared with wildcards: a rule that allows does not match, every other rule does."""
+
+_MEANING = {"program", "environment"}
+"""What makes another thing of a shell command with the same text."""
+
+_TOP = ("default", "rule")
+_KEYS = ("decision", "kind", "server", "tool", "arguments", "read_only", "destructive")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rules say.
+
+    Attributes:
+        outcome: ``allow``, ``deny`` or ``ask``.
+        rule: The text of the rule that said it, or ``default``.
+    """
+
+    outcome: Outcome
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. What it does not mention it does not care about.
+
+    Attributes:
+        outcome: What becomes of a call that it is about.
+        kind: The kind of call that it is about.
+        server: Pattern of server names; ``*`` is any text, ``?`` any character.
+        tool: Pattern of tool names.
+        arguments: Patterns of arguments, by name. In text ``*`` stops at a ``/`` and ``**`` does not; everything else is to be
+            equal. An argument that is missing matches nothing. A rule that allows shell commands by their text does not allow
+            them with variables that the code has changed (the argument ``environment``), nor with a program that reads them
+            as a script (``program``), unless it names these as well.
+        read_only: What the server has to say of its tool, if that matters. A hint, and no proof.
+        destructive: Likewise.
+    """
+
+    outcome: Outcome
+    kind: CallKind = "tool"
+    server: str = "*"
+    tool: str = "*"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    read_only: bool | None = None
+    destructive: bool | None = None
+
+    def matches(self, call: Call) -> bool:
+        """Whether this rule is about a call."""
+        return (
+            self.kind == call.kind
+            and _name(self.server, call.server)
+            and _name(self.tool, call.tool)
+            and self.read_only in (None, call.hints.read_only)
+            and self.destructive in (None, call.hints.destructive)
+            and (not self.arguments or self._matches(call.arguments))
+        )
+
+    def _matches(self, given: Mapping[str, Any]) -> bool:
+        # With another PATH or LD_PRELOAD, or as the input of another program, the text of a command says nothing of what runs.
+        if self.kind == "shell" and self.outcome == "allow" and (given.keys() - self.arguments.keys()) & _MEANING:
+            return False
+        return all(
+            name in given and _argument(wanted, given[name], strict=self.outcome == "allow")
+            for name, wanted in self.arguments.items()
+        )
+
+    def __str__(self) -> str:
+        parts = [self.outcome, *([self.kind] if self.kind != "tool" else []), f"{self.server}.{self.tool}"]
+        parts += [f"{name}={json.dumps(value, sort_keys=True)}" for name, value in self.arguments.items()]
+        for name, value in (("read_only", self.read_only), ("destructive", self.destructive)):
+            parts += [] if value is None else [f"{name}={str(value).lower()}"]
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rules in order: the first that is about a call decides.
+
+    Attributes:
+        rules: The rules.
+        default: What becomes of a call that no rule is about.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    default: Outcome = "ask"
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read rules from a file.
+
+        Args:
+            path: A TOML file with ``[[rule]]`` tables, or a JSON file with a list ``rule``.
+
+        Raises:
+            InvalidInputError: It cannot be read, or something in it is not understood; the message names it.
+        """
+        try:
+            text = Path(path).expanduser().read_text("utf-8")
+            data = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
+        except OSError as error:
+            raise InvalidInputError(f"The rules in {path} cannot be read: {error.strerror}.") from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(f"The rules in {path} cannot be parsed: {error}") from error
+        return cls.parse(data, str(path))
+
+    @classmethod
+    def parse(cls, data: object, source: str = "the rules") -> Self:
+        """Make rules of plain data.
+
+        Args:
+            data: ``{"default": …, "rule": [{"decision": …, "server": …, "tool": …, "arguments": {…}, …}, …]}``.
+            source: What to call it in errors.
+
+        Raises:
+            InvalidInputError: A key or a value is wrong; the message names it.
+        """
+        top = _table(data, source, _TOP)
+        rules = top.get("rule", [])
+        if not isinstance(rules, list):
+            raise InvalidInputError(f"{source}: rule must be a list of tables, [[rule]] in TOML, not {rules!r}")
+        return cls(
+            tuple(_rule(item, f"{source}: rule {number}") for number, item in enumerate(rules, 1)),
+            _choice(top.get("default", "ask"), f"{source}: default", get_args(Outcome)),
+        )
+
+
+def decide(rules: Rules, call: Call) -> Verdict:
+    """Say what rules make of a call. The first rule that is about it decides; the hints and arguments are not trusted.
+
+    Args:
+        rules: The rules.
+        call: What code wants done.
+
+    Returns:
+        The verdict, with the text of the rule.
+    """
+    for rule in rules.rules:
+        if rule.matches(call):
+            return Verdict(rule.outcome, str(rule))
+    return Verdict(rules.default, "default")
+
+
+def _name(pattern: str, name: str) -> bool:
+    return pattern in ("*", name) or Glob.of(pattern, paths=False).matches(name)
+
+
+def _argument(wanted: Any, given: Any, *, strict: bool) -> bool:
+    if not isinstance(wanted, str) or not isinstance(given, str):
+        return _same(wanted, given)
+    if "*" not in wanted and "?" not in wanted:
+        return wanted == given
+    if len(given) > _MAX_TEXT:
+        return not strict
+    glob = Glob.of(wanted, paths=True)
+    if ".." not in given.split("/"):
+        return glob.matches(given)
+    # "/data/../etc" is below /data for a pattern, and not for a server. What allows does not go along with it.
+    return not strict and (glob.matches(given) or glob.matches(posixpath.normpath(given)))
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two JSON values are equal; true is not 1, which Python thinks, but 1 is 1.0."""
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_same(value, second[key]) for key, value in first.items())
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_same, first, second))
+    return bool(first == second)
+
+
+def _rule(data: object, source: str) -> Rule:
+    table = _table(data, source, _KEYS)
+    if "decision" not in table:
+        raise InvalidInputError(f"{source}: decision is missing: allow, deny or ask")
+    arguments = table.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise InvalidInputError(f"{source}: arguments must be a table of patterns by name, not {arguments!r}")
+    for name, value in arguments.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"{source}: arguments.{name}: {value!r} is nothing that an argument can be") from error
+    return Rule(
+        _choice(table["decision"], f"{source}: decision", get_args(Outcome)),
+        _choice(table.get("kind", "tool"), f"{source}: kind", get_args(CallKind)),
+        _text(table, "server", source),
+        _text(table, "tool", source),
+        arguments,
+        _flag(table, "read_only", source),
+        _flag(table, "destructive", source),
+    )
+
+
+def _table(data: object, source: str, known: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise InvalidInputError(f"{source} must be a table, not {data!r}")
+    for key in data:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, 1, 0.5)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+            raise InvalidInputError(f"{source}: unknown key {key!r}; {hint}")
+    return data
+
+
+def _choice(value: object, source: str, known: tuple[Any, ...]) -> Any:
+    if value not in known:
+        raise InvalidInputError(f"{source} must be {', '.join(known[:-1])} or {known[-1]}, not {value!r}")
+    return value
+
+
+def _text(table: Mapping[str, Any], key: str, source: str) -> str:
+    value = table.get(key, "*")
+    if not isinstance(value, str) or not value:
+        raise InvalidInputError(f"{source}: {key} must be a pattern such as 'read_*', not {value!r}")
+    return value
+
+
+def _flag(table: Mapping[str, Any], key: str, source: str) -> bool | None:
+    value = table.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidInputError(f"{source}: {key} must be true or false, not {value!r}")
+    return value

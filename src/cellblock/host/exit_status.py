@@ -1,0 +1,69 @@
+"""How kernels die, in words for a person."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a kernel's process: what a person needs to know of it."""
+
+    cause: str
+
+
+_EXIT_BROKEN = 70  # the worker's, see init/init.py
+
+_SIGNALS = {
+    signal.SIGSEGV: "a segmentation fault in C code",
+    signal.SIGABRT: "C code called abort()",
+    signal.SIGBUS: "a bus error: a mapped file shrank, or the disk is full",
+    signal.SIGFPE: "an arithmetic error in C code",
+    signal.SIGILL: "an instruction that this processor does not have",
+    signal.SIGKILL: "something killed it: kill -9, or a limit on memory",
+}
+
+
+class _OutOfMemory:
+    """Tells whether the machine has killed something for want of memory since it was last asked."""
+
+    def __init__(self) -> None:
+        self._counted = self._count()
+
+    @staticmethod
+    def _count() -> int:
+        try:
+            with open("/proc/vmstat") as file:
+                return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+        except OSError:
+            return 0  # not on Linux
+
+    def struck(self) -> bool:
+        """Whether it has."""
+        before, self._counted = self._counted, self._count()
+        return self._counted > before
+
+
+_out_of_memory = _OutOfMemory()
+
+
+def describe_status(status: int | None) -> str:
+    """Return what a wait status means, for a person."""
+    if status is None or not 0 <= status <= 0xFFFF or not (os.WIFSIGNALED(status) or os.WIFEXITED(status)):
+        return "its processes were killed"  # or init, which shares a user with hostile code, was made to say nonsense
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        if number == signal.SIGKILL and _out_of_memory.struck():
+            return "out of memory: SIGKILL, and the machine has just killed something because its memory was full"
+        hint = _SIGNALS.get(number)  # type: ignore[call-overload]  # Signals are ints
+        return f"{name}, {hint}" if hint else name
+    code = os.waitstatus_to_exitcode(status)
+    if code == _EXIT_BROKEN:
+        return "the code broke the kernel's channel, or what the kernel itself runs on; the traceback is on stderr"
+    return f"its process exited with status {code} (os._exit(), or exit() in C code)"

@@ -1,0 +1,62 @@
+"""What a session wants of each of its kernels."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cellblock.host.checks import Isolate
+from cellblock.host.collect import Limits
+from cellblock.model import CommandRequest
+from cellblock.sandbox.policy import Policy
+
+if TYPE_CHECKING:
+    from cellblock.host.kernel import Kernel
+
+Installer: TypeAlias = Callable[["Kernel", tuple[str, ...]], Awaitable[int]]
+"""Installs packages for a session: takes its kernel and pip's arguments, returns pip's wait status."""
+
+OnListener: TypeAlias = Callable[[socket.socket], None]
+"""Takes a listener, which is then its own to close."""
+
+OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool | str]]
+"""Decides whether a command may run: nothing but True is a yes, and text says why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """A kernel that is asked for, the same for every kernel of a session.
+
+    Attributes:
+        interpreter: Path of the interpreter that it runs in.
+        preload: Modules that it has imported when it starts.
+        isolate: How it is kept in.
+        policy: What it may do, where it is kept in.
+        spec: What its init is told: environment, directories, packages.
+        limits: How much output is kept.
+        spill_dir: Where output that is too large to keep is written.
+        takers: Each is given a listener that its init makes, ``egress`` or ``tools``, to serve on it.
+        installer: Installs packages when it asks.
+        on_command: Decides about the commands of its cells; None where they are not asked for.
+        forbid_programs: Whether the system forbids it to execute programs, and its init runs those that were let through.
+    """
+
+    interpreter: str
+    preload: tuple[str, ...]
+    isolate: Isolate
+    policy: Policy
+    spec: dict[str, Any]
+    limits: Limits
+    spill_dir: Path | None
+    takers: Mapping[str, OnListener]
+    installer: Installer
+    on_command: OnCommand | None = None
+    forbid_programs: bool = False
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes that all of its processes may use together, where somebody watches."""
+        return self.policy.resources.memory if self.isolate == "native" else None

@@ -1,0 +1,373 @@
+"""Process 1 of a session: makes the worker, reaps, passes on the host's signals, and ends everything at the end.
+
+It outlives no one: when the host, the zygote or the worker is gone, everything below it is killed and it exits.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cellblock.init import processes
+from cellblock.init.programs import Programs
+from cellblock.init.specialise import specialise
+from cellblock.leftovers import remove_after
+from cellblock.sandbox import linux
+from cellblock.sandbox.confine import confine, drop_capabilities
+from cellblock.sandbox.ground import Ground
+from cellblock.sandbox.placeholders import Hold
+from cellblock.sandbox.plan import HOME, Step
+from cellblock.sandbox.syscall import hide, identity_of_root
+from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
+
+if TYPE_CHECKING:
+    from cellblock.worker.shell import Shell
+    from cellblock.worker.streams import Outbox
+
+CHANNEL = 3
+"""The worker's end of the channel, the only descriptor it has besides 0 to 2."""
+
+EXIT_BROKEN = 70
+_HANDOVER, _HOST = 3, 4
+
+
+def run_init(
+    handover: int,
+    host: int | None,
+    warmed: tuple[Shell, Outbox] | None,
+    preload: tuple[str, ...],
+    ground: Ground | None,
+    places: str | None = None,
+) -> NoReturn:
+    """Become a session's init, and make its worker; never returns.
+
+    Both can be made ahead of time. They belong to nobody then, and wait until a session's connections are handed over.
+
+    Args:
+        handover: A socket on which ``fork`` arrives, with the descriptors of the session.
+        host: A pidfd of the host, or None where there are none.
+        warmed: What `warm` made, or None to let the worker do that.
+        preload: Modules for the worker to import, where nothing is warmed.
+        ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
+        places: What the paths of all that the host keeps for its sessions begin with, where nobody else removes it after it.
+    """
+    try:
+        prepared = ground.enter_namespaces() if ground is not None else []
+        _place({_HANDOVER: handover} if host is None else {_HANDOVER: handover, _HOST: host})
+        if os.getsid(0) != os.getpid():
+            os.setsid()
+        processes.become_subreaper()
+        if warmed is not None or ground is not None:
+            # A host's thread is the parent otherwise, and the signal comes when that thread ends.
+            processes.die_with_parent(signal.SIGTERM)
+        inner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        wake = _wake_on_signals()
+        worker = os.fork()
+        if worker == 0:
+            _run_worker(theirs, warmed, preload, ground is not None)
+        theirs.close()
+        _Init(
+            socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground, prepared, places
+        ).run()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(EXIT_BROKEN)
+
+
+def _place(wanted: dict[int, int]) -> None:
+    """Put descriptors where they belong, close everything else above standard error, and read nothing."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0, inheritable=True)
+    processes.place_descriptors(wanted)
+
+
+def _wake_on_signals() -> int:
+    """Have SIGCHLD and SIGTERM wake a poll; return the descriptor to poll."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
+def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
+    status, spec = EXIT_BROKEN, None
+    try:
+        processes.die_with_parent(signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        _place({CHANNEL: inner.detach()})
+        if native:
+            drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
+        if warmed is None:
+            # It takes long and may fail: what it says is for the session's standard error, which comes first.
+            spec = _take_over()
+            from cellblock.worker.warm import warm
+
+            warmed = warm(preload)
+        shell, outbox = warmed
+        from cellblock.worker.main import Worker, leave
+
+        # The socket by its number: what the channel is to be lies elsewhere until a session takes this process over.
+        worker = Worker(shell, outbox, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL))
+        if spec is None:
+            if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits
+                worker.touch_pages()
+            spec = _take_over()
+        # First this: in the session's directory, whatever imports something may find the session's own file.
+        if (confinement := spec.get("confinement")) is not None:
+            confine(confinement)
+        specialise(spec)
+        faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
+        worker.stay_in = spec.get("stay_in")
+        worker.commands = spec.get("commands")
+        worker.run()
+        leave()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else EXIT_BROKEN
+    except BaseException:
+        sys.stderr = sys.__stderr__
+        traceback.print_exc()
+    finally:
+        try:
+            if sys.__stderr__ is not None:
+                sys.__stderr__.flush()
+        finally:
+            os._exit(status)
+
+
+def _take_over() -> dict[str, Any]:
+    """In the worker: wait for the session's channel, stdout and stderr, put them into place, and return what to be."""
+    with socket.socket(fileno=CHANNEL) as inner:
+        data, descriptors, _, _ = socket.recv_fds(inner, MAX_CONTROL, MAX_DESCRIPTORS)
+        if not data:
+            os._exit(0)  # init is gone before anybody wanted us
+        inner.detach()
+    channel, out, err = descriptors
+    for source, place in ((out, 1), (err, 2), (channel, CHANNEL)):
+        os.dup2(source, place, inheritable=place < CHANNEL)
+        os.close(source)
+    return decode_control(data)
+
+
+class _Init:
+    """The loop of a session's init: first it waits for a session, then it serves it."""
+
+    def __init__(
+        self,
+        handover: socket.socket,
+        inner: socket.socket,
+        host: int | None,
+        wake: int,
+        worker: int,
+        ground: Ground | None,
+        prepared: list[Step],
+        places: str | None,
+    ) -> None:
+        self._handover = handover
+        self._inner = inner
+        self._control: socket.socket | None = None
+        self._host = host
+        self._wake = wake
+        self._worker = worker
+        self._ground = ground
+        self._programs = Programs()
+        self._holds: dict[str, Hold] = {}
+        self._prepared = prepared
+        self._places = places
+        self._poll = select.poll()
+        for descriptor in (handover.fileno(), host, wake):
+            if descriptor is not None:
+                self._poll.register(descriptor, select.POLLIN)
+
+    def run(self) -> NoReturn:
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor == self._wake:
+                    if signal.SIGTERM in os.read(self._wake, 4096):
+                        self._end()
+                    self._reap()
+                elif descriptor == self._host:
+                    self._end()
+                elif self._control is None:
+                    self._take_over()
+                else:
+                    self._obey()
+
+    def _take_over(self) -> None:
+        """Take a session's connections, and pass on to the worker what is the worker's."""
+        data, descriptors, _, _ = socket.recv_fds(self._handover, MAX_CONTROL, MAX_DESCRIPTORS)
+        if not data:
+            self._end()
+        channel, control, out, err = descriptors
+        self._control = socket.socket(fileno=control)
+        self._poll.unregister(self._handover)
+        self._poll.register(control, select.POLLIN)
+        # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
+        spec = decode_control(self._control.recv(MAX_CONTROL))
+        # What the sandbox that this zygote runs in has set, such as where its proxies are.
+        spec["packages"] = os.path.join(os.environ.get("CELLBLOCK_PACKAGES", ""), spec["packages"])
+        self._programs.inherited = {name: os.environ[name] for name in spec.pop("inherit", ()) if name in os.environ}
+        spec["env"] = self._programs.inherited | spec["env"]
+        if (restrictions := spec.pop("restrictions", None)) is not None:
+            spec["confinement"] = restrictions | {"root": identity_of_root()}
+            hide()
+        try:
+            if self._ground is not None:
+                spec["confinement"] = self._ground.build(spec, self._prepared, self._keep)
+            for name, (port, variable) in spec.pop("listeners").items():
+                spec["env"][variable] = str(self._listen(port, name=name))
+        except (OSError, ValueError) as error:
+            self._tell("refused", error=str(error))
+            self._end()
+        self._programs.env, self._programs.confinement = spec["env"], spec.get("confinement")
+        if spec.get("commands") == "forbidden":
+            spec["confinement"] = {**spec["confinement"], "programs": False}
+        self._handover.close()
+        socket.send_fds(self._inner, [encode_control(**spec)], [channel, out, err])
+        self._inner.close()
+        _place_output(out, err)
+        os.close(channel)
+
+    def _listen(self, port: int, **fields: Any) -> int:
+        """Make a listener in the session, for the host to serve; return its port."""
+        assert self._control is not None
+        with linux.listen(port) as listener:
+            port = listener.getsockname()[1]
+            socket.send_fds(self._control, [encode_control("listening", port=port, **fields)], [listener.fileno()])
+        return port
+
+    def _keep(self, top: str, hold: Hold) -> None:
+        """Share a hold on placeholders with whoever made us, to be released there if we are killed."""
+        self._holds[top] = hold
+        socket.send_fds(self._handover, [encode_control("hold", names=hold.names)], [hold.descriptor])
+
+    def _obey(self) -> None:
+        assert self._control is not None
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_CONTROL, MAX_DESCRIPTORS)
+        except ConnectionError:
+            data, descriptors = b"", []
+        if not data:
+            self._end()
+        message = decode_control(data)
+        if message["op"] == "interrupt":
+            self._interrupt()
+        elif message["op"] == "kill_children":
+            processes.kill(pid for pid in processes.descendants(os.getpid()) if pid != self._worker)
+        elif message["op"] == "run":
+            self._programs.run(message, descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return
+        elif message["op"] == "stop":
+            self._programs.stop(self._worker)
+        elif message["op"] == "listen":
+            self._listen(0)
+            return
+        elif message["op"] == "measure":
+            self._tell("memory", bytes=processes.memory_of_namespace(HOME))
+            return
+        # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
+        self._tell("done")
+
+    def _interrupt(self) -> None:
+        self._programs.interrupt()
+        try:
+            # The group, as a terminal's ^C does: subprocesses of the cell are meant as well.
+            os.killpg(self._worker, signal.SIGINT)
+        except ProcessLookupError:
+            processes.kill([self._worker], signal.SIGINT)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if (number := self._programs.ended(pid, self._worker)) is not None:
+                self._tell("ran", number=number, status=status)
+            if pid == self._worker:
+                self._tell("exited", status=status)
+                self._end()
+
+    def _tell(self, op: str, **fields: Any) -> None:
+        if self._control is None:
+            return
+        try:
+            self._control.send(encode_control(op, **fields), socket.MSG_NOSIGNAL)
+        except OSError:
+            self._end()
+
+    def _end(self) -> NoReturn:
+        """Kill everything below, wait until it is gone, and exit. The host sees the end of the control socket last."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    continue
+            except ChildProcessError:  # whatever is below us has an ancestor among our children
+                for top, hold in self._holds.items():
+                    linux.detach(top)
+                    hold.release()
+                remove_after(self._host, self._places, None if self._control is None else self._control.fileno())
+                os._exit(0)
+            if self._ground is not None:
+                _kill_everything()
+            else:
+                processes.kill(processes.descendants(os.getpid()))
+            # The time limit is for a fork that raced with the walk, and made no signal since.
+            if poll.poll(10):
+                os.read(self._wake, 4096)
+
+
+def _place_output(out: int, err: int) -> None:
+    for source, place in ((out, 1), (err, 2)):
+        os.dup2(source, place)
+        os.close(source)
+
+
+def _kill_everything() -> None:
+    """As process 1: kill every other process of the namespace, at once and without looking for them."""
+    if os.getpid() != 1:  # in nobody's namespace but the machine's, it would be everything of this user there
+        os._exit(EXIT_BROKEN)
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # there are none
+
+
+def release_holds(handover: socket.socket) -> None:
+    """Release what an init held that has ended, whether or not it could do so itself.
+
+    Nobody reads this while init lives: its descriptors, and so its locks, are kept by lying in the socket.
+
+    Args:
+        handover: Our end of the socket on which init was handed its session; it is closed.
+    """
+    with handover:
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS, socket.MSG_DONTWAIT)
+            except OSError:
+                return  # it ended before it had taken anything over
+            if not data:
+                return
+            hold = Hold(descriptors[0], decode_control(data)["names"])
+            hold.release()
+            hold.close()

@@ -1,0 +1,114 @@
+"""Programs that a session's init runs at the host's word, confined as the worker is, but free to execute others."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+from cellblock.init import processes
+from cellblock.sandbox.confine import confine
+
+_PASSES = 3  # what forks while it is killed is met by the next one
+
+# Which of a program's streams go to files, under which names.
+_KEPT = {
+    "nothing": {},
+    "out": {1: ".out"},
+    "err": {2: ".err"},
+    "both": {1: ".out", 2: ".err"},
+    "together": {1: ".out", 2: ".out"},
+}
+
+
+class Programs:
+    """What init runs beside the worker.
+
+    Attributes:
+        env: The environment that the session began with. It never leaves init: what code of the session changes comes as
+            changes, which have been shown to whoever let the program run.
+        inherited: Variables that the sandbox around this one has set.
+        confinement: What each program is kept in by.
+    """
+
+    def __init__(self) -> None:
+        self.env: dict[str, str] = {}
+        self.inherited: dict[str, str] = {}
+        self.confinement: dict[str, Any] | None = None
+        self._running: dict[int, tuple[int, frozenset[int]]] = {}
+        """pid → the host's number, and what there was when it began"""
+        self._interrupted: set[int] = set()
+
+    def run(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        """Begin what the host wants run, with the file that came with the message as its standard input."""
+        sys.stderr.flush()
+        before = frozenset(processes.descendants(os.getpid()))
+        pid = os.fork()
+        if pid == 0:
+            self._become(message, descriptors)
+        self._running[pid] = (message["number"], before)
+
+    def ended(self, pid: int, worker: int) -> int | None:
+        """Forget a program that has ended; return its number, or None where it is none of them.
+
+        What it left in the background goes on, unless it was interrupted.
+        """
+        if pid in self._interrupted:
+            self.stop(worker)
+            self._interrupted.discard(pid)
+        return self._running.pop(pid, (None, None))[0]
+
+    def interrupt(self) -> None:
+        """Have each do what programs do at ^C."""
+        self._interrupted |= set(self._running)
+        processes.kill([-pid for pid in self._running], signal.SIGINT)
+
+    def stop(self, worker: int) -> None:
+        """Kill all of them, with everything that was started since, also what has left their process groups.
+
+        Args:
+            worker: Its own children are the cell's, which goes on.
+        """
+        for _ in range(_PASSES if self._running else 0):
+            spared = {worker, *processes.descendants(worker)}.union(*(before for _, before in self._running.values()))
+            processes.kill(pid for pid in processes.descendants(os.getpid()) if pid not in spared)
+
+    def _become(self, message: dict[str, Any], descriptors: list[int]) -> NoReturn:
+        """In a fork of init: execute a program with the session's standard streams, and nothing else of init's."""
+        argv: list[str] = message["argv"]
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            os.setsid()
+            processes.die_with_parent(signal.SIGKILL)
+            # Out of the way of what is closed, and of what confining puts in place of standard input.
+            source = fcntl.fcntl(descriptors[0], fcntl.F_DUPFD_CLOEXEC, processes.HIGH) if descriptors else None
+            os.closerange(3, processes.HIGH)
+            if self.confinement is not None:
+                confine(self.confinement)
+            # From here on with no more rights than code of the session: it has chosen the directory.
+            os.chdir(message["cwd"])
+            if source is not None:
+                os.dup2(source, 0)
+            _keep(message.get("keep", "nothing"), message.get("place"))
+            env = self.env if message["env"] is None else self.inherited | message["env"]
+            env = {name: value for name, value in (env | message.get("changes", {})).items() if value is not None}
+            os.execvpe(argv[0], argv, env)
+        except BaseException as error:
+            os.write(2, f"{argv[0]} cannot be run: {error}\n".encode(errors="backslashreplace"))
+        finally:
+            os._exit(127)
+
+
+def _keep(keep: str, place: str | None) -> None:
+    """Have output go to new files, for the code to read."""
+    opened: dict[str, int] = {}
+    for stream, suffix in _KEPT[keep].items():
+        if suffix not in opened:
+            opened[suffix] = os.open(
+                f"{place}{suffix}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+        os.dup2(opened[suffix], stream)

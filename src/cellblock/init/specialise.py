@@ -1,0 +1,72 @@
+"""What turns a fork of the zygote into somebody's kernel: its own environment, directory, luck and home."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import sysconfig
+import tempfile
+import time
+import warnings
+from typing import Any
+
+
+def _layout() -> tuple[str, ...]:
+    """Return where below a prefix pip puts packages. Worked out in the zygote: in a kernel it would copy many pages."""
+    scheme = sysconfig.get_preferred_scheme("prefix")
+    variables = dict.fromkeys(("base", "platbase", "installed_base", "installed_platbase"), "/")
+    paths = (sysconfig.get_path(name, scheme, variables) for name in ("purelib", "platlib"))
+    return tuple(dict.fromkeys(path.lstrip("/") for path in paths))
+
+
+_LAYOUT = _layout()
+
+
+def specialise(spec: dict[str, Any]) -> None:
+    """Take on a kernel's environment.
+
+    Args:
+        spec: ``env`` (the whole environment), ``cwd``, ``packages`` (where the session's own lie).
+
+    Raises:
+        OSError: The directory cannot be entered.
+    """
+    env: dict[str, str] = spec["env"]
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(spec["cwd"])
+    time.tzset()
+    # What a starting interpreter would have read from its environment.
+    if path := env.get("PYTHONPATH"):
+        sys.path[1:1] = [entry for entry in path.split(os.pathsep) if entry]
+    if env.get("PYTHONDONTWRITEBYTECODE"):
+        sys.dont_write_bytecode = True
+    for action in filter(None, env.get("PYTHONWARNINGS", "").split(",")):
+        warnings.simplefilter(action.partition(":")[0])  # type: ignore[arg-type]  # a wrong name raises, and says so
+    if packages := spec.get("packages"):
+        _find_packages(packages)
+    reseed()
+
+
+def _find_packages(place: str) -> None:
+    """Import what is installed for this session only, ahead of what all sessions have; also in programs that it starts."""
+    paths = [os.path.join(place, layout) for layout in _LAYOUT]
+    sys.path[1:1] = paths
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
+    os.environ["PATH"] = os.pathsep.join((os.path.join(place, "bin"), os.environ.get("PATH", "")))
+
+
+def reseed() -> None:
+    """Draw everything random again that the zygote had drawn already, so that no two kernels share it."""
+    random.seed()
+    setattr(tempfile, "_name_sequence", None)  # noqa: B010  # private, and the only way to draw new names
+    tempfile.tempdir = None
+    # Modules that were not preloaded will seed themselves when they are imported.
+    if (process := sys.modules.get("multiprocessing.process")) is not None:
+        process.current_process().authkey = os.urandom(32)
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.seed()

@@ -1,0 +1,153 @@
+"""Runs one program, such as an MCP server, in a native sandbox of its own. Belongs to its keeper, and ends with it.
+
+The keeper makes process 1 of new namespaces. That builds the tree, makes the listener for the proxy, tells the host, and forks
+the program, confined like a session's worker. When the program ends it ends, and with it all that is left in the sandbox.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import shutil
+import signal
+import socket
+from typing import Any, NoReturn
+
+from cellblock.init import processes
+from cellblock.sandbox import linux, probe
+from cellblock.sandbox.confine import confine, drop_capabilities
+from cellblock.sandbox.ground import enclose
+from cellblock.sandbox.placeholders import Hold
+from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
+
+_EXIT_NOT_STARTED = 127
+_MAX_HIDDEN = 10
+_HOST, _KEEPER = 3, 4
+"""Where process 1 has its socket to the host, and a pidfd of the keeper."""
+
+
+def run_sandboxed(control: int, command: list[str]) -> tuple[int, list[Hold]]:
+    """As a keeper: start a program in a sandbox.
+
+    Args:
+        control: A socket to the host, on which the plan lies. ``made`` or ``refused`` is answered.
+        command: The program and its arguments.
+
+    Returns:
+        Process 1 of the sandbox, which exits as the program does, and holds on placeholders: to be released when it is gone.
+    """
+    with socket.socket(fileno=control) as host:
+        spec = decode_control(host.recv(MAX_CONTROL))
+        holds = [Hold(descriptor, names) for descriptor, names in spec["holds"]]
+        needed, named = _program(command), _arguments(command)
+        keeper = os.pidfd_open(os.getpid())
+        try:
+            init = linux.fork_into_namespaces(spec["group"])
+        except OSError as error:
+            _refuse(host, f"{'; '.join(probe.missing()) or error}; 'cellblock doctor' tells more")
+            init = os.fork()
+            if init == 0:
+                os._exit(_EXIT_NOT_STARTED)
+        if init == 0:
+            _be_init(host, keeper, spec, command, needed, named)
+        os.close(keeper)
+    return init, holds
+
+
+def _be_init(
+    host: socket.socket, keeper: int, spec: dict[str, Any], command: list[str], needed: list[str], named: list[str]
+) -> NoReturn:
+    try:
+        processes.forget_signals()
+        processes.die_with_parent(signal.SIGKILL)
+        processes.place_descriptors({_HOST: host.detach(), _KEEPER: keeper})
+        host = socket.socket(fileno=_HOST)
+        if select.select([_KEEPER], [], [], 0)[0]:
+            os._exit(_EXIT_NOT_STARTED)  # it was gone before its end could have ended us
+        try:
+            confinement = _make(host, spec, needed, named)
+        except (OSError, ValueError) as error:
+            _refuse(host, str(error))
+            os._exit(_EXIT_NOT_STARTED)
+        host.close()
+        drop_capabilities()
+        program = os.fork()
+        if program == 0:
+            _become(confinement, spec["cwd"], command)
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        while (ended := os.waitpid(-1, 0))[0] != program:
+            continue
+        code = os.waitstatus_to_exitcode(ended[1])
+        os._exit(code if code >= 0 else 128 - code)
+    except BaseException as error:
+        os.write(2, f"process 1 of the sandbox: {error!r}\n".encode(errors="backslashreplace"))
+    finally:
+        os._exit(_EXIT_NOT_STARTED)
+
+
+def _make(host: socket.socket, spec: dict[str, Any], needed: list[str], named: list[str]) -> dict[str, Any]:
+    """Make the sandbox, and tell the host; return what the program has to apply to itself."""
+    linux.enter_namespaces(*spec["user"])
+    linux.make_base(spec["base"])
+    confinement = enclose(spec["plan"], [])
+    for path in needed:
+        if not os.path.lexists(path):  # where a link leads is the next one
+            raise FileNotFoundError(
+                f"it does not show {path}, which the program needs: add the directory that it is installed in to "
+                "filesystem.allowRead"
+            )
+    listeners = [linux.listen(spec["port"])] if spec["port"] else []
+    hidden = [path for path in named if not os.path.lexists(path)][:_MAX_HIDDEN]
+    socket.send_fds(host, [encode_control("made", hidden=hidden)], [listener.fileno() for listener in listeners])
+    for listener in listeners:
+        listener.close()
+    return confinement
+
+
+def _become(confinement: dict[str, Any], cwd: str, command: list[str]) -> NoReturn:
+    """In a fork of process 1: be the program, with its streams and nothing else."""
+    try:
+        os.setsid()
+        source = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, processes.HIGH)  # confining puts another in its place
+        os.closerange(3, processes.HIGH)
+        confine(confinement)
+        os.dup2(source, 0)
+        os.chdir(cwd)
+        processes.execute(command)
+    except BaseException as error:
+        os.write(2, f"{command[0]} cannot be run: {error}\n".encode(errors="backslashreplace"))
+    finally:
+        os._exit(_EXIT_NOT_STARTED)
+
+
+def _refuse(host: socket.socket, why: str) -> None:
+    host.send(encode_control("refused", error=why), socket.MSG_NOSIGNAL)
+
+
+def _program(command: list[str]) -> list[str]:
+    """Return the files that a program is started from: where it is found, what links lead to, what interprets it."""
+    found = shutil.which(command[0])
+    if found is None:
+        return []  # it will be said that there is none
+    files = [os.path.abspath(found), os.path.realpath(found)]
+    try:
+        with open(found, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return files  # it can be executed and not read
+    words = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        files.append(words[0])
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    if words and (interpreter := shutil.which(words[0])) is not None:
+        files += [interpreter, os.path.realpath(interpreter)]
+    return files
+
+
+def _arguments(command: list[str]) -> list[str]:
+    """Return the arguments, and values of options, that are paths of what exists here."""
+    values = [word.partition("=")[2] if word.startswith("-") else word for word in command[1:]]
+    return [value for value in values if value.startswith("/") and os.path.lexists(value)]

@@ -1,0 +1,203 @@
+"""What code of one session may ask of the world outside: tools, commands and hosts, and who decides about it."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from cellblock import config
+from cellblock.approvals.broker import Broker
+from cellblock.approvals.call import Hints
+from cellblock.approvals.request import ApprovalRequest
+from cellblock.approvals.rules import Rules
+from cellblock.errors import InvalidInputError
+from cellblock.model import CommandRequest, Decision
+from cellblock.store.approvals import Approvals
+from cellblock.store.servers import ServerRegistry
+from cellblock.tools.mcp.lease import Lease, SharedServers
+from cellblock.tools.serving.app import session_app
+from cellblock.tools.serving.port import ToolPort
+from cellblock.tools.serving.server import bind, resolved
+
+if TYPE_CHECKING:
+    from cellblock.host import Host, Session
+    from cellblock.tools.calling.content import ToolOutcome
+    from cellblock.tools.serving.http import App
+
+_shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.WeakKeyDictionary()
+"""The servers of each host, by the seconds in which they must start: a session gets no patience but its own."""
+
+
+class SessionServices:
+    """The tools, commands and hosts of one session, behind one broker.
+
+    Attributes:
+        broker: Decides about all of it.
+        environment: What the session's code needs to find its tools.
+        secret: The token for calls from where others than the session are.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        rules: Rules | None,
+        approval_timeout: float | None,
+        connect_timeout: float,
+        own_servers: bool,
+        token: bool,
+        session_id: str,
+    ) -> None:
+        """Begin; nothing is opened or started yet.
+
+        Args:
+            host: The host of the session.
+            rules: What decides before anybody is asked.
+            approval_timeout: Seconds that a request waits for its decision; None for no limit.
+            connect_timeout: Seconds in which an MCP server must start.
+            own_servers: Whether the session has MCP servers of its own, instead of sharing them with others of the host.
+            token: Whether others than the session could reach its tool port, so that calls must come with a token.
+            session_id: What the record of decisions calls the session.
+        """
+        self.broker = Broker(rules, self._ask, approval_timeout, self._record, session=session_id)
+        self._registry: ServerRegistry | None = None
+        self._approvals: Approvals | None = None
+        self._session: Session | None = None
+        self._lease = Lease(self._servers(host, connect_timeout, own_servers), self._root)
+        self.secret = secrets.token_urlsafe(24)
+        self.environment = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({"CELLBLOCK_TOOL_TOKEN": self.secret} if token else {})
+        self._wants_hints = any((rule.read_only, rule.destructive) != (None, None) for rule in (rules or Rules()).rules)
+        self.port = ToolPort(self._app(self.secret if token else None))
+        self._ports = [self.port]
+
+    def attach(self, session: Session) -> None:
+        """Say which session it is."""
+        self._session = session
+
+    async def may_run(self, request: CommandRequest) -> bool | str:
+        """Decide about a command of a cell, and say why not; what is shown is what runs."""
+        arguments = {name: value for name, value in request.to_dict().items() if name != "tool" and value}
+        decision = await self.broker.decide("shell", "shell", request.tool, arguments)
+        return decision.allowed or (decision.reason if decision.reason != "rejected" else False)
+
+    async def may_reach(self, host: str, port: int) -> bool:
+        """Decide about a host that the policy does not name."""
+        return (await self.broker.decide("network", "network", "connect", {"host": host, "port": port})).allowed
+
+    async def serve(self, host: str, port: int) -> None:
+        """Serve the session's tools to programs of this machine that know `secret`: ``POST /run``, decided like its own calls.
+
+        Args:
+            host: A name or address of this machine that no other can reach.
+            port: The port.
+
+        Raises:
+            InvalidInputError: Others can reach the host.
+            OSError: The port cannot be had.
+        """
+        addresses = await resolved(host)
+        if not all(ip_address(address).is_loopback for address in addresses):
+            raise InvalidInputError(
+                f"tool_server_host must be one that only this machine reaches, such as 'localhost', not {host!r}"
+            )
+        for listener in bind(addresses, port):
+            self._ports.append(ToolPort(self._app(self.secret)))
+            self._ports[-1].adopt(listener)
+
+    async def reset(self) -> None:
+        """Stop the MCP servers that only this session uses, withdraw what is pending, and forget what was always accepted."""
+        self.broker.close("the session was reset")
+        self.broker.forget()
+        await self._lease.reset()
+
+    async def close(self) -> None:
+        """End all of it."""
+        self.broker.close()
+        for port in self._ports:
+            await port.close()
+        await self._lease.close()
+        if self._approvals is not None:
+            self._approvals.close()
+            self._approvals = None
+        if self._registry is not None:
+            self._registry.close()
+            self._registry = None
+
+    # -- who decides ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, request: ApprovalRequest) -> bool | None:
+        if self._session is not None and self._session.notify(request):
+            request.add_done_callback(self._retract)
+            return None  # whoever reads the stream decides
+        # A cell without a reader was started by execute(), which approves everything, as documented. Between cells nobody is
+        # asked yet: whoever comes next is.
+        return True if self._session is not None and self._session.running else None
+
+    def _retract(self, request: ApprovalRequest) -> None:
+        """Forget a request that was withdrawn before the reader came to it: else code could fill the memory with them."""
+        if self._session is not None and request.state == "withdrawn":
+            self._session.retract(request)
+
+    async def _record(self, decision: Decision) -> None:
+        if self._approvals is None:
+            self._approvals = Approvals(config.state_directory())
+        await self._approvals.add(decision)
+
+    def _app(self, token: str | None) -> App:
+        return session_app(
+            self.broker,
+            self._lease.caller,
+            hints=self._hints if self._wants_hints else None,
+            note=self._note,
+            token=token,
+            on_progress=self._on_progress,
+            on_log=self._on_log,
+            on_outcome=self._on_outcome,
+        )
+
+    # -- tools ---------------------------------------------------------------------------------------------------------
+
+    def _servers(self, host: Host, connect_timeout: float, own: bool) -> SharedServers:
+        of_host = {} if own else _shared.setdefault(host, {})
+        shared = of_host.get(connect_timeout)
+        if shared is None:
+            # Not bound to this session: others look up there, too.
+            shared = of_host[connect_timeout] = SharedServers(
+                lambda root, name: ServerRegistry().get(name, root),
+                connect_timeout=connect_timeout,
+                environment=config.environment(),
+            )
+        return shared
+
+    def _root(self, server: str) -> str | None:
+        assert self._session is not None
+        if self._registry is None:
+            self._registry = ServerRegistry()
+        return self._registry.root_within(server, self._session.workspace)
+
+    def _hints(self, server: str, tool: str) -> Hints | None:
+        root = self._root(server)
+        return None if root is None or self._registry is None else self._registry.hints(server, root, tool)
+
+    # -- what reaches the session's reader -----------------------------------------------------------------------------
+
+    def _note(self, line: str) -> None:
+        if self._session is not None:
+            self._session.note(line)
+
+    def _on_progress(self, done: float, total: float | None, message: str | None) -> None:
+        if self._session is not None:
+            share = f"{done:g}" if total is None else f"{done:g}/{total:g}"
+            self._session.tell(f"[progress {share}] {message or ''}".rstrip())
+
+    def _on_log(self, level: str, text: str) -> None:
+        if self._session is not None:
+            self._session.tell(f"[{level}] {text}")
+
+    def _on_outcome(self, outcome: ToolOutcome) -> None:
+        """Show the images of a tool's result, as if the code had displayed them."""
+        for image in outcome.images:
+            if self._session is not None and image.mime_type.startswith("image/"):
+                self._session.show({image.mime_type: image.data})

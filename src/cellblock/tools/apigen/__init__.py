@@ -1,0 +1,1 @@
+"""Typed Python APIs for the tools of MCP servers: schemas become modules."""

@@ -1,0 +1,92 @@
+"""Typed Python APIs for the tools of MCP servers: asked of the server, written as a package, registered by name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cellblock.store.servers import ServerRegistry
+from cellblock.tools.apigen.names import check_server_name
+from cellblock.tools.apigen.package import tools_hash, write_package
+from cellblock.tools.calling.content import ToolSpec
+from cellblock.tools.mcp.params import ServerParams, parse_params
+from cellblock.tools.mcp.place import files_within, made_absolute
+from cellblock.tools.mcp.servers import Servers
+from cellblock.tools.mcp.translate import hints_of
+
+_LOG = logging.getLogger("cellblock.tools")
+
+
+async def generate_mcp_sources(
+    server_name: str,
+    server_params: Mapping[str, Any],
+    root_dir: str | os.PathLike[str],
+    *,
+    connect_timeout: float = 30.0,
+    registry: ServerRegistry | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> list[str]:
+    """Generate a typed Python API for the tools of an MCP server, and register the server for calls.
+
+    Each tool gets a module in the package ``root_dir/server_name``: ``Params``, ``run(params)``, ``run_async(params)``, and
+    ``Result`` where the tool says what it returns. An older package is replaced in one step, and not touched where nothing
+    has changed. The package holds the server's name; its parameters stay in the registry, on the trusted side.
+
+    Args:
+        server_name: What the package is called, and the server in code: a Python identifier.
+        server_params: ``command``, ``args`` and ``env`` of a program, or ``url`` and ``headers``; ``${NAME}`` in them is taken
+            from the environment whenever the server is connected to. A program starts in an empty directory, unless ``cwd``
+            names another; paths that begin with a dot, and scripts, are relative to the current directory of the caller.
+            ``sandbox`` puts a program into a native sandbox: True for the default policy, or settings as `Policy.load` reads
+            them, as a dict or the path of a file that is read now (docs/tools.md).
+        root_dir: The directory that packages are in. Sessions in whose workspace it lies may name the server, and no others.
+        connect_timeout: Seconds in which the server has to be ready, and again for its answer.
+        registry: Where to register the server; this user's by default.
+        on_progress: Called, in this event loop, with the number of tools that are done and of all.
+
+    Returns:
+        The names of the modules, one for each tool.
+
+    Raises:
+        InvalidInputError: The name or the parameters are wrong, or in the package's place is something that was not generated.
+        McpServerError: The server could not be started or reached, or did not answer as it should.
+        StoreError: The registry cannot be used.
+        OSError: `root_dir` cannot be written.
+    """
+    check_server_name(server_name)
+    params = made_absolute(parse_params(server_name, server_params), os.getcwd())
+    root = await asyncio.to_thread(os.path.realpath, root_dir)
+    _warn(server_name, params, root)
+    loop = asyncio.get_running_loop()
+
+    def report(done: int, total: int) -> None:
+        if on_progress:
+            loop.call_soon_threadsafe(on_progress, done, total)
+
+    def write(tools: list[ToolSpec]) -> list[str]:
+        names = write_package(root_dir, server_name, tools, report)
+        # Last: a package without a server says that it is not registered, a server without a package is one too many.
+        hints = {tool.name: hints_of(tool) for tool in tools}
+        (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, hints)
+        return names
+
+    async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
+        tools = await servers.list_tools(server_name)
+        # It takes the server longer to end than the package to be written.
+        names, _ = await asyncio.gather(asyncio.to_thread(write, tools), servers.close())
+    return names
+
+
+def _warn(server_name: str, params: ServerParams, root: str) -> None:
+    directory = os.getcwd()
+    workspace = directory if os.path.commonpath((root, directory)) == directory else os.path.dirname(root)
+    for path in files_within(params, workspace):
+        _LOG.warning(
+            "MCP server %r runs or reads %s on the host, and sessions in %s may write to that: keep it elsewhere",
+            server_name,
+            path,
+            workspace,
+        )

@@ -1,0 +1,235 @@
+"""A generated package on disk: written whole or not at all, and not again where nothing has changed.
+
+The directory that packages are in is, as a rule, one that sessions may write. So nothing that lies there is followed, and
+nothing is replaced that was not generated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cellblock.errors import InvalidInputError
+from cellblock.tools.apigen.names import check_server_name
+from cellblock.tools.apigen.render import Module, render, render_package
+from cellblock.tools.calling.catalog import GENERATOR, MOST_INDEX, RECORD
+
+if TYPE_CHECKING:
+    from cellblock.tools.calling.content import ToolSpec
+
+OnProgress = Callable[[int, int], object]
+"""Is called with how many tools are done, and how many there are."""
+
+_FORMAT = 1  # what is generated from the same tools; raise it when that changes
+_DEEPEST = 250  # a schema is not read any deeper
+_LEFT_OVER = 3600.0  # seconds after which a build that was not finished never will be
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_RENAME_EXCHANGE = 2
+
+
+def tools_hash(tools: Sequence[ToolSpec]) -> str:
+    """Return a digest of what a server says about its tools; the order in which it lists them counts."""
+    listed = [[getattr(tool, field.name) for field in fields(tool)] for tool in tools]
+    try:
+        said = json.dumps([_FORMAT, listed], sort_keys=True)
+    except RecursionError:
+        said = json.dumps([_FORMAT, _cut(listed, _DEEPEST)], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def _cut(value: Any, depth: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _cut(item, depth - 1) for key, item in value.items()} if depth else None
+    if isinstance(value, list):
+        return [_cut(item, depth - 1) for item in value] if depth else None
+    return value
+
+
+def write_package(
+    root_dir: str | os.PathLike[str], server_name: str, tools: Sequence[ToolSpec], on_progress: OnProgress | None = None
+) -> list[str]:
+    """Write the package of a server's tools, or leave the one that is there if it is the same.
+
+    Args:
+        root_dir: The directory that packages are in; made if it is not there. It may be a link to nowhere else.
+        server_name: The server's name, and the package's.
+        tools: Its tools.
+        on_progress: Told how far it is, in tools.
+
+    Returns:
+        The names of the modules, in the order of the tools.
+
+    Raises:
+        InvalidInputError: The name is none for a package, or there is something in the package's place that was not generated.
+        OSError: The directory cannot be written.
+    """
+    check_server_name(server_name)
+    digest = tools_hash(tools)
+    with _opened(Path(root_dir)) as root:
+        known = _replaceable(root, server_name, Path(root_dir))
+        if known and (names := _unchanged(root, server_name, known, digest)) is not None:
+            if on_progress:
+                on_progress(len(names), len(names))
+            return names
+        modules = list(_rendered(tools, on_progress))
+        _remove_left_overs(root, server_name)
+        _build(root, server_name, _files(server_name, modules, digest))
+    return [module.name for module in modules]
+
+
+def _rendered(tools: Sequence[ToolSpec], on_progress: OnProgress | None) -> Iterator[Module]:
+    total = len({tool.name for tool in tools})
+    for done, module in enumerate(render(tools), start=1):
+        yield module
+        if on_progress:
+            on_progress(done, total)
+
+
+def _files(server_name: str, modules: Sequence[Module], digest: str) -> dict[str, bytes]:
+    files = {f"{module.name}.py": module.source.encode() for module in modules}
+    files["__init__.py"] = render_package(server_name, modules).encode()
+    record = {
+        "generator": GENERATOR,
+        "server": server_name,
+        "tools_hash": digest,
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        "tools": [
+            {"module": one.name, "name": one.tool, "signature": one.signature, "description": one.description}
+            for one in modules
+        ],
+    }
+    files[RECORD] = json.dumps(record, indent=1).encode()
+    return files
+
+
+@contextlib.contextmanager
+def _opened(root_dir: Path) -> Iterator[int]:
+    """Open the directory that packages are in. All else is done beneath it, so that it cannot be changed for another."""
+    root_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        root = os.open(root_dir, _DIRECTORY)
+    except OSError as error:
+        raise InvalidInputError(
+            f"root_dir is a directory, and no link to one; {root_dir} is not ({error.strerror})"
+        ) from error
+    try:
+        yield root
+    finally:
+        os.close(root)
+
+
+def _replaceable(root: int, name: str, root_dir: Path) -> dict[str, Any]:
+    """Return the record of the package that is there, an empty one if there is none."""
+    try:
+        mode = os.stat(name, dir_fd=root, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return {}
+    if stat.S_ISDIR(mode):
+        record = _record(root, name)
+        if record or not _listed(root, name):
+            return record
+    raise InvalidInputError(
+        f"{root_dir / name} was not generated by cellblock, and is not replaced: move it away, or choose another server_name"
+    )
+
+
+def _listed(root: int, name: str) -> list[str]:
+    directory = os.open(name, _DIRECTORY, dir_fd=root)
+    try:
+        return os.listdir(directory)
+    finally:
+        os.close(directory)
+
+
+def _record(root: int, name: str) -> dict[str, Any]:
+    try:
+        record = json.loads(_read(root, f"{name}/{RECORD}", MOST_INDEX))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) and record.get("generator") == GENERATOR else {}
+
+
+def _read(root: int, path: str, most: int) -> bytes:
+    # A pipe in a file's place would keep us waiting.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(f"{path} is no file")
+        return file.read(most)
+
+
+def _unchanged(root: int, name: str, record: dict[str, Any], digest: str) -> list[str] | None:
+    """Return the modules of a package that is what would be written, None if it is not."""
+    files = record.get("files")
+    if record.get("tools_hash") != digest or not isinstance(files, dict):
+        return None
+    try:
+        present = set(_listed(root, name)) - {RECORD, "__pycache__"}
+        if present != set(files):
+            return None
+        for file, known in files.items():
+            if hashlib.sha256(_read(root, f"{name}/{file}", MOST_INDEX)).hexdigest() != known:
+                return None
+        return [str(tool["module"]) for tool in record["tools"]]
+    except (OSError, KeyError, TypeError):
+        return None
+
+
+def _build(root: int, name: str, files: dict[str, bytes]) -> None:
+    """Write a directory beside the package, and let it take the package's place in one step."""
+    building = f".{name}.{secrets.token_hex(8)}.new"
+    os.mkdir(building, 0o755, dir_fd=root)
+    try:
+        directory = os.open(building, _DIRECTORY, dir_fd=root)
+        try:
+            for file, content in files.items():
+                with os.fdopen(os.open(file, _NEW, 0o644, dir_fd=directory), "wb") as out:
+                    out.write(content)
+        finally:
+            os.close(directory)
+        _swap(root, building, name)
+    finally:
+        # What is there now: the older package, the part of one that could not be finished, or nothing.
+        shutil.rmtree(building, ignore_errors=True, dir_fd=root)
+
+
+def _swap(root: int, building: str, name: str) -> None:
+    try:
+        os.rename(building, name, src_dir_fd=root, dst_dir_fd=root)  # there is no package yet, or an empty directory
+    except OSError:
+        if _exchange(root, building, name):
+            return
+        # Not in one step on this system, but never with half of a package in its place.
+        os.rename(name, f"{building}.old", src_dir_fd=root, dst_dir_fd=root)
+        os.rename(building, name, src_dir_fd=root, dst_dir_fd=root)
+        shutil.rmtree(f"{building}.old", ignore_errors=True, dir_fd=root)
+
+
+def _exchange(root: int, one: str, other: str) -> bool:
+    """Let two directories change places (renameat2(2)); False where the system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    return renameat2 is not None and renameat2(root, one.encode(), root, other.encode(), _RENAME_EXCHANGE) == 0
+
+
+def _remove_left_overs(root: int, name: str) -> None:
+    """Remove what a generation that was killed has left; one that is under way is younger."""
+    for entry in os.listdir(root):
+        if entry.startswith(f".{name}.") and entry.endswith((".new", ".new.old")):
+            try:
+                age = time.time() - os.stat(entry, dir_fd=root, follow_symlinks=False).st_mtime
+            except OSError:
+                continue  # gone by itself
+            if age > _LEFT_OVER:
+                shutil.rmtree(entry, ignore_errors=True, dir_fd=root)

@@ -1,0 +1,1 @@
+"""What code in a session uses to find and call tools. Standard library only."""

@@ -1,0 +1,119 @@
+"""The generated packages under a directory: which tools there are, how they are called, and their modules in full.
+
+Standard library only, so that it serves inside a session as well as outside. It reads files and never imports them, and takes
+what it reads for data: a session may have written it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cellblock.errors import InvalidInputError
+from cellblock.tools.calling.text import first_line
+
+GENERATOR = "cellblock"
+RECORD = ".cellblock.json"
+"""The file in a generated package that says what is in it."""
+
+MOST_INDEX = 8 * 1024 * 1024
+_MOST_PACKAGES = 500
+_LONGEST = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that there is a module for.
+
+    Attributes:
+        server: The server's name, and the package's.
+        module: The module's name.
+        name: What the server calls it.
+        signature: How it is called, on one line.
+        description: What it does, in the server's words.
+    """
+
+    server: str
+    module: str
+    name: str
+    signature: str
+    description: str
+
+    @property
+    def summary(self) -> str:
+        """What it does, on one line."""
+        return first_line(self.description)
+
+    @property
+    def path(self) -> str:
+        """The tool within the catalogue: ``server.module``."""
+        return f"{self.server}.{self.module}"
+
+
+def tools(root_dir: str | os.PathLike[str] = "mcptools") -> list[Tool]:
+    """Return all tools of the packages under a directory.
+
+    Args:
+        root_dir: The directory that `generate_mcp_sources` was given.
+
+    Returns:
+        The tools, by server and as each server lists them; none if there is no such directory.
+    """
+    root = Path(root_dir)
+    try:
+        with os.scandir(root) as entries:
+            packages = sorted(
+                entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name.isidentifier()
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [tool for package in packages[:_MOST_PACKAGES] for tool in _tools_of(root, package)]
+
+
+def source(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
+    """Return the module of one tool in full.
+
+    Args:
+        path: The tool, as ``server.module``.
+        root_dir: The directory that `generate_mcp_sources` was given.
+
+    Returns:
+        The module's source.
+
+    Raises:
+        InvalidInputError: There is no such tool.
+    """
+    server, _, module = path.partition(".")
+    if server.isidentifier() and module.isidentifier():
+        try:
+            return _read(Path(root_dir) / server / f"{module}.py").decode("utf-8", "replace")
+        except OSError:
+            pass  # which is what is said below
+    raise InvalidInputError(f"there is no tool {path[:200]!r} under {os.fspath(root_dir)!r}; tools are named server.module")
+
+
+def _tools_of(root: Path, package: str) -> Iterator[Tool]:
+    try:
+        record: Any = json.loads(_read(root / package / RECORD))
+    except (OSError, ValueError, RecursionError):
+        return
+    listed = record.get("tools") if isinstance(record, dict) and record.get("generator") == GENERATOR else None
+    for entry in listed if isinstance(listed, list) else ():
+        if not isinstance(entry, dict):
+            continue
+        texts = [str(entry.get(key, ""))[:_LONGEST] for key in ("module", "name", "signature", "description")]
+        if texts[0].isidentifier():
+            yield Tool(package, *texts)
+
+
+def _read(path: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(f"{path} is no file")
+        return file.read(MOST_INDEX)

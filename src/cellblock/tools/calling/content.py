@@ -1,0 +1,163 @@
+"""What servers say about their tools and what tools return, as plain frozen data that can go anywhere as JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cellblock.errors import InvalidInputError
+
+MAX_MESSAGE = 16 * 1024 * 1024
+"""The most bytes that one message of a server may have, and so everything in a `ToolOutcome` together."""
+
+
+CallTool = Callable[..., Awaitable["ToolOutcome"]]
+"""Calls a tool by its name with arguments, and returns what came of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool, as its server describes it. Nothing in it can be relied upon: names, texts and schemas are the server's.
+
+    Attributes:
+        name: The name to call it by.
+        description: What it does; may be empty.
+        input_schema: JSON Schema of its arguments.
+        output_schema: JSON Schema of its structured result, where it has one.
+        read_only: Whether it says that it changes nothing; None: it does not say.
+        destructive: Whether it says that it may destroy something; None: it does not say.
+    """
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None = None
+    read_only: bool | None = None
+    destructive: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolImage:
+    """An image that a tool returned.
+
+    Attributes:
+        data: Its bytes.
+        mime_type: What the server says it is, such as ``image/png``.
+    """
+
+    data: bytes
+    mime_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResource:
+    """Something else that a tool returned: a resource, a link to one (neither text nor data), or a sound (no URI).
+
+    Attributes:
+        uri: The resource's address.
+        mime_type: What the server says it is; may be empty.
+        name: Its name; may be empty.
+        text: Its content, where that is text.
+        data: Its content, where that is bytes.
+    """
+
+    uri: str
+    mime_type: str = ""
+    name: str = ""
+    text: str | None = None
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """What a call returned.
+
+    Attributes:
+        is_error: Whether the tool says that it failed; ``text`` says why then.
+        text: Its text blocks, one below the other.
+        structured: Its structured result, which fits the tool's output schema; None where there is none.
+        images: Its images.
+        resources: Everything else.
+    """
+
+    is_error: bool
+    text: str
+    structured: Any | None = None
+    images: tuple[ToolImage, ...] = ()
+    resources: tuple[ToolResource, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as JSON can hold it; bytes are base64."""
+        return {
+            "is_error": self.is_error,
+            "text": self.text,
+            "structured": self.structured,
+            "images": [{"data": _encode(image.data), "mime_type": image.mime_type} for image in self.images],
+            "resources": [
+                {
+                    "uri": resource.uri,
+                    "mime_type": resource.mime_type,
+                    "name": resource.name,
+                    "text": resource.text,
+                    "data": None if resource.data is None else _encode(resource.data),
+                }
+                for resource in self.resources
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ToolOutcome:
+        """Return what `to_dict` was called on.
+
+        Raises:
+            InvalidInputError: It is not of that form.
+        """
+        try:
+            return cls(
+                is_error=_typed(data["is_error"], bool),
+                text=_typed(data["text"], str),
+                structured=data["structured"],
+                images=tuple(_image(item) for item in _typed(data["images"], list)),
+                resources=tuple(_resource(item) for item in _typed(data["resources"], list)),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"this is not the outcome of a tool: {error!r}") from error
+
+
+def _image(item: Mapping[str, Any]) -> ToolImage:
+    return ToolImage(decode_base64(item["data"]), _typed(item["mime_type"], str))
+
+
+def _resource(item: Mapping[str, Any]) -> ToolResource:
+    return ToolResource(
+        uri=_typed(item["uri"], str),
+        mime_type=_typed(item["mime_type"], str),
+        name=_typed(item["name"], str),
+        text=None if item["text"] is None else _typed(item["text"], str),
+        data=None if item["data"] is None else decode_base64(item["data"]),
+    )
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{kind.__name__} expected, not {type(value).__name__}")
+    return value
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def decode_base64(data: str) -> bytes:
+    """Return bytes from base64.
+
+    Raises:
+        ValueError: It is not base64.
+    """
+    try:
+        return base64.b64decode(_typed(data, str), validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"what should be base64 is not: {error}") from error

@@ -1,0 +1,202 @@
+"""Calling MCP tools through a tool server: what generated code uses, in a session and elsewhere. Standard library only.
+
+In a session the host says by environment variables where its tool port is: ``CELLBLOCK_TOOL_HOST``, ``CELLBLOCK_TOOL_PORT``
+and, where a token is wanted, ``CELLBLOCK_TOOL_TOKEN``. They are read at each call, as a module may be imported before they are
+set. Proxies that the environment names are not used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from cellblock.errors import InvalidInputError, ToolRunnerError
+from cellblock.tools.calling import pool
+from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource
+
+__all__ = ["ToolData", "ToolRunner", "ToolRunnerError", "ToolText"]
+
+Result = dict[str, Any] | str | None
+
+
+class ToolText(str):
+    """A text that came with more than text.
+
+    Attributes:
+        images: The images of the same result.
+        resources: Everything else of it.
+    """
+
+    images: tuple[ToolImage, ...] = ()
+    resources: tuple[ToolResource, ...] = ()
+
+
+class ToolData(dict[str, Any]):
+    """A structured result that came with more.
+
+    Attributes:
+        images: The images of the same result.
+        resources: Everything else of it.
+    """
+
+    images: tuple[ToolImage, ...] = ()
+    resources: tuple[ToolResource, ...] = ()
+
+
+class ToolRunner:
+    """Calls the tools of one MCP server on a `ToolServer`, or through the tool port of a session.
+
+    One object can be used by many threads and event loops. Up to 64 gathered calls are on their way at once; the others wait.
+
+    Example::
+
+        runner = ToolRunner(
+            server_name="fetch",
+            server_params={"command": "uvx", "args": ["mcp-server-fetch"]},
+        )
+        result = await runner.run("fetch", {"url": "https://example.com"})
+    """
+
+    def __init__(
+        self,
+        server_name: str,
+        server_params: Mapping[str, Any] | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        token: str | None = None,
+    ) -> None:
+        """Set up. Nothing is connected to before the first call.
+
+        Args:
+            server_name: Name of the MCP server.
+            server_params: Its parameters; None where the server is registered. Sessions may not send any.
+            host: Hostname of the tool server; by default this session's, or ``localhost``.
+            port: Its port; by default this session's, or 8900.
+            token: Its bearer token, where it wants one; by default this session's.
+        """
+        self._server = server_name
+        self._params = None if server_params is None else dict(server_params)
+        self._host = host
+        self._port = port
+        self._token = token
+
+    async def run(self, tool_name: str, tool_args: Mapping[str, Any]) -> Result:
+        """Call a tool.
+
+        Args:
+            tool_name: Name of the tool.
+            tool_args: Its arguments.
+
+        Returns:
+            The structured result as a `dict`, or the text, or None where there is neither. Images and resources that came with
+            it are its attributes `images` and `resources` (`ToolData`, `ToolText`).
+
+        Raises:
+            ToolRunnerError: The tool failed, or approval was denied; the message says why.
+        """
+        address = self._address()
+        request = self._request("POST", "/run", self._body(tool_name, tool_args), address)
+        try:
+            answer = await pool.send_async(address, request)
+        except OSError as error:
+            raise self._lost(address, error) from error
+        return self._result(answer)
+
+    def run_sync(self, tool_name: str, tool_args: Mapping[str, Any]) -> Result:
+        """Call a tool and wait for it: `run` for code that is not async.
+
+        Args:
+            tool_name: Name of the tool.
+            tool_args: Its arguments.
+
+        Returns:
+            As `run`.
+
+        Raises:
+            ToolRunnerError: The tool failed, or approval was denied; the message says why.
+        """
+        address = self._address()
+        request = self._request("POST", "/run", self._body(tool_name, tool_args), address)
+        try:
+            answer = pool.send(address, request)
+        except OSError as error:
+            raise self._lost(address, error) from error
+        return self._result(answer)
+
+    async def reset(self) -> None:
+        """Reset the tool server, stopping all started MCP servers. Sessions may not.
+
+        Raises:
+            ToolRunnerError: The tool server did not.
+        """
+        address = self._address()
+        try:
+            answer = await pool.send_async(address, self._request("PUT", "/reset", b"", address))
+        except OSError as error:
+            raise self._lost(address, error) from error
+        _parsed(answer)
+
+    def _address(self) -> pool.Address:
+        port = self._port or os.environ.get("CELLBLOCK_TOOL_PORT") or 8900
+        return self._host or os.environ.get("CELLBLOCK_TOOL_HOST") or "localhost", int(port)
+
+    def _body(self, tool_name: str, tool_args: Mapping[str, Any]) -> bytes:
+        data = {"server_name": self._server, "tool": tool_name, "arguments": tool_args}
+        if self._params is not None:
+            data["server_params"] = self._params
+        try:
+            return json.dumps(data, separators=(",", ":"), allow_nan=False, default=_plain).encode("ascii")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ToolRunnerError(f"The arguments of {self._server}.{tool_name} are no JSON: {error}") from error
+
+    def _request(self, method: str, path: str, body: bytes, address: pool.Address) -> bytes:
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        token = self._token or os.environ.get("CELLBLOCK_TOOL_TOKEN")
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            f"Host: {host}:{address[1]}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+            *([f"Authorization: Bearer {token}"] if token else []),
+        ]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+    def _lost(self, address: pool.Address, error: OSError) -> ToolRunnerError:
+        where = f"{address[0]}:{address[1]}"
+        if isinstance(error, ConnectionRefusedError):
+            return ToolRunnerError(f"There is no tool server at {where}; start a ToolServer, or name its host and port.")
+        return ToolRunnerError(f"The connection to the tool server at {where} was lost: {error}")
+
+    def _result(self, answer: pool.Answer) -> Result:
+        data = _parsed(answer)
+        result: Result = data.get("result")
+        if not data.get("images") and not data.get("resources"):
+            return result
+        try:
+            outcome = ToolOutcome.from_dict({**data, "is_error": False, "text": "", "structured": None})
+        except InvalidInputError as error:
+            raise ToolRunnerError(f"The tool server's answer is not understood: {error}") from error
+        more = ToolData(result) if isinstance(result, dict) else ToolText(result or "")
+        more.images, more.resources = outcome.images, outcome.resources
+        return more
+
+
+def _parsed(answer: pool.Answer) -> dict[str, Any]:
+    try:
+        data = json.loads(answer.body)
+    except ValueError as error:
+        raise ToolRunnerError(f"The tool server answered {answer.status}, and no JSON.") from error
+    if not isinstance(data, dict):
+        raise ToolRunnerError(f"The tool server answered {answer.status}, and no object.")
+    if "error" in data:
+        raise ToolRunnerError(str(data["error"]))
+    return data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")

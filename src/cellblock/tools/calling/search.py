@@ -1,0 +1,95 @@
+"""Find a tool by words, step by step: names first, signatures of those that look right, the module of the one to use.
+
+    >>> from cellblock.tools import search
+    >>> search.names("list files")
+    ['filesystem.list_directory', …]
+    >>> search.signatures("filesystem.list_directory")
+    ['filesystem.list_directory(path: str) -> Result  # Get a detailed listing …']
+    >>> print(search.source("filesystem.list_directory"))
+
+It works inside a session and outside, with the standard library alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import Counter
+
+from cellblock.tools.calling.catalog import Tool, source, tools
+
+__all__ = ["names", "signatures", "source", "tools"]
+
+# Okapi BM25 with its usual constants; a word in a name says more than one in a description.
+_SATURATION, _LENGTH, _NAME_WEIGHT = 1.2, 0.75, 3
+
+
+def names(words: str = "", root_dir: str | os.PathLike[str] = "mcptools", limit: int = 20) -> list[str]:
+    """Return the tools that words are about.
+
+    Args:
+        words: What to look for, in any order; nothing: all tools.
+        root_dir: The directory that `cellblock.generate_mcp_sources` was given.
+        limit: The most tools to return, where words are given.
+
+    Returns:
+        Tools as ``server.module``, the best first; as they are listed where no words are given.
+    """
+    known = tools(root_dir)
+    if not words.strip():
+        return [tool.path for tool in known]
+    ranked = sorted(zip(_scores(known, words), known, strict=True), key=lambda pair: (-pair[0], pair[1].path))
+    return [tool.path for score, tool in ranked if score > 0][:limit]
+
+
+def signatures(*paths: str, root_dir: str | os.PathLike[str] = "mcptools") -> list[str]:
+    """Return how tools are called, and what they do, on a line each.
+
+    Args:
+        paths: Tools as ``server.module``, or servers, for all of their tools; nothing: all tools.
+        root_dir: The directory that `cellblock.generate_mcp_sources` was given.
+
+    Returns:
+        A line for each tool that there is.
+    """
+    chosen = [tool for tool in tools(root_dir) if not paths or tool.path in paths or tool.server in paths]
+    return [f"{tool.server}.{tool.signature}" + (f"  # {tool.summary}" if tool.summary else "") for tool in chosen]
+
+
+def _scores(known: list[Tool], words: str) -> list[float]:
+    documents = [_weights(tool) for tool in known]
+    lengths = [sum(document.values()) for document in documents]
+    mean = sum(lengths) / len(lengths) if lengths else 1.0
+    scores = [0.0] * len(known)
+    for word in sorted(set(_words(words))):
+        # A word finds those that begin with it too: `list` finds `listing`, for less.
+        counts = [max(document[word], 0.5 * _beginning(document, word)) for document in documents]
+        found = sum(1 for count in counts if count)
+        rarity = math.log(1 + (len(known) - found + 0.5) / (found + 0.5))
+        for index, count in enumerate(counts):
+            if count:
+                norm = _SATURATION * (1 - _LENGTH + _LENGTH * lengths[index] / mean)
+                scores[index] += rarity * count * (_SATURATION + 1) / (count + norm)
+    return scores
+
+
+def _weights(tool: Tool) -> Counter[str]:
+    weights = Counter(_words(f"{tool.server} {tool.description}"))
+    for word in _words(tool.name):
+        weights[word] += _NAME_WEIGHT
+    return weights
+
+
+def _beginning(document: Counter[str], word: str) -> int:
+    return max((count for other, count in document.items() if len(word) > 2 and other.startswith(word)), default=0)
+
+
+def _words(text: str) -> list[str]:
+    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)  # getUser
+    return [_stem(word) for word in re.findall(r"[^\W_]+", split.lower())]
+
+
+def _stem(word: str) -> str:
+    """A word without its plural."""
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

@@ -1,0 +1,198 @@
+"""One connection to one MCP server: opened, used by many calls at a time, and closed, in a task of its own.
+
+The SDK's contexts hold cancel scopes, which must be left by the task that entered them; and what breaks in the background
+cancels that task. So a task enters them, waits, and leaves them, and calls come from wherever they come from.
+
+The SDK takes most of a second to import, and a server as long to start: so a program is started first, and `dialogue`, the
+half that speaks, is imported meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+
+from cellblock.errors import McpServerError
+from cellblock.tools.calling.content import ToolOutcome, ToolSpec
+from cellblock.tools.mcp.params import HttpServer, ServerParams, resolve, secrets
+from cellblock.tools.mcp.stdio import StdioTransport
+
+if TYPE_CHECKING:
+    from cellblock.tools.mcp.dialogue import Dialogue
+    from cellblock.tools.mcp.web import HttpTransport
+
+OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
+OnLog: TypeAlias = Callable[[str, str], None]
+
+_MAX_WORDS = 2_000  # of what a server says in an error
+
+
+class Connection:
+    """A connection to a server. It starts to open when it is made.
+
+    Args:
+        server: The server's name.
+        params: How to reach it.
+        environment: The host's.
+        connect_timeout: Seconds in which it has to be ready.
+
+    Raises:
+        InvalidInputError: The parameters refer to a variable that is not set.
+    """
+
+    def __init__(self, server: str, params: ServerParams, environment: Mapping[str, str], connect_timeout: float) -> None:
+        self._server = server
+        self._connect_timeout = connect_timeout
+        self._secrets = secrets(params, environment)
+        self._params = resolve(params, environment, server_name=server)
+        self._transport: StdioTransport | HttpTransport | None = None
+        if not isinstance(self._params, HttpServer):
+            self._transport = StdioTransport(server, self._params, environment)
+        self._dialogue: Dialogue | None = None
+        self._opening: anyio.CancelScope | None = None
+        self._opened, self._end = asyncio.Event(), asyncio.Event()
+        self._cause = ""
+        self._task = asyncio.create_task(self._run(), name=f"MCP server {server}")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is of no use any more."""
+        return self._end.is_set()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be used now, as far as is known."""
+        return self._dialogue is not None and not self._end.is_set()
+
+    async def opened(self) -> None:
+        """Wait until it can be used.
+
+        Raises:
+            McpServerError: It cannot.
+        """
+        await self._opened.wait()
+        if not self.usable:
+            await self.closed()  # it knows the cause by then
+            raise self.error(f"MCP server {self._server!r} cannot be used: {self._cause}")
+
+    async def close(self, cause: str = "it was stopped") -> None:
+        """End the connection, and the server with it where that was started for it. Returns when it is gone."""
+        self._cause = self._cause or cause
+        self.lost()
+        await self.closed()
+
+    async def closed(self) -> None:
+        """Wait until the connection has ended, and everything of it is gone."""
+        await asyncio.wait([self._task])
+
+    # The task that holds the contexts.
+
+    async def _run(self) -> None:
+        try:
+            with anyio.CancelScope() as self._opening:
+                if self._end.is_set():
+                    return
+                async with self._talking() as dialogue:
+                    self._opening.deadline = math.inf
+                    self._dialogue = dialogue
+                    self._opened.set()
+                    await self._end.wait()
+            if self._opening.cancelled_caught and not self._end.is_set():
+                self._cause = self._cause or f"it was not ready within {self._connect_timeout:g} s"
+        except Exception as error:  # of whatever the SDK, its transports and their libraries may raise, in groups
+            self._cause = self._cause or _reason(error)
+        finally:
+            self._end.set()
+            explanation = "" if self._transport is None else self._transport.explain()
+            # What this end saw says more than what the SDK made of it, and less than who ended it.
+            if explanation and explanation not in self._cause:
+                vague = self._cause in explanation or self._cause in ("Connection closed", "Server returned an error response")
+                self._cause = explanation if vague else f"{self._cause}; {explanation}"
+            self._cause = self._cause or "the connection was closed"
+            self._opened.set()
+
+    @asynccontextmanager
+    async def _talking(self) -> AsyncIterator[Dialogue]:
+        async with AsyncExitStack() as stack:
+            streams: AbstractAsyncContextManager[Any]
+            if isinstance(self._transport, StdioTransport):
+                streams = nullcontext(await stack.enter_async_context(self._transport))
+            module = await asyncio.to_thread(import_module, "cellblock.tools.mcp.dialogue")
+            assert self._opening is not None
+            self._opening.deadline = anyio.current_time() + self._connect_timeout  # the import is not the server's fault
+            if isinstance(self._params, HttpServer):
+                streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost)
+            dialogue: Dialogue = module.Dialogue(self, self._server, self._connect_timeout)
+            await stack.enter_async_context(dialogue.over(streams, bare=isinstance(self._transport, StdioTransport)))
+            yield dialogue
+
+    def lost(self) -> None:
+        """Take note that it is of no use any more: it ends."""
+        self._end.set()
+        if not self._opened.is_set() and self._opening is not None:
+            self._opening.cancel()
+
+    async def cause(self) -> str:
+        """End it, and return why it has ended: a server that dies says why after its connection is closed."""
+        self.lost()
+        await asyncio.shield(self.closed())
+        return self._cause
+
+    def trouble(self) -> str:
+        """Return what went wrong with a request over HTTP; empty where nothing did."""
+        return "" if self._transport is None or isinstance(self._transport, StdioTransport) else self._transport.explain()
+
+    def error(self, message: str) -> McpServerError:
+        """Return an error of this server's, with what it has written to stderr, and no secret."""
+        stderr = "" if self._transport is None else self._without_secrets(self._transport.stderr())
+        said = f"\nThe last it wrote to stderr:\n{stderr[-_MAX_WORDS:]}" if stderr else ""
+        return McpServerError(self._without_secrets(message) + said, server=self._server, stderr=stderr)
+
+    def _without_secrets(self, text: str) -> str:
+        """Return a text that code in a session may see: servers print their environment, and libraries URLs."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    # What callers do.
+
+    async def call(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        timeout: float | None,
+        on_progress: OnProgress | None,
+        on_log: OnLog | None,
+    ) -> ToolOutcome:
+        """Call a tool; see `Servers.call`. Once `opened`."""
+        assert self._dialogue is not None
+        return await self._dialogue.call(tool, arguments, timeout, on_progress, on_log)
+
+    async def list_tools(self) -> list[ToolSpec]:
+        """Ask the server for all of its tools. Once `opened`.
+
+        Raises:
+            McpServerError: It does not tell, or tells too many.
+        """
+        assert self._dialogue is not None
+        return await self._dialogue.list_tools()
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first thing that went wrong in a tree of exceptions."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if (response := getattr(error, "response", None)) is not None:  # of httpx, whose own words hold the URL
+        return f"HTTP {response.status_code} {response.reason_phrase}"
+    return cut(str(error) or type(error).__name__)
+
+
+def cut(text: str) -> str:
+    """Return the beginning of what may be long."""
+    return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]} …"

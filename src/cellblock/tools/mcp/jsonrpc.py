@@ -1,0 +1,182 @@
+"""Requests of our own on a connection that the SDK has opened: tool calls, which come by the thousand.
+
+What comes once is the SDK's: the handshake, lists, notifications, and whatever the server asks. Its way of a request goes
+through four layers, each with models, scopes and streams of that request: 0.1 ms, and a hundred objects that Python's
+collector goes through again and again. Here it is a future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from mcp import MCPError
+from mcp.shared.dispatcher import as_request_id, coerce_request_id
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
+
+from cellblock.tools.mcp.connection import OnProgress
+
+_LOG = logging.getLogger("cellblock.tools")
+
+_FIRST = 2**30
+"""The number of our first request: the SDK counts from 1, and a server may expect no text here, nor more than 31 bits."""
+
+_SECONDS_TO_CANCEL = 1.0  # a server that does not read is not told
+
+_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+
+
+class Requests:
+    """Our requests on a connection, and the stream that the SDK reads from it: all that is no answer to them.
+
+    Args:
+        reader: The transport's stream to read.
+        writer: Its stream to write.
+        ended: Called when there is nothing more to read, which the SDK keeps to itself.
+    """
+
+    def __init__(self, reader: Any, writer: Any, ended: Callable[[], None]) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._ended = ended
+        self._numbers = count(_FIRST)
+        self._waiting: dict[object, tuple[asyncio.Future[dict[str, Any] | ErrorData], OnProgress | None]] = {}
+        self._closed = False
+
+    async def send(self, method: str, params: dict[str, Any], on_progress: OnProgress | None = None) -> dict[str, Any]:
+        """Send a request and wait for its result. Where this is cancelled, the server is told.
+
+        Args:
+            method: Such as ``tools/call``.
+            params: Its parameters.
+            on_progress: Called with what is done, the total and a message (both may be None), each time the server reports.
+
+        Returns:
+            The result, as the server sent it.
+
+        Raises:
+            MCPError: The server refused, or the connection ended.
+        """
+        if self._closed:
+            raise _error(_CLOSED)
+        number = next(self._numbers)
+        if on_progress is not None:
+            params = {**params, "_meta": {"progressToken": number}}
+        answer: asyncio.Future[dict[str, Any] | ErrorData] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer, on_progress
+        try:
+            await self._write(JSONRPCRequest(jsonrpc="2.0", id=number, method=method, params=params))
+            outcome = await answer
+        except asyncio.CancelledError:
+            await self._cancel(number)
+            raise
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            raise _error(_CLOSED) from error
+        finally:
+            del self._waiting[number]
+        if isinstance(outcome, ErrorData):
+            raise _error(outcome)
+        return outcome
+
+    async def _cancel(self, number: int) -> None:
+        params = {"requestId": number, "reason": "caller cancelled"}
+        # Shielded against the scope that may have been cancelled; a task that is cancelled again does not wait.
+        with anyio.move_on_after(_SECONDS_TO_CANCEL, shield=True):
+            try:
+                await self._write(JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params))
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass  # it has nothing to cancel any more
+
+    async def _write(self, message: JSONRPCRequest | JSONRPCNotification) -> None:
+        await self._writer.send(SessionMessage(message))
+
+    def _take(self, message: SessionMessage | Exception) -> bool:
+        """Take a message if it belongs to one of our requests."""
+        said = None if isinstance(message, Exception) else message.message
+        if isinstance(said, JSONRPCResponse | JSONRPCError):
+            waiting = None if said.id is None else self._waiting.get(coerce_request_id(said.id))
+            if waiting is None:
+                return False
+            if not waiting[0].done():
+                waiting[0].set_result(said.result if isinstance(said, JSONRPCResponse) else said.error)
+            return True
+        if isinstance(said, JSONRPCNotification) and said.method == "notifications/progress":
+            return self._tell(said.params or {})
+        return False
+
+    def _tell(self, params: dict[str, Any]) -> bool:
+        token, done = as_request_id(params.get("progressToken")), _number(params.get("progress"))
+        _, on_progress = (None, None) if token is None else self._waiting.get(coerce_request_id(token), (None, None))
+        if on_progress is None:
+            return False
+        message = params.get("message")
+        if done is not None:
+            try:
+                on_progress(done, _number(params.get("total")), message if isinstance(message, str) else None)
+            except Exception:  # it is the caller's, and this is the task that reads for all calls
+                _LOG.exception("what listens to the progress of a tool call failed")
+        return True
+
+    def _close(self) -> None:
+        self._closed = True
+        for answer, _ in self._waiting.values():
+            if not answer.done():
+                # No exception: one that nobody comes to see, as its task is cancelled as well, would be told to the log.
+                answer.set_result(_CLOSED)
+
+    # The stream that the SDK reads.
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message that is the SDK's."""
+        try:
+            while True:
+                message: SessionMessage | Exception = await self._reader.receive()
+                if not self._take(message):
+                    return message
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._close()
+            self._ended()
+            raise
+
+    async def aclose(self) -> None:
+        """Close the stream; requests that wait for an answer fail."""
+        self._close()
+        await self._reader.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _error(data: ErrorData) -> MCPError:
+    return MCPError(code=data.code, message=data.message, data=data.data)

@@ -1,0 +1,89 @@
+"""The MCP servers that sessions of one host share, and one session's part in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from cellblock.tools.calling.content import CallTool, ToolOutcome
+from cellblock.tools.mcp.params import ServerParams
+from cellblock.tools.mcp.servers import Servers
+
+Place = tuple[str, str]
+"""What tells one server from another: the root that it is registered for, and its name there."""
+
+
+class SharedServers:
+    """The servers of one host, each stopped when the last session that has used it is done with it.
+
+    Servers of different roots are different ones, whatever their names.
+    """
+
+    def __init__(
+        self, lookup: Callable[[str, str], ServerParams], *, connect_timeout: float, environment: Mapping[str, str]
+    ) -> None:
+        """Take what is needed to start servers; none is started.
+
+        Args:
+            lookup: Returns the parameters of a server by its root and name, or raises.
+            connect_timeout: Seconds in which a server has to be ready.
+            environment: Where ``${NAME}`` in parameters is looked up.
+        """
+        self._lookup = lookup
+        self._connect_timeout = connect_timeout
+        self._environment = environment
+        self._by_root: dict[str, Servers] = {}
+        self._users: dict[Place, set[Lease]] = {}
+
+    def use(self, place: Place, lease: Lease) -> Servers:
+        """Return what calls a server, and note who uses it."""
+        root = place[0]
+        if root not in self._by_root:
+            self._by_root[root] = Servers(
+                lambda name: self._lookup(root, name), connect_timeout=self._connect_timeout, environment=self._environment
+            )
+        self._users.setdefault(place, set()).add(lease)
+        return self._by_root[root]
+
+    async def give_up(self, place: Place, lease: Lease) -> None:
+        """Note that somebody does not use a server any more, and stop it if nobody does."""
+        users = self._users.get(place, set())
+        users.discard(lease)
+        if not users:
+            self._users.pop(place, None)
+            await self._by_root[place[0]].stop(place[1])
+
+
+class Lease:
+    """One session's part in shared servers: what it may name, and what it has used."""
+
+    def __init__(self, shared: SharedServers, find: Callable[[str], str | None]) -> None:
+        """Take a part; nothing is used yet.
+
+        Args:
+            shared: The servers.
+            find: Returns the root of a server by the name that code has for it, or None where there is none.
+        """
+        self._shared = shared
+        self._find = find
+        self._used: set[Place] = set()
+
+    def caller(self, server: str) -> CallTool | None:
+        """Return what calls the tools of a server, None where the session may not name it. Nothing is used or started yet."""
+        root = self._find(server)
+        return None if root is None else partial(self._call, (root, server))
+
+    async def reset(self) -> None:
+        """Stop the servers that this session has used, but for those that others use as well."""
+        used, self._used = self._used, set()
+        await asyncio.gather(*(self._shared.give_up(place, self) for place in used))
+
+    async def close(self) -> None:
+        """Give up everything."""
+        await self.reset()
+
+    async def _call(self, place: Place, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
+        self._used.add(place)
+        return await self._shared.use(place, self).call(place[1], tool, arguments, **options)

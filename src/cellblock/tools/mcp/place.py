@@ -1,0 +1,152 @@
+"""Where MCP servers run: not where code in a session can write.
+
+A program looks in its current directory for more than its arguments name: Python for modules (``python -m``), npx for
+``node_modules`` and ``.npmrc``. The host's current directory is mostly the workspace of its sessions, so what a cell has put
+there would run with the host's rights. A server therefore starts in an empty directory of its own, and relative paths in its
+parameters are made absolute when it is registered.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from cellblock import config
+from cellblock.sandbox.policy import PROTECTED, Filesystem, Policy
+from cellblock.tools.mcp.params import ServerParams, StdioServer
+
+_DOTTED = re.compile(r"\.\.?(/|$)")
+_SCRIPT = re.compile(r"[^-].*\.([cm]?[jt]s|py|sh)")
+_INTERPRETER = re.compile(r"python[\d.]*|node|bun|deno|uv|(ba)?sh")
+
+
+def made_absolute(params: ServerParams, directory: str) -> ServerParams:
+    """Return parameters that mean the same wherever the server starts.
+
+    Made absolute are: a command with a slash; arguments, values of options (``--key=value``) and variables that are ``.`` or
+    ``..`` or start with ``./`` or ``../``; and the script of an interpreter, where it exists. Other arguments stay: ``files``
+    may be the name of a package for npx, and is not to become a directory because a cell has made one of that name. Of a
+    sandbox, all paths.
+
+    Args:
+        params: The parameters.
+        directory: What relative paths are relative to, absolute.
+    """
+    if not isinstance(params, StdioServer) or params.cwd is not None:
+        return params
+    if os.path.basename(params.command) == "srt":
+        # "." in its settings, which are read when it starts, is its current directory. What runs there is in srt's sandbox.
+        return replace(params, cwd=directory, env={"PYTHONSAFEPATH": "1"} | dict(params.env))
+    command = params.command
+    runs_scripts = _INTERPRETER.fullmatch(os.path.basename(command)) is not None
+    if "/" in command and not command.startswith("${"):
+        command = _absolute(command, directory)
+
+    def place(argument: str) -> str:
+        name, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+        if _DOTTED.match(value):
+            return f"{name}{equals}{_absolute(value, directory)}"
+        if runs_scripts and _SCRIPT.fullmatch(argument) and os.path.isfile(os.path.join(directory, argument)):
+            return os.path.join(directory, argument)
+        return argument
+
+    env = {name: _absolute(value, directory) if _DOTTED.match(value) else value for name, value in params.env.items()}
+    sandbox = None if params.sandbox is None else _placed_policy(params.sandbox, directory)
+    return replace(params, command=command, args=tuple(map(place, params.args)), env=env, sandbox=sandbox)
+
+
+def files_within(params: ServerParams, directory: str) -> list[str]:
+    """Return the files below a directory that a server is made of, as far as its command line says.
+
+    The interpreter and its packages do not count: a session cannot write to those.
+
+    Args:
+        params: The parameters, placed.
+        directory: The directory.
+    """
+    if not isinstance(params, StdioServer):
+        return []
+    values = [shutil.which(params.command) or params.command, *(argument.rpartition("=")[2] for argument in params.args)]
+    files = [os.path.join(params.cwd or "/", value) for value in values if "\0" not in value]
+    found = [path for path in files if os.path.isfile(path) and _below(path, directory) and not _below(path, sys.prefix)]
+    return list(dict.fromkeys(found))
+
+
+@contextmanager
+def empty_directory() -> Iterator[str]:
+    """Make a directory for one server, which goes with it. One that a killed host has left goes with the next.
+
+    Raises:
+        OSError: It cannot be made where no session and no other user could write.
+    """
+    top = config.state_directory() / "servers"
+    top.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    top.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(lock)
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(f"others can write to {top}, where it would run: chmod 700 it, or remove it")
+        fcntl.flock(lock, fcntl.LOCK_EX)  # nobody sweeps up what is made but not locked yet; held for as long as that takes
+        _sweep(top)
+        made = tempfile.mkdtemp(dir=top)
+        used = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(used, fcntl.LOCK_EX)
+    finally:
+        os.close(lock)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(used)
+
+
+def _sweep(top: Path) -> None:
+    for entry in top.iterdir():
+        with suppress(OSError):  # it is in use, or went just now
+            descriptor = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _placed_policy(policy: Policy, directory: str) -> Policy:
+    """Return a policy whose relative paths are relative to a directory; the default one means the server's own."""
+    if policy == Policy():
+        return policy
+
+    def place(paths: tuple[str, ...]) -> tuple[str, ...]:
+        fixed = ("/", "~", "${")
+        return tuple(p if p.startswith(fixed) else os.path.normpath(os.path.join(directory, p)) for p in paths)
+
+    files = policy.filesystem
+    # What is kept from being written is that below the directory, and below all that can be written, as for a session.
+    denied = dict.fromkeys((*files.deny_write, *place(tuple(path for path in files.deny_write if path not in PROTECTED))))
+    placed = Filesystem(place(files.read), place(files.write), place(files.deny_read), tuple(denied))
+    return replace(policy, filesystem=placed)
+
+
+def _absolute(path: str, directory: str) -> str:
+    while _DOTTED.match(path):
+        first, _, rest = path.partition("/")
+        directory = os.path.dirname(directory) if first == ".." else directory
+        path = rest.lstrip("/")
+    return os.path.join(directory, path) if path else directory
+
+
+def _below(path: str, directory: str) -> bool:
+    directory = os.path.realpath(directory)
+    # The link itself and what it leads to: who can replace either one decides.
+    ways = (os.path.realpath(path), os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
+    return any(os.path.commonpath((way, directory)) == directory for way in ways)

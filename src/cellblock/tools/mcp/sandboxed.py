@@ -1,0 +1,180 @@
+"""What the host does for an MCP server in a native sandbox: says what to build, serves its proxy, and gives back what it held.
+
+The sandbox itself is made and ended below the server's keeper (`cellblock.keeper.sandboxed`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from cellblock import config
+from cellblock.egress.network import SandboxNetwork
+from cellblock.errors import ProtocolError, SandboxError, StoreError
+from cellblock.sandbox import cgroups, probe
+from cellblock.sandbox.placeholders import Hold
+from cellblock.sandbox.plan import EGRESS_PORT, base_steps, make_plan
+from cellblock.sandbox.policy import Policy
+from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
+
+_LOG = logging.getLogger("cellblock.tools")
+
+
+class ServerSandbox:
+    """The sandbox of one process of a server.
+
+    Args:
+        server: The server's name, for the log.
+        policy: What the server may do.
+        cwd: The directory that it runs in; None: its home directory in the sandbox, which is empty and in memory.
+
+    Attributes:
+        refused: Why it was not made, where it was not.
+
+    Raises:
+        InvalidInputError: The policy names what cannot be.
+        StoreError: There is no place for cellblock's state.
+    """
+
+    def __init__(self, server: str, policy: Policy, cwd: str | None) -> None:
+        workspace = None if cwd is None else os.path.realpath(cwd)
+        facts, own = probe.look(), probe.own_directories()
+        self._policy = _fitting(policy)
+        self._plan = make_plan(self._policy, facts, workspace, own)
+        self._network = SandboxNetwork(policy.network, lambda line: _LOG.info("MCP server %r: %s", server, line))
+        self._spec: dict[str, Any] = {
+            "user": (facts.uid, facts.gid),
+            "base": base_steps(facts, own),
+            "plan": self._plan,
+            "cwd": workspace or self._plan["home"],
+            "port": EGRESS_PORT if self._network.reaches else None,
+        }
+        self._held, self._theirs = ExitStack(), ExitStack()
+        self._control: socket.socket | None = None
+        self._group: cgroups.Group | None = None
+        self.refused: str | None = None
+        self._over_memory = False
+        self._hidden: list[str] = []
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that are others in the sandbox than outside."""
+        proxies = self._network.environment()
+        if proxies:
+            proxies["NODE_USE_ENV_PROXY"] = "1"  # Node looks at the others only where it is told to
+        return {**proxies, "HOME": self._plan["home"], "USER": "user", "LOGNAME": "user"}
+
+    def prepare(self) -> tuple[int, list[int]]:
+        """Take what the sandbox needs of this machine. Blocks where somebody has locked a directory.
+
+        Returns:
+            The keeper's end of the socket to it, and all descriptors that it is to inherit: until `started`.
+
+        Raises:
+            SandboxError: It cannot be had.
+        """
+        if sys.platform != "linux":
+            raise SandboxError("the native sandbox needs Linux: give srt as the server's command (docs/tools.md)")
+        try:
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._held.enter_context(self._control)
+            self._theirs.enter_context(theirs)
+            self._control.setblocking(False)
+            holds = self._hold()
+            group = self._limit()
+            spec = encode_control("be", **self._spec, holds=[(hold.descriptor, hold.names) for hold in holds], group=group)
+            self._control.send(spec)
+        except (OSError, ProtocolError) as error:
+            raise SandboxError(f"its sandbox cannot be made: {error}") from error
+        passed = [theirs.fileno(), *(hold.descriptor for hold in holds)]
+        return theirs.fileno(), passed if group is None else [*passed, group]
+
+    def _hold(self) -> list[Hold]:
+        """Keep what is protected and does not exist from being made. The keeper holds it, too, for where this is killed."""
+        holds = []
+        for top, names in self._plan["reserve"].items():
+            if (hold := Hold.take(top, names)) is not None:
+                self._held.callback(hold.close)
+                self._held.callback(hold.release)
+                holds.append(hold)
+                hold.fill()
+        return holds
+
+    def _limit(self) -> int | None:
+        """Make the server a control group, where there can be one; return its descriptor."""
+        if (place := cgroups.find().directory) is None:
+            return None  # what the plan limits is each process
+        groups = cgroups.Groups(place)
+        self._held.callback(groups.close)
+        self._group = groups.make()
+        self._group.limit(self._policy.resources)
+        descriptor = self._group.open()
+        self._theirs.callback(os.close, descriptor)
+        return descriptor
+
+    def started(self) -> None:
+        """Take note that the keeper has inherited its descriptors, and listen to it."""
+        assert self._control is not None
+        self._theirs.close()
+        asyncio.get_running_loop().add_reader(self._control.fileno(), self._hear)
+
+    async def close(self) -> None:
+        """Give back what was held, when nothing runs in the sandbox any more."""
+        if self._control is not None and self._control.fileno() >= 0:
+            self._hear()  # why it was not made may have come just now
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+        self._over_memory = self._group is not None and self._group.ran_out_of_memory()
+        self._theirs.close()
+        self._held.close()
+        await self._network.close()
+
+    def explain(self) -> str:
+        """Return what of the sandbox may be why the server ended; empty where nothing is."""
+        if self.refused is not None:
+            return f"its sandbox cannot be made: {self.refused}"
+        if self._over_memory:
+            return f"it used more than the {self._policy.resources.memory:,} bytes of memory that its sandbox allows"
+        if self._hidden:
+            shown = ", ".join(self._hidden)
+            return f"its sandbox does not show {shown}, which its arguments name: add that to filesystem.allowRead"
+        return ""
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_CONTROL, 1)
+            message: dict[str, Any] = decode_control(data) if data else {"op": "end"}
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            message, descriptors = {"op": "end"}, []
+        asyncio.get_running_loop().remove_reader(self._control.fileno())  # there is one message
+        for descriptor in descriptors:
+            self._network.adopt(socket.socket(fileno=descriptor))
+        if message["op"] == "made":
+            self._hidden = message["hidden"]
+        elif message["op"] == "refused":
+            self.refused = message["error"]
+
+
+def _fitting(policy: Policy) -> Policy:
+    """Return a policy that lets a server change nothing of what decides on this side, and see nothing of cellblock's state."""
+    # There, or it could be made, and so the registry of servers be planted, where the policy lets the directory be written.
+    state = config.state_directory()
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{state}, where cellblock keeps its state, cannot be made: {error.strerror}") from error
+    own = os.path.realpath(state)
+    files = policy.filesystem
+    fitting = replace(
+        files,
+        deny_read=(*files.deny_read, own),
+        deny_write=(*files.deny_write, *probe.own_directories(), own),
+    )
+    return replace(policy, filesystem=fitting).checked()

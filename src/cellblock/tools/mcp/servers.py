@@ -1,0 +1,126 @@
+"""The MCP servers that a host uses: started when they are first needed, shared by its sessions, stopped with it.
+
+The SDK takes long to import, and so it is loaded when the first server is: see `connection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cellblock import config
+from cellblock.errors import StateError
+from cellblock.tools.calling.content import ToolOutcome, ToolSpec
+from cellblock.tools.mcp.params import ServerParams
+
+if TYPE_CHECKING:
+    from cellblock.tools.mcp.connection import Connection, OnLog, OnProgress
+
+
+class Servers:
+    """MCP servers by their names. Each is connected to at its first use; calls share the connection and run side by side.
+
+    A connection that was lost is made again by the next call. A context manager, which closes at its end. Servers that are
+    programs end with this process in any case, also by ``kill -9``, and so does whatever they have started.
+
+    Args:
+        lookup: Returns the parameters of a server by its name, or raises; asked each time a connection is made.
+        connect_timeout: Seconds in which a server has to be ready.
+        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from; this
+            process's by default.
+    """
+
+    def __init__(
+        self,
+        lookup: Callable[[str], ServerParams],
+        *,
+        connect_timeout: float = 30.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._lookup = lookup
+        self._connect_timeout = connect_timeout
+        self._environment = config.environment() if environment is None else environment
+        self._connections: dict[str, Connection] = {}
+        self._closed = False
+
+    async def __aenter__(self) -> Servers:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+    ) -> ToolOutcome:
+        """Call a tool.
+
+        Args:
+            server: The server's name.
+            tool: The tool's name.
+            arguments: What to pass to it.
+            timeout: Seconds after which the call is cancelled, on the server too; those that the server needs to start do not
+                count. None: it may take as long as it likes.
+            on_progress: Called with what is done, the total and a message (both may be None), each time the server reports.
+            on_log: Called with level and text of what the server logs meanwhile. The protocol does not say for which call
+                something is logged: it goes to every call of that server that listens.
+
+        Returns:
+            What the tool returned. A tool that failed has returned that.
+
+        Raises:
+            McpServerError: The server could not be started or reached, refused or lost the call, did not answer in time, or
+                answered what it should not: too much, no MCP, or something else than its own schema says.
+            InvalidInputError: The arguments cannot be sent as JSON, or the parameters refer to a variable that is not set.
+            StateError: This has been closed.
+        """
+        connection = self._connections.get(server)
+        if connection is None or not connection.usable:
+            connection = await self._connect(server)
+        return await connection.call(tool, arguments, timeout, on_progress, on_log)
+
+    async def list_tools(self, server: str) -> list[ToolSpec]:
+        """Return all tools of a server, as it tells them now.
+
+        Raises:
+            McpServerError: The server could not be started or reached, or did not answer as it should.
+            StateError: This has been closed.
+        """
+        return await (await self._connect(server)).list_tools()
+
+    async def stop(self, server: str) -> None:
+        """Stop one server, if it runs; as `reset` does with all."""
+        if (connection := self._connections.get(server)) is not None:
+            await connection.close()
+
+    async def reset(self) -> None:
+        """Stop every server; returns when they are gone. Calls under way fail. The next call starts its server again."""
+        await asyncio.gather(*(connection.close() for connection in [*self._connections.values()]))
+
+    async def close(self) -> None:
+        """Stop every server, and start none any more."""
+        self._closed = True
+        await self.reset()
+
+    async def _connect(self, server: str) -> Connection:
+        from cellblock.tools.mcp.connection import Connection
+
+        while (connection := self._connections.get(server)) is not None and connection.ended:
+            # Two processes of a server at a time might be one too many for its files or its port.
+            await connection.closed()
+            if self._connections.get(server) is connection:
+                del self._connections[server]
+        if self._closed:
+            raise StateError(f"MCP server {server!r} cannot be used: the tools of this host have been closed")
+        if connection is None:
+            connection = Connection(server, self._lookup(server), self._environment, self._connect_timeout)
+            self._connections[server] = connection
+        await connection.opened()
+        return connection

@@ -1,0 +1,339 @@
+"""Talks to an MCP server through its standard streams.
+
+Not the SDK's transport: that one reads lines of any length, leaves standard error to the terminal, and cannot end a server
+when the host is killed. This one also reads and writes without tasks of its own in between, which makes a call quicker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+
+import anyio
+
+from cellblock.tools.calling.content import MAX_MESSAGE
+from cellblock.tools.mcp.lines import Lines, Oversized
+from cellblock.tools.mcp.params import StdioServer
+from cellblock.tools.mcp.place import empty_directory
+
+if TYPE_CHECKING:
+    # What uses it imports it: the SDK is loaded while the program starts.
+    from mcp.shared.message import SessionMessage
+
+    from cellblock.tools.mcp.sandboxed import ServerSandbox
+
+_KEEPER = Path(__file__).parents[2] / "keeper" / "keeper.py"
+_INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+"""What every server gets of the host's environment: what the SDK gives, and no secret."""
+
+_MAX_STRAY = 100  # lines in succession that are no messages
+_MAX_WAITING = 1024 * 1024  # bytes of messages that nobody has taken yet; after that, the server has to wait
+_MAX_STDERR = 4096
+_SECONDS_TO_LEAVE = 1.0  # after the end of its standard input, the polite way to stop a server
+_SECONDS_TO_END = 10.0  # for the keeper, which is quicker than that
+
+# Where serialisers put the id of a response: the members of the message come before its long one, or after it.
+_ID_AT_HEAD = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,')
+_ID_AT_TAIL = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18})\s*\}\s*$')
+
+
+class StdioTransport(asyncio.SubprocessProtocol):
+    """The connection to one server process, as the SDK wants it: a context that gives a stream to read and one to write.
+
+    Args:
+        server: The server's name.
+        params: How to start the server, resolved.
+        environment: The host's.
+
+    Raises:
+        InvalidInputError: The policy of its sandbox names what cannot be.
+    """
+
+    def __init__(self, server: str, params: StdioServer, environment: Mapping[str, str]) -> None:
+        self._params = params
+        self._env = {name: environment[name] for name in _INHERITED if name in environment}
+        self._sandbox: ServerSandbox | None = None
+        if params.sandbox is not None:
+            from cellblock.tools.mcp.sandboxed import ServerSandbox
+
+            self._sandbox = ServerSandbox(server, params.sandbox, params.cwd)
+            self._env |= self._sandbox.environment()
+        self._env |= params.env
+        self._lines = Lines(MAX_MESSAGE)
+        self._waiting: deque[bytes | Oversized] = deque()
+        self._bytes_waiting = 0
+        self._readable, self._writable, self._gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._writable.set()
+        self._finished = self._broken = self._leaving = False
+        self._left = False  # by itself, before it was asked to
+        self._stray: bytes | None = None
+        self._strays = 0
+        self._stderr = bytearray()
+        self._failure: str | None = None
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._lifeline = -1
+        self._paused = False
+        self._place = contextlib.ExitStack()
+
+    async def __aenter__(self) -> tuple[_Reader, _Writer]:
+        """Start the server."""
+        theirs, self._lifeline = os.pipe()
+        # Shielded: asyncio would kill the keeper of a start that is given up, and not what the keeper keeps.
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._start(theirs)
+            except BaseException as error:
+                if isinstance(error, OSError | ValueError):
+                    self._failure = f"it cannot be started: {error}"
+                self._cut_lifeline()
+                await self._leave_place()
+                raise
+            finally:
+                os.close(theirs)
+        return _Reader(self), _Writer(self)
+
+    async def _start(self, lifeline: int) -> None:
+        passed: list[int] = []
+        if self._sandbox is not None:
+            control, passed = await asyncio.to_thread(self._sandbox.prepare)
+            sandbox, cwd = str(control), self._params.cwd or "/"
+        else:
+            sandbox, cwd = "-", self._params.cwd or self._place.enter_context(empty_directory())
+        keeper = [sys.executable, "-I", "-S", str(_KEEPER), str(lifeline), sandbox]
+        self._transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: self,
+            *keeper,
+            self._params.command,
+            *self._params.args,
+            env=self._env,
+            cwd=cwd,
+            pass_fds=(lifeline, *passed),
+            start_new_session=True,
+        )
+        if self._sandbox is not None:
+            self._sandbox.started()
+
+    async def _leave_place(self) -> None:
+        """Give back what the server ran in."""
+        self._place.close()
+        if self._sandbox is not None:
+            await self._sandbox.close()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the server: close its input, and end it where that is not enough. Returns when it is gone."""
+        transport = self._transport
+        assert transport is not None
+        with anyio.CancelScope(shield=True):
+            try:
+                self._leaving = True
+                self._waiting.clear()
+                self._pause(False)  # one that waits for a reader would not see the end of its input
+                cast(asyncio.WriteTransport, transport.get_pipe_transport(0)).close()
+                if not await self._wait_until_gone(_SECONDS_TO_LEAVE):
+                    self._cut_lifeline()
+                    await self._wait_until_gone(_SECONDS_TO_END)
+            finally:
+                self._cut_lifeline()
+                transport.close()
+                await self._leave_place()
+
+    def explain(self) -> str:
+        """Return why the connection ended, as far as this end knows; empty where it does not."""
+        code = None if self._transport is None else self._transport.get_returncode()
+        said = self._failure or ""
+        if not said and code is not None and self._left:
+            said = "it could not be started" if code == 127 and self._stderr else f"it ended with exit status {_name(code)}"
+        if self._sandbox is not None and (reason := self._sandbox.explain()) and said:
+            said = reason if self._sandbox.refused else f"{said}; {reason}"
+        if self._stray is not None and not said.startswith("it wrote"):
+            said += f"{'; ' if said else ''}it wrote to stdout what is no message: {self._stray[:200]!r}"
+        return said
+
+    def stderr(self) -> str:
+        """Return the last lines that the server wrote to its standard error."""
+        return self._stderr.decode("utf-8", "replace").strip()
+
+    async def _wait_until_gone(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._gone.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _cut_lifeline(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def _pause(self, pause: bool) -> None:
+        pipe = None if self._transport is None else cast(asyncio.ReadTransport | None, self._transport.get_pipe_transport(1))
+        # Not `is_reading`: pipes of Python 3.11.2 do not have it.
+        if pipe is not None and not pipe.is_closing() and self._paused is not pause:
+            self._paused = pause
+            (pipe.pause_reading if pause else pipe.resume_reading)()
+
+    # What the event loop tells.
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Take what the server wrote."""
+        if fd == 2:
+            self._stderr += data
+            del self._stderr[:-_MAX_STDERR]
+            return
+        if self._leaving:
+            return
+        for line in self._lines.feed(data):
+            self._waiting.append(line)
+            self._bytes_waiting += line.size if isinstance(line, Oversized) else len(line)
+        if self._lines.size > 16 * MAX_MESSAGE:
+            self._fail(f"it wrote a line of more than {16 * MAX_MESSAGE} bytes")
+        if self._bytes_waiting > _MAX_WAITING:
+            self._pause(True)
+        self._readable.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """Take note of the end of a stream."""
+        if fd == 0:
+            self._broken = True
+            self._writable.set()
+        elif fd == 1:
+            self._finish()
+
+    def pause_writing(self) -> None:
+        """Let writers wait: the server does not read what it is sent."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Let writers go on."""
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take note that the process is gone and everything that it wrote was read."""
+        self._finish()
+        self._gone.set()
+
+    def _finish(self) -> None:
+        self._left = self._left or not self._leaving
+        self._finished = True
+        self._readable.set()
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+        self._finish()
+
+    # What the streams do.
+
+    async def _receive(self) -> SessionMessage | None:
+        """Return the next message; None: there will be none."""
+        while True:
+            while self._waiting and self._failure is None:
+                line = self._waiting.popleft()
+                self._bytes_waiting -= line.size if isinstance(line, Oversized) else len(line)
+                message = self._refusal(line) if isinstance(line, Oversized) else self._message(line)
+                if message is not None:
+                    return message
+            if self._finished:
+                return None
+            self._pause(False)
+            self._readable.clear()
+            await self._readable.wait()
+
+    def _message(self, line: bytes) -> SessionMessage | None:
+        from mcp.shared.message import SessionMessage
+        from mcp_types import jsonrpc_message_adapter
+
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            if line.strip():
+                # Many a server greets on stdout. One that does nothing else is no MCP server.
+                self._stray = self._stray if self._stray is not None else line[:200]
+                self._strays += 1
+                if self._strays >= _MAX_STRAY:
+                    self._fail(f"it wrote to stdout what is no message: {self._stray[:200]!r}")
+            return None
+        self._strays = 0
+        return SessionMessage(message)
+
+    def _refusal(self, line: Oversized) -> SessionMessage | None:
+        """Return an error in the place of a response that is too long, so that the other calls go on."""
+        from mcp.shared.message import SessionMessage
+        from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError
+
+        found = _ID_AT_HEAD.match(line.head) or _ID_AT_TAIL.search(line.tail)
+        complaint = f"it sent a message of {line.size} bytes, and the limit is {MAX_MESSAGE}"
+        if found is None:
+            self._fail(complaint)
+            return None
+        error = ErrorData(code=INTERNAL_ERROR, message=complaint)
+        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=int(found[1]), error=error))
+
+    async def _send(self, message: SessionMessage) -> None:
+        data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        await self._writable.wait()
+        if self._broken or self._leaving or self._transport is None:
+            raise anyio.BrokenResourceError
+        cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0)).write(data)
+
+
+class _Stream:
+    """One direction of a transport."""
+
+    def __init__(self, transport: StdioTransport) -> None:
+        self._transport = transport
+
+    async def aclose(self) -> None:
+        """Do nothing: the transport's context closes both directions."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class _Reader(_Stream):
+    """What the server writes, as messages."""
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message."""
+        with contextlib.suppress(StopAsyncIteration):
+            return await self.__anext__()
+        raise anyio.EndOfStream
+
+    def __aiter__(self) -> _Reader:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        if (message := await self._transport._receive()) is None:  # noqa: SLF001  # one object in three parts
+            raise StopAsyncIteration
+        return message
+
+
+class _Writer(_Stream):
+    """What the server is to read."""
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Write a message; wait while the server does not read."""
+        await self._transport._send(item)  # noqa: SLF001  # one object in three parts
+
+
+def _name(code: int) -> str:
+    try:
+        return f"{code} ({signal.Signals(code - 128).name})" if code > 128 else str(code)
+    except ValueError:
+        return str(code)

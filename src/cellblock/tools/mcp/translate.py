@@ -1,0 +1,59 @@
+"""What the MCP SDK returns, in our own plain types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cellblock.approvals.call import Hints
+from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource, ToolSpec, decode_base64
+
+if TYPE_CHECKING:
+    import mcp_types as types
+
+
+def hints_of(tool: ToolSpec) -> Hints:
+    """Return what a server says of a tool, with the specification's values where it says nothing."""
+    given = {"read_only": tool.read_only, "destructive": tool.destructive}
+    return Hints(**{name: hint for name, hint in given.items() if hint is not None})
+
+
+def spec_of(tool: types.Tool) -> ToolSpec:
+    """Return a tool as the SDK has it in our words."""
+    hints = tool.annotations
+    return ToolSpec(
+        name=tool.name,
+        description=tool.description or "",
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        read_only=hints.read_only_hint if hints else None,
+        destructive=hints.destructive_hint if hints else None,
+    )
+
+
+def outcome_of(result: types.CallToolResult) -> ToolOutcome:
+    """Return a result as the SDK has it in our words.
+
+    Raises:
+        ValueError: Bytes in it are not base64.
+    """
+    texts: list[str] = []
+    images: list[ToolImage] = []
+    resources: list[ToolResource] = []
+    for block in result.content:
+        if block.type == "text":
+            texts.append(block.text)
+        elif block.type == "image":
+            images.append(ToolImage(decode_base64(block.data), block.mime_type))
+        elif block.type == "audio":
+            resources.append(ToolResource("", block.mime_type, data=decode_base64(block.data)))
+        elif block.type == "resource_link":
+            resources.append(ToolResource(str(block.uri), block.mime_type or "", block.name))
+        else:
+            resources.append(_embedded(block.resource))
+    return ToolOutcome(bool(result.is_error), "\n".join(texts), result.structured_content, tuple(images), tuple(resources))
+
+
+def _embedded(resource: types.TextResourceContents | types.BlobResourceContents) -> ToolResource:
+    text, blob = getattr(resource, "text", None), getattr(resource, "blob", None)
+    data = None if blob is None else decode_base64(blob)
+    return ToolResource(str(resource.uri), resource.mime_type or "", text=text, data=data)

@@ -1,0 +1,316 @@
+"""Tool calls over HTTP: what every request has to pass, and the application of a session's tool port."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cellblock.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, Hints, parse, tokens
+from cellblock.errors import CellblockError, InvalidInputError
+
+if TYPE_CHECKING:
+    from cellblock.approvals.broker import Broker
+    from cellblock.tools.calling.content import CallTool, ToolOutcome
+    from cellblock.tools.serving.http import App, Request
+
+MAX_BODY = 4 * 1024 * 1024
+MAX_HELD = 32 * 1024 * 1024
+"""Bytes that the requests of one application may take together, from their heads to their answers."""
+MAX_NAME = 256
+MAX_LINES = 20
+"""Lines about refused requests in a minute, in a log and in a session's output: code can be refused thousands of times."""
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+Handler = Callable[[bytes], Awaitable[Mapping[str, Any]]]
+"""Calls a tool of one server: `cellblock.tools.mcp.servers.Servers.call` without its first argument."""
+
+_LOG = logging.getLogger("cellblock.tools")
+
+
+class RefusedError(Exception):
+    """A request is not answered with what it asks for.
+
+    Attributes:
+        status: The HTTP status.
+        noted: Whether it is worth a line in a log: no program that means well sends this.
+    """
+
+    def __init__(self, status: int, message: str, *, noted: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.noted = noted
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What a request has to have before anything of it is read.
+
+    Attributes:
+        hosts: The names by which the server may be called, or None for any. A web page whose name is made to lead here (DNS
+            rebinding) comes with its own.
+        token: The bearer token, or None where none is wanted.
+    """
+
+    hosts: frozenset[str] | None = frozenset(LOOPBACK)
+    token: str | None = field(default=None, repr=False)
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Look at a request's headers.
+
+        Raises:
+            RefusedError: It may not come in.
+        """
+        given: dict[bytes, list[bytes]] = {}
+        for name, value in headers:
+            given.setdefault(name, []).append(value)
+        hosts = [_without_port(value.decode("latin-1").lower()) for value in given.get(b"host", [])]
+        if len(hosts) != 1 or (self.hosts is not None and hosts[0] not in self.hosts):
+            raise RefusedError(421, "this server does not have that name (the Host header)", noted=True)
+        if b"origin" in given:
+            raise RefusedError(403, "web pages have no business here (the Origin header)", noted=True)
+        if self.token is not None:
+            wanted = f"Bearer {self.token}".encode()
+            if not hmac.compare_digest(b"\n".join(given.get(b"authorization", [])), wanted):
+                raise RefusedError(401, "the bearer token is missing or wrong", noted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What is posted to ``/run``.
+
+    Attributes:
+        server: The server's name.
+        tool: The tool's name.
+        arguments: The arguments.
+        params: The server's parameters, where somebody sends them.
+    """
+
+    server: str
+    tool: str
+    arguments: dict[str, Any]
+    params: dict[str, Any] | None
+
+    @classmethod
+    def parse(cls, body: bytes) -> RunRequest:
+        """Read a body.
+
+        Raises:
+            RefusedError: It is something else.
+        """
+        try:
+            data = parse(body)
+        except InvalidInputError as error:
+            raise RefusedError(400, str(error)) from error
+        known = ("server_name", "server_params", "tool", "arguments")
+        if not isinstance(data, dict) or not data.keys() <= {*known}:
+            raise RefusedError(400, f"the body must be an object with {', '.join(known)}")
+        for key in ("server_name", "tool"):
+            name = data.get(key)
+            # Halves of characters, escape sequences and the like: whoever is shown such a name sees another.
+            if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+                raise RefusedError(400, f"{key} must be text of 1 to {MAX_NAME} characters that can be printed")
+        params, arguments = data.get("server_params"), data.get("arguments", {})
+        if not isinstance(arguments, dict) or not isinstance(params, (dict, type(None))):
+            raise RefusedError(400, "arguments and server_params must be objects")
+        return cls(data["server_name"], data["tool"], arguments, params)
+
+
+def session_app(
+    broker: Broker,
+    caller: Callable[[str], CallTool | None],
+    *,
+    hints: Callable[[str, str], Hints | None] | None = None,
+    note: Callable[[str], None] | None = None,
+    token: str | None = None,
+    timeout: float | None = None,
+    on_progress: Callable[..., Any] | None = None,
+    on_log: Callable[..., Any] | None = None,
+    on_outcome: Callable[[ToolOutcome], None] | None = None,
+) -> App:
+    """Return the application for a session's tool port: ``POST /run`` by name, and nothing else.
+
+    Args:
+        broker: The session's broker.
+        caller: Returns what calls the tools of a server, None where the session may not name it. Asked once for each call: the
+            server that is decided on is the one that is called.
+        hints: What is known of a tool. Asked before anything is decided: it must not start the server.
+        note: Told a line for each request that is refused.
+        token: The bearer token that is wanted; None for none, as nobody else reaches the port.
+        timeout: Seconds that one call may take, or None for no limit.
+        on_progress: Handed to what calls.
+        on_log: Handed to what calls.
+        on_outcome: Told what each call returned.
+    """
+
+    async def run(body: bytes) -> Mapping[str, Any]:
+        request = RunRequest.parse(body)
+        if request.params is not None:
+            raise RefusedError(403, "server parameters stay on the host; name a server that is registered there", noted=True)
+        call = caller(request.server)
+        if call is None:
+            wanted = f"to use it, generate its API in the workspace, on the host: generate_mcp_sources({request.server!r}, …)"
+            raise RefusedError(403, f"there is no MCP server {request.server!r}; {wanted}", noted=True)
+        try:
+            hint = hints(request.server, request.tool) if hints else None
+        except CellblockError as error:
+            return {"error": str(error), "kind": "server"}
+        options = {"timeout": timeout, "on_progress": on_progress, "on_log": on_log}
+        return await perform(broker, call, request, hint, on_outcome=on_outcome, **options)
+
+    return http_app(Guard(token=token), {("POST", "/run"): run}, note)
+
+
+async def perform(
+    broker: Broker,
+    call: CallTool,
+    request: RunRequest,
+    hints: Hints | None = None,
+    *,
+    on_outcome: Callable[[ToolOutcome], None] | None = None,
+    **options: Any,
+) -> Mapping[str, Any]:
+    """Have a call decided and, where it is allowed, made.
+
+    Args:
+        broker: Decides.
+        call: Calls the tools of the server.
+        request: What is wanted.
+        hints: What the server says of the tool.
+        on_outcome: Told what the tool returned.
+        options: Handed to what calls.
+
+    Returns:
+        What is sent back: ``result``, ``images``, ``resources``; or ``error`` and ``kind``.
+    """
+    try:
+        decision = await broker.decide("tool", request.server, request.tool, request.arguments, hints)
+    except InvalidInputError as error:
+        raise RefusedError(400, str(error)) from error
+    name = f"{request.server}.{request.tool}"
+    if not decision.allowed:
+        if decision.reason == "rejected":
+            return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
+        return {"error": f"Approval request for {name} was not accepted: {decision.reason}", "kind": "denied"}
+    try:
+        outcome = await call(request.tool, decision.arguments, **options)
+    except (CellblockError, TimeoutError) as error:
+        return {"error": str(error) or f"{name} took too long", "kind": "server"}
+    if on_outcome is not None:
+        on_outcome(outcome)
+    if outcome.is_error:
+        return {"error": outcome.text or f"{name} failed, and did not say why", "kind": "tool"}
+    data = outcome.to_dict()
+    result = outcome.text or None if outcome.structured is None else outcome.structured
+    return {"result": result, "images": data["images"], "resources": data["resources"]}
+
+
+def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Callable[[str], None] | None = None) -> App:
+    """Return an application that answers JSON with JSON.
+
+    Args:
+        guard: What every request has to pass.
+        routes: Who answers, by method and path.
+        note: Told a line for each request that should not have been made.
+    """
+    load, lines = _Load(), _Lines(note)
+
+    async def app(request: Request) -> tuple[int, bytes]:
+        try:
+            guard.check(request.headers)
+            handler = routes.get((request.method, request.path))
+            if request.websocket:
+                raise RefusedError(403, "nothing is here", noted=True)
+            if handler is None:
+                raise RefusedError(404, f"{request.method} {request.path[:100]!r} does not exist here", noted=True)
+            with load.held(_length(request)):
+                body = await request.body()
+                if (weight := tokens(body)) > MAX_TOKENS:
+                    raise RefusedError(400, f"the body has more than {MAX_TOKENS} JSON tokens")
+                with load.held(weight * TOKEN_WEIGHT):
+                    return _answer(200, await handler(body))
+        except RefusedError as refused:
+            lines.add(refused, request)
+            return _answer(refused.status, {"error": str(refused), "kind": "refused"})
+        except Exception:
+            _LOG.exception("a tool call failed")
+            return _answer(500, {"error": "the tool server failed; its log says why", "kind": "server"})
+
+    return app
+
+
+class _Load:
+    """How much memory requests take."""
+
+    def __init__(self) -> None:
+        self._size = 0
+
+    @contextlib.contextmanager
+    def held(self, size: int) -> Iterator[None]:
+        """Count something.
+
+        Raises:
+            RefusedError: It is too much together with what is there.
+        """
+        if self._size + size > MAX_HELD:
+            raise RefusedError(429, "too many and too large requests at once; wait until some are answered")
+        self._size += size
+        try:
+            yield
+        finally:
+            self._size -= size
+
+
+class _Lines:
+    """Lines about refused requests, not more than somebody may want to read."""
+
+    def __init__(self, note: Callable[[str], None] | None) -> None:
+        self._note = note
+        self._since = -math.inf
+        self._count = 0
+
+    def add(self, refused: RefusedError, request: Request) -> None:
+        what = "WebSocket" if request.websocket else request.method
+        line = f"refused {what} {request.path[:100]!r}: {refused}"
+        if not refused.noted:
+            _LOG.debug("%s", line)
+            return
+        if time.monotonic() - self._since > 60:
+            self._since, self._count = time.monotonic(), 0
+        self._count += 1
+        if self._count > MAX_LINES + 1:
+            return
+        if self._count > MAX_LINES:
+            line = "refused more requests, which are not told for a minute"
+        _LOG.warning("%s", line)
+        if self._note is not None:
+            self._note(f"[cellblock] {line}")
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host
+
+
+def _length(request: Request) -> int:
+    """Return how long the body is. Without a length there is none: `http` takes no chunks."""
+    headers = dict(request.headers)
+    length = headers.get(b"content-length", b"0")
+    size = int(length[:20]) if length.isdigit() else 0
+    if size > MAX_BODY:
+        raise RefusedError(413, f"the body is larger than {MAX_BODY} bytes", noted=True)
+    if request.method == "POST" and headers.get(b"content-type", b"").split(b";")[0].strip() != b"application/json":
+        # What a web page can send without being asked for permission is never this type.
+        raise RefusedError(415, "the body must be application/json")
+    return size
+
+
+def _answer(status: int, data: Mapping[str, Any]) -> tuple[int, bytes]:
+    return status, json.dumps(data, separators=(",", ":")).encode("ascii")

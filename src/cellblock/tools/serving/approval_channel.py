@@ -1,0 +1,302 @@
+"""Approvals over a WebSocket: the end of the tool server, and the end of the program whose user decides.
+
+JSON-RPC 2.0. The server sends ``approve`` with the request's id, and ``withdraw`` where it is taken back; the client answers
+``true``, ``false``, or ``{"accepted": true, "always": "tool"}``. See docs/approvals.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from cellblock.approvals.call import parse
+from cellblock.approvals.request import ApprovalRequest
+from cellblock.errors import InvalidInputError, StateError
+
+if TYPE_CHECKING:
+    from starlette.websockets import WebSocket
+    from websockets.asyncio.client import ClientConnection
+
+ApprovalCallback = Callable[[ApprovalRequest], Awaitable[None]]
+
+_MAX_REQUEST = 64 * 1024 * 1024
+_LOG = logging.getLogger("cellblock.tools")
+
+
+class ApprovalChannel:
+    """The server's end of the approvals: one client at a time decides, in any order."""
+
+    def __init__(self, approval_required: bool = False, approval_timeout: float | None = 60) -> None:
+        """Set up.
+
+        Args:
+            approval_required: Whether `request` asks; otherwise it grants everything.
+            approval_timeout: Seconds that `request` waits, or None for no limit.
+        """
+        self.approval_required = approval_required
+        self.approval_timeout = approval_timeout
+        self._websocket: WebSocket | None = None
+        self._pending: dict[str, ApprovalRequest] = {}
+        self._outgoing: asyncio.Queue[str] = asyncio.Queue()
+        self._closed = asyncio.Event()
+        self._closed.set()
+
+    @property
+    def open(self) -> bool:
+        """Whether an `ApprovalClient` is connected."""
+        return self._websocket is not None
+
+    async def connect(self, websocket: WebSocket) -> None:
+        """Accept a connection, and serve it until it ends. A second one at the same time is refused.
+
+        Args:
+            websocket: The connection.
+        """
+        await websocket.accept()
+        if self._websocket is not None:
+            # Not the other way round: whoever comes later must not take the approvals away from whoever is there.
+            await websocket.close(1008, "another approval client is connected")
+            return
+        self._websocket = websocket
+        self._closed.clear()
+        self._outgoing = asyncio.Queue()
+        sending = asyncio.create_task(self._send(websocket, self._outgoing))
+        try:
+            await self._receive(websocket)
+        finally:
+            self._websocket = None
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            for request in list(self._pending.values()):
+                request.withdraw("the approval client disconnected")
+            self._closed.set()
+
+    async def disconnect(self) -> None:
+        """Close the connection; all that is pending fails."""
+        for request in list(self._pending.values()):
+            request.withdraw("the approval channel was closed")
+        if self._websocket is not None:
+            try:
+                await self._websocket.close()
+            except RuntimeError:
+                pass  # the other end was faster
+
+    async def join(self, timeout: float = 5) -> None:
+        """Wait until the connection is closed.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            TimeoutError: It is still open.
+        """
+        async with asyncio.timeout(timeout):
+            await self._closed.wait()
+
+    async def request(self, server_name: str, tool_name: str, tool_args: Mapping[str, Any]) -> bool:
+        """Ask for approval of one call.
+
+        Args:
+            server_name: Name of the MCP server.
+            tool_name: Name of the tool.
+            tool_args: The arguments.
+
+        Returns:
+            True where it is accepted, or no approval is required; False where it is rejected.
+
+        Raises:
+            RuntimeError: No client is connected, or it has gone.
+            TimeoutError: Nobody decided in time.
+        """
+        if not self.approval_required:
+            return True
+        request = ApprovalRequest(server_name, tool_name, tool_args)
+        self.offer(request)
+        try:
+            async with asyncio.timeout(self.approval_timeout):
+                accepted = await request.response()
+        finally:
+            request.withdraw("nobody decided in time")
+        if request.state == "withdrawn":
+            raise StateError(f"The approval of {server_name}.{tool_name} failed: {request.reason}.")
+        return accepted
+
+    def offer(self, request: ApprovalRequest) -> None:
+        """Send a request to the client; its answer decides it.
+
+        Args:
+            request: The request.
+
+        Raises:
+            StateError: No client is connected.
+        """
+        if self._websocket is None:
+            raise StateError("no approval client is connected")
+        self._pending[request.id] = request
+        request.add_done_callback(self._over)
+        params = {
+            "server_name": request.server_name,
+            "tool_name": request.tool_name,
+            "tool_args": request.tool_args,
+            "kind": request.kind,
+        }
+        self._outgoing.put_nowait(json.dumps({"jsonrpc": "2.0", "id": request.id, "method": "approve", "params": params}))
+
+    def _over(self, request: ApprovalRequest) -> None:
+        del self._pending[request.id]
+        if request.state == "withdrawn" and self._websocket is not None:
+            params = {"id": request.id, "reason": request.reason}
+            self._outgoing.put_nowait(json.dumps({"jsonrpc": "2.0", "method": "withdraw", "params": params}))
+
+    async def _send(self, websocket: WebSocket, outgoing: asyncio.Queue[str]) -> None:
+        from starlette.websockets import WebSocketDisconnect
+
+        try:
+            while True:
+                await websocket.send_text(await outgoing.get())
+        except (WebSocketDisconnect, RuntimeError):
+            pass  # `_receive` hears of it too
+
+    async def _receive(self, websocket: WebSocket) -> None:
+        while True:
+            message = await websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            try:
+                self._answered(message.get("text") or "")
+            except InvalidInputError as error:
+                _LOG.warning("refused what an approval client sent: %s", error)
+                await websocket.close(1008, "that is no answer to a request")
+                return
+
+    def _answered(self, text: str) -> None:
+        data = parse(text.encode("utf-8", "replace"))
+        if not isinstance(data, dict) or not isinstance(data.get("id"), str):
+            raise InvalidInputError("an answer is an object with an id")
+        answer = data.get("result")
+        if not isinstance(answer, dict):
+            answer = {"accepted": answer}
+        accepted, always = answer.get("accepted"), answer.get("always")
+        if not isinstance(accepted, bool) or always not in (None, "tool", "call"):
+            raise InvalidInputError("the result is neither true nor false")
+        request = self._pending.get(data["id"])
+        if request is None:
+            _LOG.info("ignored an answer to a request that is not pending")
+            return
+        request.settle("accepted" if accepted else "rejected", always if accepted else None)
+
+
+class ApprovalClient:
+    """Connects to a `ToolServer`, and has a callback decide about each of its requests.
+
+    Example::
+
+        async def on_approval_request(request: ApprovalRequest):
+            print(f"Approval request: {request}")
+            await request.accept()
+
+        async with ApprovalClient(callback=on_approval_request):
+            ...
+    """
+
+    def __init__(
+        self, callback: ApprovalCallback, host: str = "localhost", port: int = 8900, *, token: str | None = None
+    ) -> None:
+        """Set up.
+
+        Args:
+            callback: Called with each request, in a task of its own. A callback that raises has rejected.
+            host: Hostname of the tool server.
+            port: Its port.
+            token: Its token, where it wants one.
+        """
+        self._callback = callback
+        self._url = f"ws://{host}:{port}/approval"
+        self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        self._connection: ClientConnection | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._deciding: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.disconnect()
+
+    async def connect(self) -> None:
+        """Connect to the tool server.
+
+        Raises:
+            StateError: It is connected already, or there is no tool server that lets it in.
+        """
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import WebSocketException
+
+        if self._connection is not None:
+            raise StateError("The approval client is connected already.")
+        try:
+            # Never through a proxy: what is decided here is between the two.
+            self._connection = await connect(
+                self._url, additional_headers=self._headers, max_size=_MAX_REQUEST, proxy=None, compression=None
+            )
+        except (OSError, WebSocketException) as error:
+            raise StateError(f"No connection to the tool server at {self._url}: {error}") from error
+        self._reading = asyncio.create_task(self._read(self._connection))
+
+    async def disconnect(self) -> None:
+        """Disconnect; what is pending fails in the code that waits for it."""
+        if self._connection is None or self._reading is None:
+            return
+        connection, self._connection = self._connection, None
+        for task in self._deciding:
+            task.cancel()
+        await asyncio.gather(*self._deciding, return_exceptions=True)
+        await connection.close()
+        await self._reading
+
+    async def _read(self, connection: ClientConnection) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        requests: dict[str, ApprovalRequest] = {}
+        try:
+            while True:
+                message = json.loads(await connection.recv())
+                params = message["params"]
+                if message["method"] == "withdraw":
+                    if (taken := requests.pop(params["id"], None)) is not None:
+                        taken.withdraw(params["reason"])
+                    continue
+                request = self._request(connection, message["id"], params)
+                requests[request.id] = request
+                request.add_done_callback(lambda over: requests.pop(over.id, None))
+                task = asyncio.create_task(self._decide(request))
+                self._deciding.add(task)
+                task.add_done_callback(self._deciding.discard)
+        except (ConnectionClosed, KeyError, TypeError, ValueError) as error:
+            if not isinstance(error, ConnectionClosed):
+                _LOG.error("what the tool server sent is no approval request: %r", error)
+                await connection.close(1008)
+            for request in list(requests.values()):
+                request.withdraw("the connection to the tool server is closed")
+
+    def _request(self, connection: ClientConnection, number: str, params: Mapping[str, Any]) -> ApprovalRequest:
+        async def respond(accepted: bool) -> None:
+            result = {"accepted": True, "always": request.always} if request.always else accepted
+            await connection.send(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}))
+
+        request = ApprovalRequest(
+            params["server_name"], params["tool_name"], params["tool_args"], respond, kind=params["kind"], id=number
+        )
+        return request  # `respond` reads its scope
+
+    async def _decide(self, request: ApprovalRequest) -> None:
+        try:
+            await self._callback(request)
+        except Exception:  # it is the caller's, and may raise anything
+            _LOG.exception("the approval callback failed; %s.%s is rejected", request.server_name, request.tool_name)
+            if request.state == "pending":
+                await request.reject()

@@ -1,0 +1,117 @@
+"""An application on sockets that are there already, with bounds on how many may be connected to them."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from cellblock.errors import StateError
+from cellblock.tools.serving.http import App, Connection, Port
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIApplication
+
+MAX_CONNECTIONS = 256
+"""Connections of one port at once; more are closed at the door. `pool` makes 64 for each event loop of a program."""
+
+MAX_OF_ALL = 1024
+"""Connections of all ports of this process; fewer where it may have few descriptors."""
+
+RESERVED = 16
+"""Connections that a port may have in any case: what others hold open is no reason why it has none."""
+
+_MAX_MESSAGE = 64 * 1024
+_STOP = 2.0
+
+
+class Listening:
+    """Serves an application until it is stopped."""
+
+    def __init__(self, app: App, sockets: Sequence[socket.socket], websocket: ASGIApplication | None = None) -> None:
+        """Set up.
+
+        Args:
+            app: The application.
+            sockets: Bound sockets; closed by `stop`.
+            websocket: The application for WebSockets; without one, requests for them are `app`'s.
+        """
+        self._sockets = list(sockets)
+        self._port = Port(app, lambda: _full(self._port))
+        if websocket is not None:
+            self._port.websocket = _speaker(websocket, self._port)
+        self._servers: list[asyncio.Server] = []
+        self._stopped: asyncio.Event | None = None
+
+    async def start(self) -> None:
+        """Accept connections from now on.
+
+        Raises:
+            StateError: It does already.
+        """
+        if self._stopped is not None:
+            raise StateError("The server is already running.")
+        self._stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for listener in self._sockets:
+            self._servers.append(await loop.create_server(lambda: Connection(self._port), sock=listener, backlog=512))
+        _ports.append(self._port)
+
+    async def stop(self) -> None:
+        """Close the sockets and all connections; requests that do not end by themselves are cancelled."""
+        if self._stopped is None or self._stopped.is_set():
+            return
+        self._port.full = lambda: True
+        for listener in self._sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+        # A server that is closed between accepting a connection and beginning with it forgets the connection, open as it is.
+        await asyncio.sleep(0)
+        for server in self._servers:
+            server.close()
+        for connection in [*self._port.connections]:
+            connection.shutdown()
+        if self._port.tasks:
+            await asyncio.wait([*self._port.tasks], timeout=_STOP)
+        for task in (cut_off := [*self._port.tasks]):
+            task.cancel()
+        await asyncio.gather(*cut_off, return_exceptions=True)
+        while self._port.connections:
+            for connection in [*self._port.connections]:
+                connection.transport.abort()
+            await asyncio.sleep(0)  # which tells them
+        _ports[:] = [port for port in _ports if port is not self._port]
+        for listener in self._sockets:
+            listener.close()
+        self._stopped.set()
+
+    async def join(self) -> None:
+        """Wait until it has stopped."""
+        if self._stopped is not None:
+            await self._stopped.wait()
+
+
+_ports: list[Port] = []
+"""Those that serve."""
+
+
+def _full(port: Port) -> bool:
+    """Say whether a port may have no further connection."""
+    if len(port.connections) < RESERVED:
+        return False
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_OF_ALL if soft == resource.RLIM_INFINITY else min(MAX_OF_ALL, soft // 4)
+    return len(port.connections) >= MAX_CONNECTIONS or sum(len(one.connections) for one in _ports) >= most
+
+
+def _speaker(app: ASGIApplication, port: Port) -> Callable[[], asyncio.Protocol]:
+    """Return what makes uvicorn's half of a WebSocket: loaded here, as most ports have none."""
+    import uvicorn
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+    from uvicorn.server import ServerState
+
+    config = uvicorn.Config(app, ws_max_size=_MAX_MESSAGE, lifespan="off", log_config=None, proxy_headers=False)
+    state = ServerState()
+    state.connections, state.tasks = port.connections, port.tasks
+    return lambda: WebSocketsSansIOProtocol(config=config, server_state=state, app_state={})

@@ -1,0 +1,269 @@
+"""`ToolServer`: MCP tools over HTTP for programs outside of any session."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from cellblock.approvals.broker import Broker
+from cellblock.approvals.request import ApprovalRequest
+from cellblock.approvals.rules import Rules
+from cellblock.errors import InvalidInputError, StateError
+from cellblock.tools.mcp.params import ServerParams, parse_params
+from cellblock.tools.mcp.place import made_absolute
+from cellblock.tools.serving.app import (
+    LOOPBACK,
+    Guard,
+    RefusedError,
+    RunRequest,
+    http_app,
+    perform,
+)
+from cellblock.tools.serving.approval_channel import ApprovalChannel
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+    from uvicorn._types import ASGIApplication
+
+    from cellblock.tools.mcp.servers import Servers
+    from cellblock.tools.serving.listen import Listening
+
+Lookup = Callable[[str], ServerParams]
+"""Returns a server's parameters by its name, or raises `InvalidInputError`: `ServerRegistry.get`."""
+
+_LOG = logging.getLogger("cellblock.tools")
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+class ToolServer:
+    """Runs MCP servers and calls their tools for whoever asks over HTTP, with approval if wanted.
+
+    Servers start with their first call, and stay until `stop` or a reset. Endpoints: ``PUT /reset`` stops all servers,
+    ``POST /run`` calls a tool, ``WS /approval`` is for an `ApprovalClient`. See docs/approvals.md.
+
+    **Whoever reaches ``POST /run`` can start programs**: it takes a server's parameters, a command line among them. Code that
+    is not trusted belongs into a session, which has a port of its own, without any of that.
+
+    Example::
+
+        async with ToolServer(approval_required=True) as server:
+            async with ApprovalClient(callback=on_approval_request):
+                ...
+
+    Attributes:
+        host: What it is bound to.
+        port: The port that it listens on.
+    """
+
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int = 8900,
+        approval_required: bool = False,
+        approval_timeout: float | None = 60,
+        connect_timeout: float = 30,
+        log_to_stderr: bool = False,
+        log_level: str = "INFO",
+        *,
+        token: str | None = None,
+        rules: Rules | None = None,
+        lookup: Lookup | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            host: Hostname that the server binds to.
+            port: Port that it listens on; 0 is any free one, which `port` says after `start`.
+            approval_required: Whether tool calls require approval.
+            approval_timeout: Seconds that an approval request waits, or None for no limit.
+            connect_timeout: Seconds in which an MCP server must have started.
+            log_to_stderr: Whether to log to stderr instead of stdout.
+            log_level: DEBUG, INFO, WARNING, ERROR or CRITICAL.
+            token: Bearer token that every request must have. Needed where `host` can be reached from other machines.
+            rules: What decides before `approval_required` does: their `default` is not used.
+            lookup: Where the parameters of servers are that a request only names.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+        """
+        if log_level not in _LEVELS:
+            raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}.")
+        if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
+            raise InvalidInputError("token must be printable ASCII without spaces, and not empty.")
+        self.host = host
+        self.port = port
+        self._connect_timeout = connect_timeout
+        self._log = (log_to_stderr, log_level)
+        self._token = token
+        self._lookup = lookup
+        self._given: dict[str, ServerParams] = {}
+        self._channel = ApprovalChannel(approval_required, approval_timeout)
+        decided = Rules(rules.rules if rules else (), "ask" if approval_required else "allow")
+        self._broker = Broker(decided, self._offer, approval_timeout, session="tool server")
+        self._servers: Servers | None = None
+        self._listening: Listening | None = None
+        self._handler: logging.Handler | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start the HTTP server.
+
+        Raises:
+            StateError: It is already running.
+            InvalidInputError: Other machines can reach `host`, and there is no token.
+            OSError: The port cannot be had.
+        """
+        from cellblock.tools.serving.listen import Listening
+
+        if self._listening is not None:
+            raise StateError("The tool server is already running.")
+        addresses = await resolved(self.host)
+        if self._token is None and not all(ipaddress.ip_address(address).is_loopback for address in addresses):
+            raise InvalidInputError(
+                f"Other machines can reach {self.host!r}, and whoever reaches this server can start programs. "
+                "Give it a token, or bind it to 'localhost'."
+            )
+        sockets = bind(addresses, self.port)
+        self.port = sockets[0].getsockname()[1]
+        guard = self._guard(addresses)
+        app = http_app(guard, {("POST", "/run"): self._run, ("PUT", "/reset"): self._reset})
+        self._listening = Listening(app, sockets, self._approvals(guard))
+        self._servers = self._make_servers()
+        self._log_on()
+        await self._listening.start()
+        _LOG.info("tool server listens on %s:%s", self.host, self.port)
+
+    async def stop(self) -> None:
+        """Stop the HTTP server, and all MCP servers."""
+        if self._listening is None or self._servers is None:
+            return
+        listening, servers = self._listening, self._servers
+        self._broker.close("the tool server has stopped")
+        await self._channel.disconnect()
+        await listening.stop()
+        await servers.close()
+        self._listening = self._servers = None
+        if self._handler is not None:
+            _LOG.removeHandler(self._handler)
+
+    async def join(self) -> None:
+        """Wait for the HTTP server to stop."""
+        if self._listening is not None:
+            await self._listening.join()
+
+    def _make_servers(self) -> Servers:
+        from cellblock.config import environment
+        from cellblock.tools.mcp.servers import Servers
+
+        return Servers(self._params, connect_timeout=self._connect_timeout, environment=environment())
+
+    def _params(self, name: str) -> ServerParams:
+        """Return a server's parameters: those that came with a request, or else those that are registered."""
+        if name in self._given:
+            return self._given[name]
+        if self._lookup is None:
+            raise InvalidInputError(f"there is no MCP server {name!r}; send its server_params")
+        return self._lookup(name)
+
+    def _guard(self, addresses: list[str]) -> Guard:
+        # Where any address may be meant, the token that is needed then keeps web pages away as well.
+        any_host = any(ipaddress.ip_address(address).is_unspecified for address in addresses)
+        hosts = None if any_host else frozenset((*LOOPBACK, self.host.lower(), *map(_bracketed, addresses)))
+        return Guard(hosts, self._token)
+
+    def _approvals(self, guard: Guard) -> ASGIApplication:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            from starlette.websockets import WebSocket
+
+            websocket = WebSocket(scope, receive, send)
+            try:
+                guard.check(scope["headers"])
+                if scope["path"] != "/approval":
+                    raise RefusedError(404, f"{scope['path'][:100]!r} does not exist here")
+            except RefusedError as refused:
+                _LOG.warning("refused an approval client: %s", refused)
+                await websocket.close(1008, str(refused))
+                return
+            await self._channel.connect(websocket)
+
+        return cast("ASGIApplication", app)
+
+    def _offer(self, request: ApprovalRequest) -> None:
+        self._channel.offer(request)
+
+    async def _run(self, body: bytes) -> Mapping[str, Any]:
+        request = RunRequest.parse(body)
+        try:
+            if request.params is None:
+                self._params(request.server)
+            else:
+                params = made_absolute(parse_params(request.server, request.params), os.getcwd())
+                if self._given.setdefault(request.server, params) != params:
+                    # Which of the two was meant cannot be known, and a running server is not exchanged under its callers.
+                    raise InvalidInputError(f"MCP server {request.server!r} has other parameters; reset the tool server first")
+        except InvalidInputError as error:
+            raise RefusedError(400, str(error)) from error
+        assert self._servers is not None
+        _LOG.debug("%s.%s is called", request.server, request.tool)
+        return await perform(self._broker, partial(self._servers.call, request.server), request)
+
+    async def _reset(self, body: bytes) -> Mapping[str, Any]:
+        assert self._servers is not None
+        self._given.clear()
+        self._broker.forget()
+        await self._servers.reset()
+        return {"reset": "success"}
+
+    def _log_on(self) -> None:
+        to_stderr, level = self._log
+        self._handler = logging.StreamHandler(sys.stderr if to_stderr else sys.stdout)
+        self._handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        self._handler.setLevel(level)
+        _LOG.addHandler(self._handler)
+        if _LOG.level == logging.NOTSET or _LOG.level > self._handler.level:
+            _LOG.setLevel(level)
+
+
+async def resolved(host: str) -> list[str]:
+    """Return the addresses of a host, as text."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def bind(addresses: list[str], port: int) -> list[socket.socket]:
+    """Listen on every address of a name, on one port: a client may try any of them first."""
+    sockets: list[socket.socket] = []
+    try:
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            try:
+                listener = socket.create_server((address, port), family=family, backlog=512)
+            except OSError as error:
+                if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and address != addresses[-1]:
+                    continue  # a machine that has a name for IPv6, and no IPv6
+                raise
+            sockets.append(listener)
+            port = listener.getsockname()[1]
+    except BaseException:
+        for listener in sockets:
+            listener.close()
+        raise
+    return sockets

@@ -1,0 +1,157 @@
+"""What code in a kernel asks its host: lines for `input()`, packages, commands. It gets an answer or an error, no hang."""
+
+from __future__ import annotations
+
+import builtins
+import getpass
+import importlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from IPython.core.error import StdinNotImplementedError, UsageError
+
+from cellblock.errors import ProtocolError
+from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, Message
+from cellblock.worker.channel import Channel
+from cellblock.worker.streams import Outbox
+
+_Answer = TypeVar("_Answer", InputReply, Installed, Decided, Ended)
+
+
+class Requester:
+    """Asks the host for lines of input, packages and commands while a cell runs.
+
+    Attributes:
+        allowed: Whether somebody answers during this cell.
+    """
+
+    def __init__(self, channel: Channel, outbox: Outbox, put_back: Callable[[Message], None]) -> None:
+        self.allowed = False
+        self._channel = channel
+        self._outbox = outbox
+        self._put_back = put_back
+        self._number = 0
+        self._heard: deque[InputReply | Installed | Decided | Ended] = deque()
+
+    def take_places(self) -> None:
+        """Take the places of `input` and `getpass`."""
+        builtins.input = self._input
+        getpass.getpass = self._getpass
+
+    def _input(self, prompt: object = "", /) -> str:
+        return self._ask(str(prompt), password=False)
+
+    def _getpass(self, prompt: str = "Password: ", stream: Any = None, **_options: Any) -> str:
+        return self._ask(prompt, password=True)
+
+    def _ask(self, prompt: str, password: bool) -> str:
+        if not self.allowed or self._outbox.forked or threading.current_thread() is not threading.main_thread():
+            raise StdinNotImplementedError(
+                "nobody answers input() here: set the value in the code, or pass on_input= to execute() or stream()"
+            )
+        self._number += 1
+        self._outbox.write("stdout", prompt)
+        self._outbox.send(InputRequest(self._number, prompt[:4000], password))
+        reply = self._wait(self._number, InputReply)
+        answer = None if reply is None else reply.text
+        if answer is None:
+            raise EOFError("the caller gave no answer to input()")
+        self._outbox.write("stdout", ("*" * 8 if password else answer) + "\n")
+        return answer
+
+    def install(self, arguments: list[str]) -> None:
+        """Have the host install packages for this session.
+
+        Args:
+            arguments: pip's, behind ``install``.
+
+        Raises:
+            UsageError: They cannot be installed, or pip says no.
+        """
+        if self._outbox.forked or threading.current_thread() is not threading.main_thread():
+            raise UsageError("packages are installed by the kernel's main thread only")
+        self._number += 1
+        self._outbox.send(Install(self._number, tuple(arguments)))
+        reply = self._wait(self._number, Installed)
+        if reply is None:
+            raise UsageError("the host is gone")
+        if reply.refusal is not None:
+            raise UsageError(reply.refusal)
+        importlib.invalidate_caches()
+        if reply.status:
+            raise UsageError(f"pip ended with status {reply.status}; the output of the cell has what it says")
+
+    def command(self, tool: Literal["shell", "shell_magic"], text: str, **details: Any) -> int:
+        """Have it decided whether a command may run.
+
+        Args:
+            tool: As in `Command`.
+            text: As in `Command`.
+            details: The other fields of `Command`.
+
+        Returns:
+            The request's number.
+
+        Raises:
+            PermissionError: It may not.
+            ValueError: It is too large, or is no UTF-8.
+        """
+        if self._outbox.forked or threading.current_thread() is not threading.main_thread():
+            raise PermissionError("commands are run by the kernel's main thread only: nobody can be asked here")
+        self._number += 1
+        number = self._number
+        try:
+            self._outbox.send(Command(number, tool, text, **details))
+        except ProtocolError as error:
+            raise ValueError(f"nobody can be asked about this command: {error}") from None
+        reply = self._wait(number, Decided)
+        if reply is None:
+            raise PermissionError("the host is gone")
+        if reply.refusal is not None:
+            raise PermissionError(reply.refusal)
+        return number
+
+    def outcome(self, number: int) -> Ended:
+        """Wait until a command has ended that the host has run for us.
+
+        An interrupt is meant for the command, which has got it, too; what ignores it is killed by the host.
+
+        Raises:
+            KeyboardInterrupt: One came meanwhile.
+        """
+        interrupted = False
+        while True:
+            try:
+                ended = self._wait(number, Ended)
+                break
+            except KeyboardInterrupt:
+                interrupted = True
+        if ended is None:
+            raise KeyboardInterrupt  # the host is gone, and everything here with it
+        if interrupted:
+            for suffix in (".out", ".err"):
+                try:
+                    os.unlink(f"{ended.place}{suffix}")
+                except OSError:
+                    continue  # there is no such file
+            raise KeyboardInterrupt
+        return ended
+
+    def _wait(self, number: int, kind: type[_Answer]) -> _Answer | None:
+        """Return the answer of one kind to one question, or None where the host is gone."""
+        while True:
+            while self._heard:
+                answer = self._heard.popleft()
+                if isinstance(answer, kind) and answer.number == number:
+                    return answer
+            messages = self._channel.receive(wait=True)
+            if messages is None:
+                return None
+            for message in messages:
+                if isinstance(message, (InputReply, Installed, Decided, Ended)):
+                    self._heard.append(message)
+                else:
+                    self._put_back(message)

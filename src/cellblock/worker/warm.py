@@ -1,0 +1,108 @@
+"""Everything slow that all kernels need is done here, once, before the first fork."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import linecache
+import os
+import socket
+import sys
+import sysconfig
+import traceback
+import warnings
+from typing import TYPE_CHECKING
+
+from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD
+from cellblock.wire.messages import Complete, Execute, Inspect, Shutdown, ToWorker
+from cellblock.wire.protocol import Conversation, Side, State
+
+if TYPE_CHECKING:
+    from cellblock.worker.main import Worker
+    from cellblock.worker.shell import Shell
+    from cellblock.worker.streams import Outbox
+
+_CELLS = (
+    "x = 1",
+    "print('warm')\nx",
+    "import asyncio\nawait asyncio.sleep(0)",
+    "from IPython.display import display, HTML\ndisplay(HTML('<b>warm</b>'))",
+    "def f():\n    return 1 / 0\nf()",
+    "1 +",
+)
+
+_CELLS_FOR = {
+    # A first plot loads fonts, and a first table the formatters: a tenth of a second that no kernel need spend again.
+    "matplotlib": ("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('warm')\nplt.show()", "plt.close('all')"),
+    "pandas": ("import pandas\npandas.DataFrame({'a': [1]})", "pandas.DataFrame({'a': [1]})['b']"),
+}
+
+
+def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
+    """Import IPython and the modules asked for, make the shell, and run some cells to load what cells need.
+
+    Exits the process, with a cause on stderr, where an import fails.
+
+    Args:
+        preload: Names of modules.
+    """
+    gc.disable()  # nearly all that is made here stays: to look through it again and again takes longer than the cells below
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+    try:
+        from cellblock.worker import shell as shells
+        from cellblock.worker.loop import allow_nested_run
+        from cellblock.worker.main import Worker
+        from cellblock.worker.streams import Outbox
+    except ImportError:
+        traceback.print_exc()
+        sys.exit(EXIT_NO_IPYTHON)
+    outbox = Outbox()
+    shell = shells.create(outbox)
+    allow_nested_run()
+    for name in preload:
+        try:
+            importlib.import_module(name)
+        except BaseException:  # whatever a module does when it is imported, the answer is the same
+            traceback.print_exc()
+            sys.exit(EXIT_PRELOAD)
+    cells = [*_CELLS]
+    for name in {module.partition(".")[0] for module in preload}:
+        cells += _CELLS_FOR.get(name, ())
+    gc.freeze()  # IPython's own full collection in there is to go through the cells' objects only
+    rehearse(Worker, shell, outbox, cells)
+    linecache.clearcache()
+    sysconfig.get_config_vars()  # a module of its own, which every kernel would read and keep for itself
+    # Libraries that preload threads (OpenBLAS) bring them back in the child themselves.
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
+    gc.collect()
+    gc.freeze()  # a collection in a child would otherwise write to, and so copy, every page shared with us
+    gc.enable()
+    return shell, outbox
+
+
+def rehearse(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: list[str]) -> None:
+    """Run cells the way a kernel does, through a channel, so that all of that is loaded too, and forget them again.
+
+    Args:
+        worker_class: `Worker`, which can only be imported where IPython is known to be there.
+        shell: The shell.
+        outbox: The shell's outbox.
+        cells: What to run.
+    """
+    ours, theirs = socket.socketpair()
+    worker = worker_class(shell, outbox, theirs)
+    conversation = Conversation(Side.HOST)
+    questions: list[ToWorker] = [*map(Execute, cells), Complete("pri", 3), Inspect("print", 5), Shutdown()]
+
+    def answer() -> None:
+        conversation.receive(ours.recv(1 << 20))
+        if conversation.state is State.IDLE:
+            ours.sendall(conversation.send(questions.pop(0)))
+
+    worker.loop.add_reader(ours.fileno(), answer)
+    worker.run()
+    worker.loop.remove_reader(ours.fileno())
+    worker.close()
+    ours.close()
+    shell.reset(new_session=True)
+    shell.execution_count = 1

@@ -1,0 +1,34 @@
+"""How kernels die, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from cellblock.host import exit_status as deaths
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (11, "SIGSEGV, a segmentation fault in C code"),
+        (9, "SIGKILL, something killed it"),
+        (3 << 8, "exited with status 3"),
+        (70 << 8, "broke the kernel's channel"),
+        (64, "SIGRTMAX"),
+        (None, "its processes were killed"),
+        (-1, "its processes were killed"),
+        (1 << 40, "its processes were killed"),
+    ],
+)
+def test_a_status_is_told_in_words(status: int | None, words: str) -> None:
+    assert words in deaths.describe_status(status)
+
+
+def test_a_kill_for_want_of_memory_is_told_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 4
+    monkeypatch.setattr(deaths._OutOfMemory, "_count", staticmethod(lambda: count))
+    monkeypatch.setattr(deaths, "_out_of_memory", deaths._OutOfMemory())
+    assert "something killed it" in deaths.describe_status(9)
+    count = 5
+    assert "out of memory" in deaths.describe_status(9)
+    assert "something killed it" in deaths.describe_status(9)

@@ -1,0 +1,262 @@
+"""Modules from schemas: whatever the schema is, the module parses, imports, types, can be called, and does nothing else."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cellblock.tools.apigen.check import check_source
+from cellblock.tools.apigen.package import write_package
+from cellblock.tools.apigen.render import render, render_module
+from cellblock.tools.calling.content import ToolSpec
+from cellblock.tools.calling.text import docstring, plain
+
+from .generated import check_types, importable
+from .nasty import INJECTION, SCHEMAS
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+def source_of(schema: Any, output: Any = None, description: str = "") -> str:
+    return render_module("tool", ToolSpec("tool", description, schema, output)).source
+
+
+def module_of(schema: Any, output: Any = None, description: str = "") -> dict[str, Any]:
+    """Execute a module: in tests that is safe enough."""
+    import types
+
+    module = types.ModuleType("generated")
+    sys.modules["generated"] = module
+    try:
+        source = source_of(schema, output, description).replace("from . import _runner", "_runner = None")
+        exec(compile(source, "generated.py", "exec"), module.__dict__)
+        for name, value in list(vars(module).items()):
+            if isinstance(value, type) and issubclass(value, pydantic.BaseModel) and value.__module__ == "generated":
+                value.model_rebuild()
+                assert name == value.__name__
+        return module.__dict__
+    finally:
+        del sys.modules["generated"]
+
+
+def sent(schema: Any, **arguments: Any) -> Any:
+    params = module_of(schema)["Params"](**arguments)
+    return params.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def test_there_are_nasty_schemas_enough() -> None:
+    assert len(SCHEMAS) >= 45
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_nasty_schema_gives_a_module_that_can_be_called(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema, arguments = SCHEMAS[name]
+    root = tmp_path / f"nasty_{name}"
+    tools = [ToolSpec("typed", INJECTION, schema, {} if schema is None else schema), ToolSpec("untyped", "", schema)]
+    assert write_package(root, "server", tools) == ["typed", "untyped"]
+    with importable(root, monkeypatch) as runner:
+        untyped = importlib.import_module(f"{root.name}.server.untyped")
+        runner.answer = "text"
+        assert untyped.run(untyped.Params(**arguments)) == "text"
+        assert runner.calls == [("server", "untyped", arguments)]
+        typed = importlib.import_module(f"{root.name}.server.typed")
+        runner.answer = answer = {"root_array": ["x"], "root_string": "x"}.get(name, arguments)
+        result = typed.run(typed.Params.model_validate(arguments))
+        assert isinstance(result, typed.Result)
+        assert result.model_dump(mode="json", by_alias=True, exclude_unset=True) == answer
+    assert "could not be read safely" not in typed.run.__doc__
+    assert not Path("/tmp/cellblock-owned").exists()
+
+
+@pytest.mark.slow
+def test_what_is_generated_type_checks(tmp_path: Path) -> None:
+    root = tmp_path / "nasty_typed"
+    tools = [ToolSpec(name, INJECTION, schema, schema) for name, (schema, _) in SCHEMAS.items()]
+    write_package(root, "server", tools)
+    check_types(root)
+
+
+@pytest.mark.parametrize("schema", ["code_in_strings", "code_in_keywords"])
+def test_code_in_a_schema_is_text(schema: str) -> None:
+    source = source_of(SCHEMAS[schema][0], SCHEMAS[schema][0], INJECTION)
+    tree = ast.parse(source)
+    assert {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & {
+        "os",
+        "subprocess",
+        "Popen",
+        "system",
+    } == set()
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported <= {"__future__", "typing", "pydantic", None}
+    assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os",
+        "from os import system",
+        "from . import other",
+        "from pydantic import BaseModel as cast",
+        "x = 1",
+        "_runner.run('tool', {})",
+        "class A(Exception): pass",
+        "class A(BaseModel, metaclass=str): x: int",
+        "@cast\nclass A(BaseModel):\n    x: int",
+        "class A(BaseModel):\n    x: int = open('x')",
+        "class A(BaseModel):\n    def f(self): ...",
+        "class A(BaseModel):\n    x: __import__('os')",
+        "class A(BaseModel):\n    x: str.__class__ = 1",
+        "class A(BaseModel):\n    x: int = Field(default_factory=lambda: 1)",
+        "class A(BaseModel):\n    x: int = Field(**{})",
+        "def run(params): return eval('1')",
+        "def run(params):\n    'x'\n    return _runner.run_sync('other', params.model_dump())",
+        "if True: pass",
+        "print(1)",
+        "f'{1}'",
+    ],
+)
+def test_the_check_finds_what_does_not_belong(line: str) -> None:
+    source = source_of({"type": "object"})
+    check_source(source, "tool")
+    with pytest.raises((ValueError, SyntaxError)):
+        check_source(f"{source}\n{line}\n", "tool")
+
+
+def test_a_module_that_fails_the_check_has_nothing_of_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(source: str, tool: str) -> None:
+        if "injected" in source:
+            raise ValueError("found")
+
+    monkeypatch.setattr("cellblock.tools.apigen.render.check_source", check)
+    module = render_module(
+        "tool", ToolSpec("tool", "Words.", {"type": "object", "properties": {"injected": {}}}, {"type": "array"})
+    )
+    assert "injected" not in module.source
+    assert "could not be read safely" in module.source
+    assert "Words." in module.source
+
+
+@given(st.text())
+def test_text_in_a_docstring_is_that_text_and_hides_nothing(text: str) -> None:
+    shown = plain(text)
+    assert shown.replace("\n", "").isprintable() or "\u00a0" in shown or not shown.isascii()
+    assert not set(shown) & set("\u202e\u2066\u200b\x00\x1b\r\u2028")
+    for indent in ("", "    "):
+        (statement,) = ast.parse(docstring(shown, indent)).body
+        assert isinstance(statement, ast.Expr)
+        assert isinstance(statement.value, ast.Constant)
+        assert isinstance(statement.value.value, str)
+        assert [line.strip() for line in statement.value.value.strip().split("\n")] == [
+            line.strip() for line in shown.split("\n")
+        ]
+
+
+# fmt: off
+KEYWORDS = (
+    "type", "properties", "items", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs", "required", "default", "not",
+    "maxLength", "additionalProperties", "prefixItems", "pattern", "minimum", "if", "a", "b", "class",
+)
+# fmt: on
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["object", "#"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=5),
+    max_leaves=25,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(json_values, json_values)
+def test_any_json_is_a_schema_of_a_module_that_imports(schema: Any, output: Any) -> None:
+    module = module_of(schema, output)
+    assert issubclass(module["Params"], pydantic.BaseModel)
+
+
+def test_what_was_not_given_is_not_sent_and_what_was_meant_to_be_null_is() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "from": {"type": ["string", "null"]},
+            "depth": {"type": "integer", "default": 3},
+            "size": {"type": "number"},
+        },
+    }
+    assert sent(schema) == {}
+    assert sent(schema, **{"from": None}) == {"from": None}
+    assert sent(schema, from_="x", depth=3, size=2**53 + 1) == {"from": "x", "depth": 3, "size": 2**53 + 1}
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong"),
+    [
+        ({"type": "string", "minLength": 2}, "x"),
+        ({"type": "string", "pattern": "^a"}, "b"),
+        ({"type": "integer", "exclusiveMinimum": 0}, 0),
+        ({"type": "integer", "minimum": 0, "exclusiveMinimum": True}, 0),
+        ({"type": "number", "multipleOf": 3}, 4),
+        ({"type": "array", "items": {"type": "integer"}, "maxItems": 1}, [1, 2]),
+        ({"enum": ["a", "b"]}, "c"),
+        ({"const": 1}, 2),
+        ({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, {}),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, {"x": "y"}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "x"),
+    ],
+)
+def test_arguments_that_break_the_schema_are_refused(schema: Any, wrong: Any) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        sent({"type": "object", "properties": {"a": schema}, "required": ["a"]}, a=wrong)
+
+
+def test_an_argument_that_is_misspelt_is_refused() -> None:
+    with pytest.raises(pydantic.ValidationError, match="Extra inputs are not permitted"):
+        sent({"type": "object", "properties": {"count": {"type": "integer"}}}, cuont=1)
+
+
+def test_what_types_cannot_say_is_said_in_words() -> None:
+    doc = module_of(SCHEMAS["recursive_json"][0])["run"].__doc__
+    assert "Params allows more than the tool's schema, as it refers to itself" in doc
+    assert "allows more" not in module_of(SCHEMAS["recursive"][0])["run"].__doc__
+
+
+def test_descriptions_are_where_help_finds_them() -> None:
+    schema = {"type": "object", "properties": {"path": {"type": "string", "description": "Where it is."}}}
+    module = module_of(schema, description="Read a file.\n\nAll of it.")
+    assert module["run"].__doc__.startswith("Read a file.\n\n")
+    assert "All of it." in module["run"].__doc__
+    assert "path: Where it is." in module["Params"].__doc__
+
+
+def test_a_signature_is_python_on_one_line() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "limit": {"type": "integer", "minimum": 1, "default": 5},
+            "path": {"type": "string", "minLength": 1},
+            "kind": {"enum": ["a", "b"]},
+        },
+        "required": ["path"],
+    }
+    (module,) = render([ToolSpec("read-file", "Read.", schema)])
+    assert module.signature == "read_file(path: str, limit: int = 5, kind: Literal['a', 'b'] = None) -> str"
+    (module,) = render([ToolSpec("x", "", SCHEMAS["gigantic"][0])])
+    assert len(module.signature) < 500
+    assert "\n" not in module.signature
+
+
+def test_a_tool_that_is_listed_twice_is_taken_once() -> None:
+    tools = [ToolSpec("a", "first", {}), ToolSpec("a", "second", {})]
+    (module,) = render(tools)
+    assert "first" in module.source
+    json.dumps(module.signature)

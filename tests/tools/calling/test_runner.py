@@ -1,0 +1,283 @@
+"""The runner: results, errors, connections, threads, loops and forks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from cellblock.approvals.broker import Broker
+from cellblock.approvals.request import ApprovalRequest
+from cellblock.approvals.rules import Rules
+from cellblock.errors import CellblockError
+from cellblock.tools.calling import pool
+from cellblock.tools.calling.content import ToolImage, ToolResource
+from cellblock.tools.calling.runner import ToolData, ToolRunner, ToolRunnerError, ToolText
+from processes import eventually
+from tool_calls import Recorded, tool_port
+
+ALLOW = Rules(default="allow")
+
+
+@pytest.fixture(autouse=True)
+def no_connections_left(nothing_left_behind: None) -> Iterator[None]:
+    yield
+    pool.close()
+
+
+@pytest.fixture
+async def servers() -> Recorded:
+    return Recorded()
+
+
+@pytest.fixture
+async def port(servers: Recorded) -> AsyncIterator[int]:
+    async with tool_port(Broker(ALLOW), servers, "files") as port:
+        yield port
+
+
+async def test_structured_results_are_dicts_and_texts_are_texts(port: int) -> None:
+    runner = ToolRunner("files", port=port)
+    assert await runner.run("structured", {"a": [1, None, "ü"]}) == {"got": {"a": [1, None, "ü"]}}
+    assert await runner.run("read", {}) == "read:{}"
+    assert await runner.run("silent", {}) is None
+    assert type(await runner.run("read", {})) is str
+    assert await asyncio.to_thread(runner.run_sync, "structured", {}) == {"got": {}}
+
+
+async def test_images_and_resources_come_with_the_result(port: int) -> None:
+    result = await ToolRunner("files", port=port).run("picture", {})
+    assert isinstance(result, ToolText)
+    assert result == "a cat"
+    assert result.images == (ToolImage(b"\x89PNG", "image/png"),)
+    assert result.resources == (ToolResource("file:///a", text="abc"),)
+    assert ToolData(a=1).images == ()
+
+
+@pytest.mark.parametrize(
+    ("tool", "message"), [("fails", "the disk is on fire"), ("breaks", "it died"), ("bug", "its log says why")]
+)
+async def test_failures_are_errors_in_the_words_of_the_server(port: int, tool: str, message: str) -> None:
+    with pytest.raises(ToolRunnerError, match=message) as caught:
+        await ToolRunner("files", port=port).run(tool, {})
+    assert isinstance(caught.value, CellblockError)
+    with pytest.raises(ToolRunnerError, match=message):
+        await asyncio.to_thread(ToolRunner("files", port=port).run_sync, tool, {})
+
+
+async def test_a_rejected_call_says_so(servers: Recorded) -> None:
+    async with tool_port(Broker(ask=lambda request: False), servers, "files") as port:
+        with pytest.raises(ToolRunnerError, match=r"Approval request for files\.read rejected"):
+            await ToolRunner("files", port=port).run("read", {})
+    assert servers.calls == []
+
+
+async def test_nobody_there_says_so(servers: Recorded) -> None:
+    async with tool_port(Broker(), servers, "files") as port:
+        with pytest.raises(ToolRunnerError, match="nobody to approve"):
+            await ToolRunner("files", port=port).run("read", {})
+
+
+async def test_no_tool_server_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(ToolRunnerError, match=r"no tool server at localhost:1; start a ToolServer"):
+        await ToolRunner("files", port=1).run("read", {})
+    with pytest.raises(ToolRunnerError, match="no tool server"):
+        ToolRunner("files", port=1).run_sync("read", {})
+
+
+async def test_arguments_that_are_no_json_are_an_error(port: int) -> None:
+    for arguments in ({"a": {1}}, {"a": float("nan")}):
+        with pytest.raises(ToolRunnerError, match="no JSON"):
+            await ToolRunner("files", port=port).run("read", arguments)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"x" * 200_000,
+    ],
+)
+async def test_whatever_answers_only_a_runner_error_comes_out(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ToolRunnerError):
+            await ToolRunner("files", host="127.0.0.1", port=port).run("read", {})
+        with pytest.raises(ToolRunnerError):
+            await asyncio.to_thread(ToolRunner("files", host="127.0.0.1", port=port).run_sync, "read", {})
+
+
+async def test_a_thousand_gathered_calls_use_a_bounded_number_of_connections(servers: Recorded) -> None:
+    most = 0
+    asked: list[ApprovalRequest] = []
+
+    async def decide() -> None:
+        nonlocal most
+        for _ in range(1000):
+            await eventually(lambda: asked)
+            most = max(most, len(pool._state.busy))
+            request = asked.pop(random.randrange(len(asked)))
+            await (request.accept() if request.tool_args["n"] % 2 else request.reject())
+
+    async with tool_port(Broker(None, asked.append), servers, "files") as port:
+        runner = ToolRunner("files", port=port)
+        deciding = asyncio.create_task(decide())
+        results = await asyncio.gather(*(runner.run("read", {"n": n}) for n in range(1000)), return_exceptions=True)
+        await deciding
+    assert [r for r in results if isinstance(r, str)] == [f"read:{{'n': {n}}}" for n in range(1, 1000, 2)]
+    assert all(isinstance(r, ToolRunnerError) for r in results[::2])
+    assert 2 <= most <= pool.MAX_CONNECTIONS
+    assert len(servers.calls) == 500
+
+
+async def test_one_connection_does_for_calls_one_after_the_other(port: int) -> None:
+    runner = ToolRunner("files", port=port)
+    for _ in range(5):
+        await runner.run("read", {})
+        await asyncio.to_thread(runner.run_sync, "read", {})
+    assert sum(map(len, pool._state.idle.values())) == 1
+
+
+async def test_a_server_that_was_restarted_is_called_again(servers: Recorded) -> None:
+    async with tool_port(Broker(ALLOW), servers, "files") as port:
+        await ToolRunner("files", port=port).run("read", {})
+    with pytest.raises(ToolRunnerError, match="no tool server"):
+        await ToolRunner("files", port=port).run("read", {})
+
+
+async def test_threads_and_loops_share_a_runner(port: int) -> None:
+    runner = ToolRunner("files", port=port)
+    wrong: list[Any] = []
+
+    def one_thread(number: int) -> None:
+        async def calls() -> None:
+            wanted = f"read:{{'n': {number}}}"
+            results = await asyncio.gather(*(runner.run("read", {"n": number}) for _ in range(20)))
+            wrong.extend(result for result in results if result != wanted)
+
+        try:
+            for _ in range(20):
+                if runner.run_sync("read", {"n": number}) != f"read:{{'n': {number}}}":
+                    wrong.append(number)
+            asyncio.run(calls())
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=one_thread, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
+    assert wrong == []
+
+
+FORK = """
+import asyncio, json, os, selectors, sys
+from cellblock.tools.calling import pool
+from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError
+
+runner = ToolRunner("files")
+seen = {}
+
+async def child_of(task, loop):
+    # The loop goes on in the child, as a kernel's does.
+    asyncio._set_running_loop(loop)
+    seen["lost"] = False
+    try:
+        await task
+    except ToolRunnerError:
+        seen["lost"] = True
+    seen["child"] = await runner.run("read", {"who": "child"}), runner.run_sync("read", {"who": "child"})
+
+async def main():
+    await runner.run("read", {"n": 1})
+    task = asyncio.ensure_future(runner.run("waits", {"n": 2}))
+    await asyncio.sleep(0)
+    while not pool._state.busy:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    pid = os.fork()
+    if pid == 0:
+        await child_of(task, loop)
+        print(json.dumps(seen), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    print(json.dumps([await task, await runner.run("read", {"who": "parent"})]))
+
+with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.PollSelector())) as loop:
+    loop.run(main())
+"""
+
+
+async def test_a_forked_child_makes_connections_of_its_own(servers: Recorded, port: int) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        FORK,
+        env={**os.environ, "CELLBLOCK_TOOL_HOST": "127.0.0.1", "CELLBLOCK_TOOL_PORT": str(port)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        await eventually(lambda: [arguments for _, _, arguments in servers.calls].count({"who": "child"}) == 2)
+        # Only now, so that the fork found the call waiting.
+        servers.blocking.set()
+        async with asyncio.timeout(30):
+            out, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    child, parent = map(json.loads, out.decode().splitlines())
+    assert child == {"lost": True, "child": ["read:{'who': 'child'}"] * 2}
+    assert parent == ["waits:{'n': 2}", "read:{'who': 'parent'}"]
+
+
+async def test_host_port_and_token_come_from_the_environment_and_proxies_do_not(
+    servers: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    runner = ToolRunner("files")
+    async with tool_port(Broker(ALLOW), servers, "files", token="secret") as port:
+        monkeypatch.setenv("CELLBLOCK_TOOL_HOST", "127.0.0.1")
+        monkeypatch.setenv("CELLBLOCK_TOOL_PORT", str(port))
+        with pytest.raises(ToolRunnerError, match="token"):
+            await runner.run("read", {})
+        monkeypatch.setenv("CELLBLOCK_TOOL_TOKEN", "secret")
+        assert await runner.run("read", {}) == "read:{}"
+
+
+def test_the_runner_needs_nothing_but_the_standard_library() -> None:
+    code = (
+        "import sys; from cellblock.tools.calling.runner import ToolRunner; "
+        "print([n for n in sys.modules if n.split('.')[0] not in sys.stdlib_module_names "
+        "and not n.startswith(('cellblock', '_', 'sitecustomize'))], "
+        "sorted(n for n in sys.modules if n.startswith('cellblock')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"], capture_output=True
+    )
+    loaded = (
+        "['cellblock', 'cellblock.errors', 'cellblock.tools', 'cellblock.tools.calling', "
+        "'cellblock.tools.calling.content', 'cellblock.tools.calling.pool', "
+    )
+    assert done.stdout.decode() == f"[] {loaded}'cellblock.tools.calling.runner']\n", done.stderr

@@ -1,0 +1,111 @@
+"""The catalogue: names first, then signatures, then one module; from files that anybody may have written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cellblock import InvalidInputError
+from cellblock.tools.apigen.package import write_package
+from cellblock.tools.calling import search
+from cellblock.tools.calling.content import ToolSpec
+
+_PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two servers."""
+    files = [
+        ToolSpec("list_directory", "Get a detailed listing of all files in a folder. Sizes too.", _PATH),
+        ToolSpec("readFile", "Read the content of a file.", _PATH),
+        ToolSpec("write_file", "Write a file.\nIt is replaced if it exists.", _PATH),
+    ]
+    write_package(tmp_path, "files", files)
+    write_package(
+        tmp_path, "git", [ToolSpec("git_log", "Show commits.", _PATH), ToolSpec("git_commit", "Record changes.", {})]
+    )
+    return tmp_path
+
+
+def test_without_words_all_tools_are_listed(root: Path) -> None:
+    expected = ["files.list_directory", "files.readFile", "files.write_file", "git.git_log", "git.git_commit"]
+    assert search.names(root_dir=root) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("list a directory", "files.list_directory"),
+        ("read files", "files.readFile"),
+        ("commits", "git.git_commit"),
+        ("show commits", "git.git_log"),
+        ("EXISTS replaced", "files.write_file"),
+        ("sizes", "files.list_directory"),
+        ("rec", "git.git_commit"),
+    ],
+)
+def test_the_tool_that_words_are_about_comes_first(root: Path, words: str, first: str) -> None:
+    assert search.names(words, root)[0] == first
+
+
+def test_words_about_nothing_find_nothing(root: Path) -> None:
+    assert search.names("quantum", root) == []
+    assert search.names("!!!", root) == []
+    assert search.names("file", root, limit=1) != search.names("file", root)
+
+
+def test_signatures_are_on_request(root: Path) -> None:
+    assert search.signatures("files.readFile", root_dir=root) == [
+        "files.readFile(path: str) -> str  # Read the content of a file."
+    ]
+    assert len(search.signatures("git", root_dir=root)) == 2
+    assert len(search.signatures(root_dir=root)) == 5
+
+
+def test_one_module_in_full(root: Path) -> None:
+    assert "class Params(BaseModel):" in search.source("files.readFile", root)
+
+
+@pytest.mark.parametrize("path", ["files.missing", "files", "", "../x.y", "files.../x", "files.__init__.py", "a.b"])
+def test_a_tool_that_is_not_there(root: Path, path: str) -> None:
+    with pytest.raises(InvalidInputError, match="there is no tool"):
+        search.source(path, root)
+
+
+def test_nothing_is_listed_where_there_is_nothing(tmp_path: Path) -> None:
+    assert search.names("x", tmp_path / "missing") == []
+    assert search.signatures(root_dir=tmp_path) == []
+
+
+def test_files_that_are_not_what_they_should_be_are_left_out(root: Path) -> None:
+    tools = [7, {}, {"module": 3}, {"module": "../x"}, {"module": "ok", "name": ["x"], "signature": "s" * 10**6}]
+    for number, text in enumerate(
+        ["", "[", "7", "{}", "[" * 10**5, json.dumps({"generator": "cellblock", "tools": tools}), '{"generator": "cellblock"}']
+    ):
+        (root / f"bad{number}").mkdir()
+        (root / f"bad{number}" / ".cellblock.json").write_text(text)
+    (root / "linked").symlink_to(root / "git")
+    (root / "pipe").mkdir()
+    os.mkfifo(root / "pipe" / ".cellblock.json")
+    found = search.names(root_dir=root)
+    assert [path for path in found if not path.startswith(("files.", "git."))] == ["bad5.ok"]
+    assert max(map(len, search.signatures(root_dir=root))) < 3000
+
+
+def test_it_reads_files_with_the_standard_library_and_imports_none_of_them(root: Path) -> None:
+    (root / "git" / "__init__.py").write_text("raise SystemExit('imported')")
+    code = (
+        "import sys\n"
+        "from cellblock.tools import search\n"
+        f"found = search.names('commit', {str(root)!r})\n"
+        "assert found == ['git.git_commit', 'git.git_log'], found\n"
+        "loaded = {name.partition('.')[0] for name in sys.modules}\n"
+        "assert not loaded & {'pydantic', 'mcp', 'asyncio', 'sqlite3'}, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,34 @@
+"""Lines out of pieces: the same however they are cut, and bounded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cellblock.tools.mcp.lines import Lines, Oversized
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+@given(st.lists(st.binary(max_size=9) | st.sampled_from([b"\n", b"a\nb", b"\n\n"])))
+def test_the_cuts_do_not_matter(pieces: list[bytes]) -> None:
+    lines = Lines(1000)
+    found = [line for piece in pieces for line in lines.feed(piece)]
+    *expected, rest = b"".join(pieces).split(b"\n")
+    assert found == expected
+    assert lines.size == len(rest)
+
+
+@given(st.integers(0, 3000), st.integers(1, 700))
+def test_a_line_over_the_limit_leaves_its_edges(size: int, step: int) -> None:
+    data = bytes(index % 9 + 48 for index in range(size)) + b"\nnext\n"
+    lines, found = Lines(1000), []
+    for start in range(0, len(data), step):
+        found += lines.feed(data[start : start + step])
+        assert len(lines._line) <= 1000 + step
+    line = data[:size]
+    assert found == [line if size <= 1000 else Oversized(line[:256], line[-256:], size), b"next"]

@@ -1,0 +1,166 @@
+"""Parameters of servers: what is documented is taken, everything else is named and refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cellblock import InvalidInputError
+from cellblock.tools.mcp.params import HttpServer, StdioServer, fingerprint, parse_params, resolve
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+def test_a_program_as_documented() -> None:
+    params = parse_params(
+        "brave_search",
+        {
+            "command": "npx",
+            "args": ["-y", "@brave/brave-search-mcp-server", "--transport", "stdio"],
+            "env": {"BRAVE_API_KEY": "${BRAVE_API_KEY}"},
+        },
+    )
+    assert isinstance(params, StdioServer)
+    assert params.env == {"BRAVE_API_KEY": "${BRAVE_API_KEY}"}
+    resolved = resolve(params, {"BRAVE_API_KEY": "secret ${HOME}", "HOME": "/root"})
+    assert isinstance(resolved, StdioServer)
+    assert resolved.env == {"BRAVE_API_KEY": "secret ${HOME}"}  # and not looked into again
+    assert "secret" not in repr(params)
+
+
+def test_a_url_as_documented() -> None:
+    given = {"url": "https://api.githubcopilot.com/mcp/", "headers": {"Authorization": "Bearer ${GITHUB_API_KEY}"}}
+    params = parse_params("github", given)
+    assert params == HttpServer("https://api.githubcopilot.com/mcp/", "http", given["headers"])  # type: ignore[arg-type]
+    resolved = resolve(params, {"GITHUB_API_KEY": "t0k"})
+    assert resolved.headers == {"Authorization": "Bearer t0k"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("url", "said", "transport"),
+    [
+        ("http://h/mcp", None, "http"),
+        ("http://h/sse", None, "sse"),
+        ("http://h/api/sse/", None, "sse"),
+        ("http://h/mcp/sse", None, "http"),
+        ("http://h/?next=/sse", None, "http"),
+        ("http://sse/", None, "http"),
+        ("http://h/", None, "http"),
+        ("http://h/sse", "streamable_http", "http"),
+        ("http://h/sse", "http", "http"),
+        ("http://h/mcp", "sse", "sse"),
+    ],
+)
+def test_the_transport_is_what_is_said_or_what_the_url_looks_like(url: str, said: str | None, transport: str) -> None:
+    params = parse_params("s", {"url": url} | ({"type": said} if said else {}))
+    assert isinstance(params, HttpServer)
+    assert params.transport == transport
+
+
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        ([], "dict"),
+        ({}, "command"),
+        ({"command": "a", "url": "http://h"}, "command"),
+        ({"command": ""}, "command"),
+        ({"command": 3}, "command"),
+        ({"command": "a\0b"}, "command"),
+        ({"command": "a", "args": "b"}, "args"),
+        ({"command": "a", "args": ["b", 3]}, r"args\[1\]"),
+        ({"command": "a", "env": ["b"]}, "env"),
+        ({"command": "a", "env": {"A": 1}}, r"env\[A\]"),
+        ({"command": "a", "env": {"A=B": "1"}}, "A=B"),
+        ({"command": "a", "env": {1: "1"}}, "env"),
+        ({"command": "a", "cwd": 1}, "cwd"),
+        ({"command": "a", "type": "http"}, "type"),
+        ({"command": "a", "Args": []}, "Args"),
+        ({"command": "a", "headers": {}}, "headers"),
+        ({"url": "ftp://h"}, "url"),
+        ({"url": "h/mcp"}, "url"),
+        ({"url": "http://"}, "url"),
+        ({"url": "http://h:99999"}, "url"),
+        ({"url": "http://h/a b"}, "url"),
+        ({"url": "http://h", "headers": {"A B": "c"}}, "A B"),
+        ({"url": "http://h", "headers": {"A": "b\r\nC: d"}}, r"headers\[A\]"),
+        ({"url": "http://h", "type": "websocket"}, "type"),
+        ({"url": "http://h", "type": []}, "type"),
+        ({"url": "http://h", "timeout": 3}, "timeout"),
+        ({"command": "a", "args": ["b" * 300_000]}, "characters"),
+    ],
+)
+def test_what_is_wrong_is_named_and_so_is_the_server(data: Any, key: str) -> None:
+    with pytest.raises(InvalidInputError, match=key) as caught:
+        parse_params("my_server", data)
+    assert "'my_server'" in str(caught.value)
+
+
+def test_a_variable_that_is_not_set_is_named() -> None:
+    params = parse_params("s", {"command": "a", "args": ["--key=${KEY}"]})
+    with pytest.raises(InvalidInputError, match=r"'my_server' refer to \$\{KEY\}, which is not set"):
+        resolve(params, {}, server_name="my_server")
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: y", "a\0b", "ü"])
+def test_what_a_variable_holds_cannot_break_a_header(value: str) -> None:
+    params = parse_params("s", {"url": "http://h", "headers": {"A": "${KEY}"}})
+    with pytest.raises(InvalidInputError, match=r"headers\[A\]") as caught:
+        resolve(params, {"KEY": value})
+    assert value not in str(caught.value)
+
+
+def test_a_url_out_of_a_variable_is_looked_at_when_it_is_there() -> None:
+    params = parse_params("s", {"url": "${WHERE}"})
+    assert resolve(params, {"WHERE": "http://h/sse"}) == HttpServer("http://h/sse", "http")
+    with pytest.raises(InvalidInputError, match="url"):
+        resolve(params, {"WHERE": "file:///etc/passwd"})
+
+
+@pytest.mark.parametrize("text", ["$HOME", "${}", "${1}", "${A:-b}", "$${", "{HOME}"])
+def test_what_only_looks_like_a_reference_stays(text: str) -> None:
+    assert resolve(StdioServer("a", (text,)), {"HOME": "no", "A": "no"}) == StdioServer("a", (text,))
+
+
+@given(
+    st.one_of(
+        st.builds(
+            StdioServer, texts.filter(bool), st.lists(texts).map(tuple), st.dictionaries(names, texts), st.none() | texts
+        ),
+        st.builds(
+            HttpServer,
+            st.sampled_from(["http://h/mcp", "https://h:1/sse?a=${B}"]),
+            st.sampled_from(["http", "sse"]),
+            st.dictionaries(names, st.just("${TOKEN}")),
+        ),
+    )
+)
+def test_parameters_survive_being_stored(params: StdioServer | HttpServer) -> None:
+    stored = json.loads(json.dumps(params.to_dict()))
+    assert parse_params("s", stored) == params
+    assert fingerprint(parse_params("s", stored)) == fingerprint(params)
+
+
+def test_other_parameters_have_another_fingerprint() -> None:
+    first: dict[str, Any] = {"command": "a", "args": ["b"], "env": {"A": "1", "B": "2"}}
+    others: list[dict[str, Any]] = [
+        {"command": "b"},
+        {"args": []},
+        {"args": ["b", ""]},
+        {"env": {}},
+        {"env": {"A": "1"}},
+        {"cwd": "/"},
+    ]
+    found = {fingerprint(parse_params("s", first | other)) for other in [{}, *others]}
+    assert len(found) == len(others) + 1
+    turned = parse_params("s", first | {"env": {"B": "2", "A": "1"}})
+    assert fingerprint(turned) == fingerprint(parse_params("s", first))

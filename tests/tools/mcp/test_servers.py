@@ -1,0 +1,422 @@
+"""Servers over stdio: shared, restarted, stopped, and each trouble with one of them one clear error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock import InvalidInputError, McpServerError, StateError
+from cellblock.tools.calling.content import MAX_MESSAGE
+from cellblock.tools.mcp.params import ServerParams, parse_params
+from cellblock.tools.mcp.servers import Servers
+from processes import alive, below, command_line, eventually
+
+HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
+BIN = Path(sys.executable).parent
+
+
+def hostile(mode: str = "good", file: Path | str = os.devnull) -> ServerParams:
+    return parse_params("hostile", {"command": sys.executable, "args": [HOSTILE, mode, str(file)]})
+
+
+MODES = ("good", "pages", "endless-pages", "dies", "garbage", "hangs", "greets", "stubborn", "old")
+PARAMS: dict[str, ServerParams] = {mode: hostile(mode) for mode in MODES}
+PARAMS["missing"] = parse_params("missing", {"command": "no-such-program"})
+PARAMS["nowhere"] = parse_params("nowhere", {"command": sys.executable, "cwd": "/no/such/place"})
+
+
+@pytest.fixture
+async def servers(nothing_left_behind: None) -> AsyncIterator[Servers]:
+    async with Servers(PARAMS.__getitem__, connect_timeout=20, environment=os.environ) as servers:
+        yield servers
+
+
+async def still_works(servers: Servers, server: str = "good") -> str:
+    """Call a server, and return the id of its process."""
+    outcome = await servers.call(server, "pid", {}, timeout=30)
+    return outcome.text
+
+
+async def test_a_server_starts_at_its_first_use_and_is_shared(servers: Servers) -> None:
+    before = len(below(os.getpid()))
+    assert len({await still_works(servers) for _ in range(3)}) == 1
+    pids = await asyncio.gather(*(still_works(servers, "greets") for _ in range(10)))
+    assert len({*pids}) == 1
+    assert len(below(os.getpid())) == before + 4  # two servers, each with its keeper
+
+
+async def test_calls_run_side_by_side(servers: Servers) -> None:
+    await still_works(servers)
+    slow = asyncio.create_task(servers.call("good", "slow", {"seconds": 60}))
+    assert (await servers.call("good", "echo", {"a": [1, None, "ü\n"]})).text == '{"a": [1, null, "\\u00fc\\n"]}'
+    assert not slow.done()
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+
+
+async def test_the_tools_are_listed_page_by_page(servers: Servers) -> None:
+    one, several = await servers.list_tools("good"), await servers.list_tools("pages")
+    assert one == several
+    assert {"echo", "wrong"} <= {tool.name for tool in one}
+    assert {tool.name: tool.output_schema for tool in one}["echo"] is None
+
+
+async def test_pages_without_end_are_an_error(servers: Servers) -> None:
+    with pytest.raises(McpServerError, match=r"'endless-pages' is wrong: it has more than 10000 tools or 1000 pages"):
+        await servers.list_tools("endless-pages")
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        ("missing", "could not be started(?s:.*)no-such-program: No such file or directory"),
+        ("nowhere", "/no/such/place"),
+        ("dies", "exit status 1(?s:.*)I was born to die"),
+        ("garbage", "stdout what is no message: b'this is no JSON'"),
+        ("old", "Unsupported protocol version"),
+    ],
+)
+async def test_a_server_that_does_not_start_says_why(servers: Servers, server: str, said: str) -> None:
+    with pytest.raises(McpServerError, match=said) as caught:
+        await servers.call(server, "echo", {})
+    assert f"'{server}'" in str(caught.value)
+    assert caught.value.server == server
+    assert await still_works(servers)
+
+
+@pytest.mark.slow
+async def test_a_server_that_hangs_at_its_start_is_given_up() -> None:
+    async with Servers(PARAMS.__getitem__, connect_timeout=1.5, environment=os.environ) as servers:
+        with pytest.raises(
+            McpServerError, match=r"'hangs' cannot be used: it was not ready within 1.5 s(?s:.*)thinking"
+        ) as caught:
+            await asyncio.gather(*(servers.call("hangs", "echo", {}) for _ in range(3)))
+        assert caught.value.stderr == "thinking"
+
+
+async def test_a_caller_that_leaves_does_not_stop_the_start_for_others(servers: Servers) -> None:
+    first, second = (asyncio.create_task(still_works(servers)) for _ in range(2))
+    await eventually(lambda: "good" in servers._connections)
+    first.cancel()
+    assert await second
+
+
+async def test_a_server_that_greets_on_stdout_is_forgiven(servers: Servers) -> None:
+    assert await still_works(servers, "greets")
+
+
+async def test_a_server_that_dies_in_a_call_is_started_again_by_the_next(servers: Servers) -> None:
+    first = await still_works(servers)
+    slow = asyncio.create_task(servers.call("good", "slow", {"seconds": 60}))
+    with pytest.raises(McpServerError, match=r"exit status 7(?s:.*)Traceback: I cannot go on"):
+        await servers.call("good", "die", {})
+    with pytest.raises(McpServerError, match="'slow' of MCP server 'good' was interrupted: it ended with exit status 7"):
+        await slow
+    assert await still_works(servers) != first
+
+
+async def test_a_server_that_dies_between_calls_is_started_again(servers: Servers) -> None:
+    first = await still_works(servers)
+    os.kill(int(first), signal.SIGKILL)
+    await eventually(lambda: not servers._connections["good"].usable)
+    assert await still_works(servers) != first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"id_last": True}])
+async def test_a_result_of_100_mb_costs_its_own_call_only(servers: Servers, more: dict[str, Any]) -> None:
+    first = await still_works(servers)
+    with pytest.raises(McpServerError, match=rf"it sent a message of 1000\d+ bytes, and the limit is {MAX_MESSAGE}"):
+        await servers.call("good", "huge", more)
+    assert await still_works(servers) == first
+
+
+async def test_a_large_result_that_is_nobodys_ends_the_connection(servers: Servers) -> None:
+    first = await still_works(servers)
+    with pytest.raises(McpServerError, match=f"the limit is {MAX_MESSAGE}"):
+        await servers.call("good", "huge", {"anonymous": True, "size": MAX_MESSAGE})
+    assert await still_works(servers) != first
+
+
+@pytest.mark.slow
+async def test_a_line_without_end_ends_the_connection(servers: Servers) -> None:
+    with pytest.raises(McpServerError, match="a line of more than"):
+        await servers.call("good", "endless", {}, timeout=60)
+    assert await still_works(servers)
+
+
+async def test_a_result_of_many_megabytes_arrives(servers: Servers) -> None:
+    outcome = await servers.call("good", "huge", {"size": 5_000_000})
+    assert outcome.text == "x" * 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        ("wrong", "returned what it should not: Invalid structured content"),
+        ("bare", "has an output schema but did not return structured content"),
+        ("bad_image", "what should be base64 is not"),
+        ("nonsense", "returned what is no result"),
+        ("listed", "returned what it should not: structured content that is no object"),
+        ("unheard-of", "Unknown tool: unheard-of"),
+    ],
+)
+async def test_a_result_that_is_none_is_an_error_of_its_call(servers: Servers, tool: str, said: str) -> None:
+    first = await still_works(servers)
+    with pytest.raises(McpServerError, match=said) as caught:
+        await servers.call("good", tool, {})
+    assert f"tool '{tool}' of MCP server 'good'" in str(caught.value)
+    assert await still_works(servers) == first
+
+
+async def test_tools_that_change_are_taken_as_they_are_now(servers: Servers) -> None:
+    with pytest.raises(McpServerError):
+        await servers.call("good", "moody", {})
+    await servers.call("good", "grow", {})
+
+    async def moody() -> bool:
+        return (await servers.call("good", "moody", {})).structured == {"n": "five"}
+
+    await eventually(moody)
+    assert "grown" in {tool.name for tool in await servers.list_tools("good")}
+
+
+async def test_arguments_that_json_cannot_hold_are_refused(servers: Servers) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be sent as JSON"):
+        await servers.call("good", "echo", {"a": object()})
+    assert await still_works(servers)
+
+
+async def test_a_timeout_reaches_the_server(tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    async with Servers(lambda _: hostile("good", heard), environment=os.environ) as servers:
+        await still_works(servers)
+        with pytest.raises(
+            McpServerError, match=r"'hang' of MCP server 's' did not answer within 0.2 s; the call was cancelled"
+        ):
+            await servers.call("s", "hang", {}, timeout=0.2)
+        await eventually(lambda: "notifications/cancelled" in heard.read_text())
+        assert await still_works(servers, "s")
+
+
+async def test_a_cancellation_reaches_the_server(tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    async with Servers(lambda _: hostile("good", heard), environment=os.environ) as servers:
+        call = asyncio.create_task(servers.call("s", "hang", {}))
+        await eventually(lambda: heard.exists() and '"hang"' in heard.read_text())
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await eventually(lambda: "notifications/cancelled" in heard.read_text())
+        assert await still_works(servers, "s")
+
+
+async def test_progress_and_logs_reach_those_who_listen(servers: Servers) -> None:
+    progress: list[Any] = []
+    logs: list[Any] = []
+    await servers.call(
+        "good", "chatty", {}, on_progress=lambda *told: progress.append(told), on_log=lambda *told: logs.append(told)
+    )
+    assert progress == [(0.0, 3.0, None), (1.0, 3.0, None), (2.0, 3.0, None)]
+    assert logs == [("info", "step 0"), ("info", "step 1"), ("info", "step 2")]
+    await servers.call("good", "chatty", {})
+    assert len(progress) == len(logs) == 3
+
+
+async def test_a_server_that_writes_numbers_as_texts_is_understood(servers: Servers) -> None:
+    progress: list[Any] = []
+    outcome = await servers.call("good", "texts", {}, on_progress=lambda *told: progress.append(told), timeout=30)
+    assert outcome.text == "done"
+    assert progress == [(1.0, None, None), (2.0, None, "half")]
+    assert await still_works(servers)
+
+
+async def test_who_fails_to_listen_to_progress_ends_nothing(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*told: Any) -> None:
+        raise ZeroDivisionError
+
+    assert (await servers.call("good", "chatty", {}, on_progress=fail, timeout=30)).text == "done"
+    assert "what listens to the progress" in caplog.text
+
+
+async def test_each_of_many_calls_gets_its_own_answer(servers: Servers) -> None:
+    async def call(number: int) -> None:
+        assert json.loads((await servers.call("good", "echo", {"n": number, "nothing": None})).text) == {
+            "n": number,
+            "nothing": None,
+        }
+
+    await asyncio.gather(*map(call, range(200)))
+    assert not servers._connections["good"]._dialogue._requests._waiting  # type: ignore[union-attr]
+
+
+async def test_a_server_that_asks_is_declined(servers: Servers) -> None:
+    outcome = await servers.call("good", "ask", {}, timeout=30)
+    assert json.loads(outcome.text) == {"action": "decline"}
+
+
+async def test_a_server_gets_what_it_is_given_and_little_else(tmp_path: Path) -> None:
+    given = {"command": sys.executable, "args": [HOSTILE, "good"], "env": {"KEY": "${KEY}"}, "cwd": str(tmp_path)}
+    environment = {"KEY": "secret", "PATH": "/bin:/usr/bin", "HOME": "/home/x", "OTHER": "secret"}
+    async with Servers(lambda name: parse_params(name, given), environment=environment) as servers:
+        seen = json.loads((await servers.call("s", "env", {})).text)
+    assert seen["cwd"] == str(tmp_path)
+    left = {name: value for name, value in seen["env"].items() if name not in ("LC_CTYPE", "PWD", "SHLVL", "_")}
+    assert left == {"KEY": "secret", "PATH": "/bin:/usr/bin", "HOME": "/home/x"}
+
+
+async def test_no_error_shows_a_secret() -> None:
+    given = {"command": sys.executable, "args": [HOSTILE, "good"], "env": {"KEY": "${SECRET}"}}
+    async with Servers(lambda name: parse_params(name, given), environment={"SECRET": "s3cr3t-value"}) as servers:
+        with pytest.raises(McpServerError, match=r"KEY \*\*\* was not accepted(?s:.*)'KEY': '\*\*\*'") as caught:
+            await servers.call("s", "blab", {})
+    assert "s3cr3t" not in f"{caught.value}{caught.value.stderr}"
+
+
+async def test_a_variable_that_is_missing_is_named_before_anything_starts() -> None:
+    given = {"command": sys.executable, "args": [HOSTILE, "good"], "env": {"KEY": "${KEY}"}}
+    async with Servers(lambda name: parse_params(name, given), environment={}) as servers:
+        with pytest.raises(InvalidInputError, match=r"'s' refer to \$\{KEY\}"):
+            await servers.call("s", "env", {})
+
+
+async def test_what_the_lookup_raises_is_what_the_caller_gets(servers: Servers) -> None:
+    with pytest.raises(KeyError):
+        await servers.call("unknown", "echo", {})
+
+
+async def test_a_reset_stops_the_servers_and_everything_below(servers: Servers) -> None:
+    left = json.loads((await servers.call("good", "children", {})).text)
+    assert all(map(alive, left))
+    await servers.reset()
+    assert not any(map(alive, left))
+    assert await still_works(servers) not in map(str, left)
+
+
+async def test_a_reset_interrupts_calls(servers: Servers) -> None:
+    await still_works(servers)
+    call = asyncio.create_task(servers.call("good", "hang", {}))
+    await eventually(lambda: len(servers._connections["good"]._dialogue._requests._waiting))  # type: ignore[union-attr]
+    await servers.reset()
+    with pytest.raises(McpServerError, match="'hang' of MCP server 'good' was interrupted: it was stopped"):
+        await call
+
+
+async def test_a_reset_during_a_start_leaves_nothing(servers: Servers) -> None:
+    call = asyncio.create_task(servers.call("hangs", "echo", {}))
+    await eventually(lambda: any("hostile_server.py hangs" in command_line(pid) for pid in below(os.getpid())))
+    await servers.reset()
+    with pytest.raises(McpServerError, match="'hangs' cannot be used: it was stopped"):
+        await call
+
+
+@pytest.mark.slow
+async def test_a_server_that_does_not_want_to_end_is_killed(servers: Servers) -> None:
+    pid = int(await still_works(servers, "stubborn"))
+    await servers.reset()
+    assert not alive(pid)
+
+
+async def test_nothing_starts_after_the_close(servers: Servers) -> None:
+    await still_works(servers)
+    await servers.close()
+    for use in (servers.call("good", "echo", {}), servers.list_tools("good")):
+        with pytest.raises(StateError, match="closed"):
+            await use
+
+
+async def test_a_crash_takes_what_the_server_left_with_it(servers: Servers) -> None:
+    left = json.loads((await servers.call("good", "children", {})).text)
+    os.kill(left[0], signal.SIGKILL)
+    await eventually(lambda: not any(map(alive, left)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["host", "keeper"])
+async def test_no_server_outlives_its_host_or_its_keeper(victim: str) -> None:
+    program = textwrap.dedent(
+        f"""
+        import asyncio, os
+        from cellblock.tools.mcp.servers import Servers
+        from cellblock.tools.mcp.params import parse_params
+        async def main():
+            params = parse_params("s", {{"command": {sys.executable!r}, "args": [{HOSTILE!r}, "stubborn"]}})
+            servers = Servers(lambda _: params, environment=os.environ)
+            print((await servers.call("s", "children", {{}})).text, flush=True)
+            await asyncio.sleep(1000)
+        asyncio.run(main())
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        left = json.loads(await asyncio.to_thread(host.stdout.readline))
+        keeper = next(pid for pid in below(host.pid) if "keeper.py" in command_line(pid))
+        assert all(map(alive, [*left, keeper]))
+        if victim == "host":
+            host.kill()
+            await eventually(lambda: not any(map(alive, [*left, keeper])))
+        else:
+            os.kill(keeper, signal.SIGKILL)
+            # The second line of defence holds for the server itself; its children are its own to end.
+            await eventually(lambda: not alive(left[0]))
+            for pid in left[1:]:
+                os.kill(pid, signal.SIGKILL)
+            host.kill()
+
+
+def test_the_sdk_is_not_loaded_before_a_server_is() -> None:
+    imports = "import sys, cellblock.tools.mcp.servers, cellblock.store.servers"
+    script = f"{imports}; print({{'mcp', 'pydantic', 'anyio'}} & {{*sys.modules}})"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_a_program_starts_while_the_sdk_is_loaded_and_ends_if_nobody_wants_it_any_more() -> None:
+    script = textwrap.dedent(
+        f"""
+        import asyncio, os, sys
+        from cellblock.tools.mcp.servers import Servers
+        from cellblock.tools.mcp.params import parse_params
+        sys.path.append({str(Path(__file__).parents[2])!r})
+        from processes import below, command_line, eventually
+        async def main():
+            params = parse_params("s", {{"command": {sys.executable!r}, "args": [{HOSTILE!r}, "good"]}})
+            async with Servers(lambda _: params, environment=os.environ) as servers:
+                call = asyncio.create_task(servers.call("s", "pid", {{}}))
+                await eventually(lambda: any("hostile_server" in command_line(pid) for pid in below(os.getpid())))
+                print("cellblock.tools.mcp.dialogue" in sys.modules)
+                await servers.reset()
+                print(below(os.getpid()), (await asyncio.gather(call, return_exceptions=True))[0])
+        asyncio.run(main())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\nset() MCP server 's' cannot be used: it was stopped\n"
+
+
+@pytest.mark.slow
+async def test_the_git_and_time_servers_of_pypi(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    given = {
+        "git": {"command": str(BIN / "mcp-server-git"), "args": ["--repository", str(tmp_path)]},
+        "time": {"command": str(BIN / "mcp-server-time"), "args": ["--local-timezone", "UTC"]},
+    }
+    async with Servers(lambda name: parse_params(name, given[name]), environment=os.environ) as servers:
+        git, time = await asyncio.gather(servers.list_tools("git"), servers.list_tools("time"))
+        assert len(git) == 12
+        assert [bool(tool.output_schema) for tool in time] == [True, True]
+        assert {tool.name: tool.read_only for tool in git}["git_status"] is True
+        assert "No commits yet" in (await servers.call("git", "git_status", {"repo_path": str(tmp_path)})).text
+        now = await servers.call("time", "get_current_time", {"timezone": "UTC"})
+        assert now.structured["timezone"] == "UTC"  # type: ignore[index]
+        assert (await servers.call("time", "get_current_time", {"timezone": "Mars"})).is_error

@@ -1,0 +1,173 @@
+"""Servers over HTTP: streamable HTTP as a stream and as JSON, server-sent events, and what only looks like a server."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock import McpServerError
+from cellblock.tools.calling.content import MAX_MESSAGE, ToolImage
+from cellblock.tools.mcp.params import parse_params
+from cellblock.tools.mcp.servers import Servers
+from processes import eventually
+
+PROGRAM = Path(__file__).parents[2] / "servers" / "web_server.py"
+PATHS = {"stream": "/mcp", "json": "/json/mcp", "sse": "/sse"}
+
+Start = Callable[..., tuple["subprocess.Popen[str]", int]]
+
+
+@pytest.fixture
+def cancelled(tmp_path: Path) -> Path:
+    return tmp_path / "cancelled"
+
+
+@pytest.fixture
+def start(nothing_left_behind: None, cancelled: Path) -> Iterator[Start]:
+    """Starts web servers, which are killed in the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(token: str = "", port: int = 0) -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, str(PROGRAM), token, str(cancelled), str(port)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        return process, int(process.stdout.readline())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def servers_at(port: int, headers: dict[str, str] | None = None, connect_timeout: float = 20) -> Servers:
+    def lookup(name: str) -> Any:
+        path = PATHS.get(name, f"/{name}") + "?key=${TOKEN}"
+        return parse_params(name, {"url": f"http://127.0.0.1:{port}{path}", "headers": headers or {}})
+
+    return Servers(lookup, connect_timeout=connect_timeout, environment={"TOKEN": "s3cret"})
+
+
+@pytest.fixture
+async def servers(start: Start) -> AsyncIterator[Servers]:
+    async with servers_at(start()[1]) as servers:
+        yield servers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PATHS)
+async def test_a_server_over_http_works_like_any_other(servers: Servers, name: str, cancelled: Path) -> None:
+    tools = {tool.name: tool for tool in await servers.list_tools(name)}
+    assert tools["add"].output_schema is not None
+    assert tools["add"].description == "Add two numbers."
+    sums = await asyncio.gather(*(servers.call(name, "add", {"a": 1, "b": number}) for number in range(20)))
+    assert [outcome.structured for outcome in sums] == [{"total": number + 1} for number in range(20)]
+    assert (await servers.call(name, "picture", {})).images == (ToolImage(b"\x89PNG", "image/png"),)
+    assert (await servers.call(name, "add", {"a": "one", "b": 2})).is_error
+    with pytest.raises(McpServerError, match=f"'wait' of MCP server '{name}' did not answer within 0.5 s"):
+        await servers.call(name, "wait", {}, timeout=0.5)
+    if name != "json":  # there, the SDK's server does not look whether anybody still waits for the answer
+        await eventually(cancelled.exists)
+    assert (await servers.call(name, "add", {"a": 1, "b": 1})).structured == {"total": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["stream", "sse"])
+async def test_progress_and_logs_come_over_http(servers: Servers, name: str) -> None:
+    progress: list[Any] = []
+    logs: list[Any] = []
+    await servers.call(
+        name, "steps", {}, on_progress=lambda *told: progress.append(told), on_log=lambda *told: logs.append(told)
+    )
+    assert progress == [(float(done), 3.0, f"step {done}") for done in range(3)]
+    assert logs == [("info", f"step {done}") for done in range(3)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PATHS)
+async def test_a_result_that_is_too_large_is_an_error(servers: Servers, name: str) -> None:
+    with pytest.raises(McpServerError, match=r"limit|exceeded"):
+        await servers.call(name, "big", {"size": MAX_MESSAGE + 1}, timeout=60)
+    assert (await servers.call(name, "add", {"a": 1, "b": 1}, timeout=60)).structured == {"total": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["stream", "json"])
+async def test_a_result_of_many_megabytes_comes_over_http(servers: Servers, name: str) -> None:
+    assert len((await servers.call(name, "big", {"size": 5_000_000}, timeout=60)).text) == 5_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PATHS)
+async def test_a_server_that_dies_in_a_call_is_connected_to_again(start: Start, name: str) -> None:
+    process, port = start()
+    async with servers_at(port) as servers:
+        await servers.list_tools(name)
+        with pytest.raises(McpServerError, match=f"'die' of MCP server '{name}'"):
+            await servers.call(name, "die", {}, timeout=20)
+        process.wait()
+        with pytest.raises(McpServerError, match="connection"):
+            await servers.call(name, "add", {"a": 1, "b": 1}, timeout=20)
+        start(port=port)
+        assert (await servers.call(name, "add", {"a": 1, "b": 1}, timeout=20)).structured == {"total": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PATHS)
+async def test_a_wrong_token_is_told_as_one(start: Start, name: str) -> None:
+    port = start("s3cret")[1]
+    async with servers_at(port, {"Authorization": "Bearer ${TOKEN}"}) as servers:
+        assert (await servers.call(name, "add", {"a": 1, "b": 1})).structured == {"total": 2}
+    async with servers_at(port, {"Authorization": "Bearer wr0ng"}) as servers:
+        with pytest.raises(McpServerError, match=f"'{name}' cannot be used: .*401 Unauthorized") as caught:
+            await servers.call(name, "add", {"a": 1, "b": 1})
+        assert "wr0ng" not in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("html", "Unexpected content type: text/html"),
+        ("nothing", "HTTP 404 Not Found"),
+        ("html/sse", "404 Not Found"),
+        ("bomb", "compresses"),
+        ("flood", f"{MAX_MESSAGE} bytes"),
+    ],
+)
+async def test_a_url_that_is_no_server_is_told_as_such(servers: Servers, name: str, said: str) -> None:
+    with pytest.raises(McpServerError, match=said) as caught:
+        await servers.call(name, "add", {"a": 1, "b": 1})
+    assert f"MCP server '{name}' cannot be used" in str(caught.value)
+    assert (await servers.call("stream", "add", {"a": 1, "b": 1})).structured == {"total": 2}
+
+
+async def test_a_server_that_nobody_runs_is_told_as_such() -> None:
+    async with servers_at(9) as servers:
+        for name in ("stream", "sse"):
+            with pytest.raises(McpServerError, match=f"'{name}' cannot be used: .*connection attempts failed"):
+                await servers.call(name, "add", {})
+
+
+async def test_a_server_that_accepts_and_says_nothing_is_given_up() -> None:
+    ended = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with silent, servers_at(silent.sockets[0].getsockname()[1], connect_timeout=0.5) as servers:
+        for name in ("stream", "sse"):
+            ended.clear()
+            with pytest.raises(McpServerError, match=f"'{name}' cannot be used: it was not ready within 0.5 s"):
+                await servers.call(name, "add", {})
+            await ended.wait()
