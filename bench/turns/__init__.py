@@ -1,0 +1,59 @@
+"""The worst turn of the host's event loop under hostile input: how long one session can hold up all others.
+
+Each module here is an area, each ``case_*`` coroutine function in it one attack. `bench/turns/run.py` runs each in a process of
+its own and prints the longest turn. The target is 50 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Turns:
+    """What was seen of a loop's turns.
+
+    Attributes:
+        worst: Seconds of the longest one.
+        count: How many there were.
+    """
+
+    worst: float = 0.0
+    count: int = 0
+
+
+class _Watched:
+    """A selector that notes how long the loop is away between two calls of `select`."""
+
+    def __init__(self, selector: Any, turns: Turns) -> None:
+        self._selector = selector
+        self._turns = turns
+        self._since: float | None = None
+
+    def select(self, timeout: float | None = None) -> Any:
+        if self._since is not None:
+            self._turns.count += 1
+            self._turns.worst = max(self._turns.worst, time.perf_counter() - self._since)
+        events = self._selector.select(timeout)
+        self._since = time.perf_counter()
+        return events
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._selector, name)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Turns]:
+    """Watch the turns of the running loop."""
+    loop: Any = asyncio.get_running_loop()
+    turns, selector = Turns(), loop._selector
+    loop._selector = _Watched(selector, turns)
+    try:
+        yield turns
+    finally:
+        loop._selector = selector
