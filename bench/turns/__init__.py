@@ -1,7 +1,7 @@
 """The worst turn of the host's event loop under hostile input: how long one session can hold up all others.
 
-Each module here is an area, each ``case_*`` coroutine function in it one attack. `bench/turns/run.py` runs each in a process of
-its own and prints the longest turn. The target is 50 ms.
+Each module here is an area, each ``case_*`` coroutine function in it one attack. `bench/turns/run.py` runs each in a process
+of its own and prints the longest turn. The target is 50 ms.
 """
 
 from __future__ import annotations
