@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cells import ok, value
 from cellblock import Host, Session
+from cells import ok, value
 
 
 async def test_every_way_to_ask_for_a_notebook_is_answered_with_yes(session: Session) -> None:

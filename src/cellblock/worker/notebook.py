@@ -1,13 +1,14 @@
 """What libraries and magics expect of a notebook's shell, although nobody looks at a page or a window here.
 
-Libraries ask "am I in a notebook?" in three ways: by the name of the shell's class, by its ``kernel``, and by ``IPKernelApp`` in
-its configuration. The answer is yes: what they show then is made for readers of text and MIME bundles.
+Libraries ask "am I in a notebook?" in three ways: by the name of the shell's class, by its ``kernel``, and by
+``IPKernelApp`` in its configuration. The answer is yes: what they show then is made for readers of text and MIME bundles.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -15,7 +16,7 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.extensions.storemagic import StoreMagics
 
 _TEXT_IS_BETTER = {"rich.console"}
-"""Modules for which the answer is no. In a notebook, rich writes escape sequences into plain text, and needs widgets for progress."""
+"""Modules for which the answer is no. In a notebook, rich writes escape sequences into plain text, and progress to widgets."""
 
 _WINDOW = re.compile(r"(auto|notebook|widget|ipympl|nbagg|webagg|osx|macosx|(qt|gtk|tk|wx)\d?)(agg|cairo)?", re.IGNORECASE)
 """Backends of matplotlib that show a figure in a window or a page."""
@@ -49,7 +50,19 @@ class NotebookShell(InteractiveShell):
 
     def enable_matplotlib(self, gui: str | None = None) -> tuple[Any, Any]:
         """Choose a backend of matplotlib. All that would open a window draw into the cell's output instead."""
-        return super().enable_matplotlib("inline" if gui is None or _WINDOW.fullmatch(gui) else gui)
+        chosen: tuple[Any, Any] = super().enable_matplotlib("inline" if gui is None or _WINDOW.fullmatch(gui) else gui)
+        return chosen
+
+    def note_directory(self, path: Path, *, first: bool = False) -> None:
+        """Put a directory into the history that ``%cd -`` and ``_dh`` have.
+
+        Args:
+            path: The directory, which is the current one now.
+            first: Whether the history begins with it.
+        """
+        history = self.history_manager
+        if history is not None:
+            history.dir_hist[0 if first else len(history.dir_hist) :] = [path]
 
 
 @magics_class
