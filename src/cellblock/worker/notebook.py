@@ -6,6 +6,7 @@ Libraries ask "am I in a notebook?" in three ways: by the name of the shell's cl
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -88,6 +89,4 @@ class _Kernel:
     @property
     def comm_manager(self) -> Any:
         """Widgets register here. Nobody is at the other end of a comm."""
-        import comm  # a dependency of ipywidgets, not ours
-
-        return comm.get_comm_manager()
+        return importlib.import_module("comm").get_comm_manager()  # a dependency of ipywidgets, not ours
