@@ -6,7 +6,6 @@ Libraries ask "am I in a notebook?" in three ways: by the name of the shell's cl
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from pathlib import Path
@@ -85,8 +84,3 @@ class _Kernel:
 
     def __init__(self, shell: InteractiveShell) -> None:
         self.shell = shell
-
-    @property
-    def comm_manager(self) -> Any:
-        """Widgets register here. Nobody is at the other end of a comm."""
-        return importlib.import_module("comm").get_comm_manager()  # a dependency of ipywidgets, not ours
