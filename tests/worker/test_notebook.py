@@ -70,7 +70,9 @@ async def test_scikit_learn_shows_estimators_as_html_and_text(session: Session) 
 
 async def test_matplotlib_draws_inline_whatever_window_is_asked_for(session: Session) -> None:
     for asked in ("inline", "", "notebook", "widget", "qt5", "TkAgg", "auto"):
-        result = await ok(session, f"%matplotlib {asked}\nimport matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1));")
+        result = await ok(
+            session, f"%matplotlib {asked}\nimport matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1))\nplt.plot([1]);"
+        )
         assert [set(item.data) for item in result.outputs if item.kind != "stream"] == [{"image/png", "text/plain"}], asked
 
 
