@@ -24,7 +24,8 @@ _FRONT = {"config", "daemon", "errors", "host", "model", "store", "terminal"} | 
 LAYERS: dict[str, set[str]] = {
     # Standard library only.
     "errors": {"model"},
-    "model": {"errors"},
+    "model": {"errors", "report"},
+    "report": {"errors", "model"},
     "wire": {"errors", "model"},
     "config": {"errors", "model"},
     "terminal": set(),

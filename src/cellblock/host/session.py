@@ -126,6 +126,7 @@ class Session:
             "env": env,
             "cwd": resolved.cwd,
             "stay_in": resolved.stay_in,
+            "offline": self._network is not None and not self._network.reaches,
             "packages": self._packages.inside,
             "listeners": {name: _LISTENERS[name] for name in takers},
         }

@@ -132,6 +132,7 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
         specialise(spec)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
         worker.stay_in = spec.get("stay_in")
+        worker.offline = spec.get("offline", False)
         worker.commands = spec.get("commands")
         worker.run()
         leave()
