@@ -24,8 +24,7 @@ _FRONT = {"config", "daemon", "errors", "host", "model", "store", "terminal"} | 
 LAYERS: dict[str, set[str]] = {
     # Standard library only.
     "errors": {"model"},
-    "model": {"errors", "report"},
-    "report": {"errors", "model"},
+    "model": {"errors"},
     "wire": {"errors", "model"},
     "config": {"errors", "model"},
     "terminal": set(),

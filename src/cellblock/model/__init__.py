@@ -176,7 +176,7 @@ class CodeExecutionResult:
         Raises:
             InvalidInputError: `max_chars` is no such number.
         """
-        from cellblock.report import report
+        from cellblock.model.report import report
 
         return report(self, max_chars)
 
