@@ -389,5 +389,4 @@ asyncio.run(main())
 async def test_code_that_will_not_stop_is_killed_at_the_deadline(jail: Session, code: str) -> None:
     result = await jail.execute(code, timeout=0.5)
     assert result.status == "timeout"
-    assert result.recovery == "restarted"
     assert await value(jail, "6 * 7") == 42
