@@ -48,7 +48,10 @@ LAYERS: dict[str, set[str]] = {
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "daemon": {"config", "errors", "host", "model", "store"} | _TOOLS,
     # The fronts.
-    "executor": _FRONT | {"services"},
+    "executor": _FRONT | {"services", "session_policy", "tool_directories"},
+    # What a front's arguments mean for a session.
+    "session_policy": {"errors", "host"},
+    "tool_directories": {"errors"},
     # What joins hosts, tools and the store for a front.
     "services": _FRONT,
     "sync": _FRONT | {"executor"},

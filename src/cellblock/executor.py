@@ -10,17 +10,21 @@ import secrets
 import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cellblock.errors import (
     CodeExecutionError,
     ExecutionTimeoutError,
     InvalidInputError,
+    LaunchError,
     StateError,
     UnsupportedError,
 )
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, default_isolation
+from cellblock.session_policy import requested_policy, with_readable
+from cellblock.tool_directories import Directories, ToolDirectories
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
@@ -59,14 +63,21 @@ class CodeExecutor:
         kernel_gateway_host: str = "localhost",
         kernel_gateway_port: int | None = None,
         kernel_env: Mapping[str, str] | None = None,
+        working_dir: str | os.PathLike[str] | None = None,
         images_dir: str | os.PathLike[str] | None = None,
         approval_timeout: float | None = 60,
         connect_timeout: float = 30,
+        kernel_init_timeout: float | None = None,
         sandbox: bool = True,
-        sandbox_config: str | os.PathLike[str] | None = None,
+        sandbox_config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         log_level: str = _DEFAULT_LEVEL,
+        approve_tool_calls: bool = True,
+        approve_shell_cmds: bool = False,
+        require_shell_escape: bool = False,
         *,
-        working_dir: str | os.PathLike[str] | None = None,
+        policy: Policy | None = None,
+        allow_hosts: Sequence[str] = (),
+        tools: Directories = (),
         preload: Sequence[str] | None = None,
         python: str | os.PathLike[str] | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
@@ -74,9 +85,7 @@ class CodeExecutor:
         host: Host | None = None,
         isolate: Literal["native", "srt"] | None = None,
         rules: Rules | None = None,
-        approve_shell_cmds: bool = False,
-        require_shell_escape: bool = False,
-        timeout_includes_approvals: bool = True,
+        timeout_includes_approvals: bool = False,
         own_servers: bool = False,
     ) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
@@ -87,15 +96,26 @@ class CodeExecutor:
                 session's tools, too. Sessions need none, and by default none is opened.
             kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
             kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
-            kernel_env: Environment variables for the kernel. It inherits nothing from this process.
+            kernel_env: Environment variables for the kernel. It inherits nothing from this process. Directories that
+                ``PYTHONPATH`` names can be read, and the tools of packages generated in them can be called.
+            working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
+                this process, and a change of directory stays.
             images_dir: Where PNG images are written; ``images`` in the current directory by default.
             approval_timeout: Seconds that an approval request may wait; None for no limit.
             connect_timeout: Seconds in which an MCP server must start.
+            kernel_init_timeout: Seconds in which the kernel must start; by default the host's limit, a minute.
             sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this process.
-            sandbox_config: A JSON file with the sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md).
+            sandbox_config: The sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md): a JSON file, or a dict.
             log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
-            working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
-                this process, and a change of directory stays.
+            approve_tool_calls: Whether tool calls need approval. If not, only rules can refuse them.
+            approve_shell_cmds: Whether ``!cmd``, ``%%bash`` and their like need approval, as tools do.
+            require_shell_escape: Have the operating system forbid the kernel to execute programs, so that there is no way
+                around that approval. Needs `approve_shell_cmds`, and the native sandbox.
+            policy: What the sandbox allows, instead of `sandbox_config`.
+            allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, beside those of the
+                policy or configuration.
+            tools: Directories that `generate_mcp_sources` was given, if they are not in the workspace: code can read them,
+                import their packages, and call the tools.
             preload: Modules that each kernel has imported when it starts, at no cost.
             python: The interpreter that the kernel runs in: a path, a virtual environment's directory, or a command.
             spill_dir: Where output that is too large to keep is written; by default it is dropped.
@@ -104,9 +124,6 @@ class CodeExecutor:
             isolate: What the sandbox is made of: ``native``, Linux's own means, or ``srt``, Anthropic's sandbox-runtime. By
                 default what `host` says, or else ``native`` on Linux and ``srt`` elsewhere.
             rules: What decides about tool calls, commands and hosts before anybody is asked (docs/approvals.md).
-            approve_shell_cmds: Whether ``!cmd``, ``%%bash`` and their like need approval, as tools do.
-            require_shell_escape: Have the operating system forbid the kernel to execute programs, so that there is no way
-                around that approval. Needs `approve_shell_cmds`, and the native sandbox.
             timeout_includes_approvals: Whether waiting for a decision counts towards the timeout of a cell.
             own_servers: Whether to start MCP servers for this executor alone, instead of sharing them with others of its host.
 
@@ -118,15 +135,12 @@ class CodeExecutor:
             raise UnsupportedError(
                 f"kernel_gateway_port={kernel_gateway_port!r}: this version serves no such port; leave it out, none is needed"
             )
-        if sandbox_config is not None and not sandbox:
-            raise InvalidInputError("sandbox_config says what a sandbox allows, and sandbox=False means that there is none")
-        if not isinstance(sandbox, bool):
-            raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
+        _check_flags(sandbox=sandbox, approve_tool_calls=approve_tool_calls, approve_shell_cmds=approve_shell_cmds)
         _check_rules(rules)
         if isolate not in ("native", "srt", None):
             raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
         isolation = _isolation(isolate, host) if sandbox else "none"
-        policy = None if sandbox_config is None else _load_policy(sandbox_config, isolation)
+        policy = requested_policy(policy, sandbox_config, allow_hosts, isolation)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
         if require_shell_escape and (isolation != "native" or not approve_shell_cmds):
@@ -136,6 +150,12 @@ class CodeExecutor:
             )
         _check_seconds("approval_timeout", approval_timeout)
         _check_seconds("connect_timeout", connect_timeout)
+        _check_seconds("kernel_init_timeout", kernel_init_timeout)
+        if kernel_env is not None and not isinstance(kernel_env, Mapping):
+            raise InvalidInputError(f"kernel_env must be a dict of variables, not {kernel_env!r}")
+        for name, path in (("working_dir", working_dir), ("images_dir", images_dir), ("spill_dir", spill_dir)):
+            if path is not None and not isinstance(path, str | os.PathLike):
+                raise InvalidInputError(f"{name} must be the path of a directory, not {path!r}")
         if log_level != _DEFAULT_LEVEL or _log.level == logging.NOTSET:
             _log.setLevel(log_level)
         self.tool_server_host = tool_server_host
@@ -143,12 +163,15 @@ class CodeExecutor:
         self.kernel_gateway_host = kernel_gateway_host
         self.approval_timeout = approval_timeout
         self.connect_timeout = connect_timeout
+        self.kernel_init_timeout = kernel_init_timeout
+        given_host = host
         session_id = self.session_id = secrets.token_hex(8)  # below without `self`: a cycle would be found too late
 
         def make_session(host: Host) -> tuple[Session, SessionServices]:
             host.begin(python=python, preload=preload, isolate=isolation)
             from cellblock.services import SessionServices
 
+            directories = ToolDirectories.read(tools, kernel_env or {}, working_dir)
             services = SessionServices(
                 host,
                 rules=rules,
@@ -157,9 +180,11 @@ class CodeExecutor:
                 own_servers=own_servers,
                 token=isolation != "native",
                 session_id=session_id,
+                tool_directories=directories.callable,
+                approve_tool_calls=approve_tool_calls,
             )
             session = host.session(
-                kernel_env=services.environment | dict(kernel_env or {}),
+                kernel_env=services.environment | dict(kernel_env or {}) | dict(directories.environment),
                 working_dir=working_dir,
                 images_dir=images_dir,
                 spill_dir=spill_dir,
@@ -167,7 +192,7 @@ class CodeExecutor:
                 python=python,
                 preload=preload,
                 isolate=isolation,
-                policy=policy,
+                policy=with_readable(policy, directories.readable, isolation, given_host),
                 on_command=services.may_run if approve_shell_cmds else None,
                 on_host=services.may_reach,
                 forbid_programs=require_shell_escape,
@@ -238,7 +263,7 @@ class CodeExecutor:
         try:
             session, services = self._make_session(host)
             try:
-                await session.start()
+                await self._start_kernel(session)
                 if self.tool_server_port is not None:
                     await services.serve(self.tool_server_host, self.tool_server_port)
             except BaseException:
@@ -252,6 +277,17 @@ class CodeExecutor:
             raise
         self._host, self._session, self._services, self._state = host, session, services, "started"
         self._loop = asyncio.get_running_loop()
+
+    async def _start_kernel(self, session: Session) -> None:
+        try:
+            async with asyncio.timeout(self.kernel_init_timeout) as limit:
+                await session.start()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise LaunchError(
+                f"the kernel was not ready within {self.kernel_init_timeout:g} s; raise kernel_init_timeout"
+            ) from error
 
     async def stop(self) -> None:
         """Stop whatever runs and end the kernel. Stopping twice is fine; after it the executor can be started again."""
@@ -309,7 +345,7 @@ class CodeExecutor:
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the code.
 
         Returns:
-            The result; of a cancelled execution one with the status ``interrupted``.
+            The result; of a cancelled execution one whose `text` is None and whose status is ``interrupted``.
 
         Raises:
             CodeExecutionError: The code failed, or its kernel died. The message has the traceback, ``result`` the rest.
@@ -317,7 +353,8 @@ class CodeExecutor:
             InvalidInputError: The code cannot be source code, or the timeout is no positive number.
             StateError: The executor is not started, or stopped.
         """
-        return _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)
+        result = _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)
+        return replace(result, text=None) if result.status == "interrupted" else result
 
     async def stream(
         self,
@@ -337,7 +374,7 @@ class CodeExecutor:
 
         Yields:
             An `ApprovalRequest` for each call that waits for a decision, chunks, if asked for, and last the
-            `CodeExecutionResult`, which has all of the output again.
+            `CodeExecutionResult`, which has all of the output again. A cancelled execution ends without a result.
 
         Raises:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
@@ -349,6 +386,8 @@ class CodeExecutor:
         async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:
             async for event in events:
                 match event:
+                    case CodeExecutionResult(status="interrupted"):
+                        return
                     case CodeExecutionResult():
                         yield _judge(event, timeout)
                     case CodeExecutionChunk():
@@ -381,10 +420,10 @@ def _isolation(isolate: Isolate | None, host: Host | None) -> Isolate:
     return default_isolation() if host is None or host.isolate == "none" else host.isolate
 
 
-def _load_policy(path: str | os.PathLike[str], isolate: Isolate) -> Policy:
-    from cellblock.host import Policy, SrtPolicy
-
-    return SrtPolicy.load(path) if isolate == "srt" else Policy.load(path)
+def _check_flags(**flags: object) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise InvalidInputError(f"{name} must be True or False, not {value!r}")
 
 
 def _check_rules(rules: Rules | None) -> None:
@@ -409,5 +448,6 @@ def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionR
         return result
     error = result.error
     if result.status == "timeout":
-        raise ExecutionTimeoutError(f"the code ran for more than {timeout:g} s. {error.evalue}", result)
+        limit = f"{timeout:.2f}s" if timeout is not None and timeout >= 0.01 else f"{timeout:g}s"
+        raise ExecutionTimeoutError(f"the code exceeded its timeout of {limit}. {error.evalue}", result)
     raise CodeExecutionError("\n".join(error.traceback) or f"{error.ename}: {error.evalue}", result)

@@ -49,6 +49,8 @@ class SessionServices:
         own_servers: bool,
         token: bool,
         session_id: str,
+        tool_directories: tuple[str, ...] = (),
+        approve_tool_calls: bool = True,
     ) -> None:
         """Begin; nothing is opened or started yet.
 
@@ -60,11 +62,15 @@ class SessionServices:
             own_servers: Whether the session has MCP servers of its own, instead of sharing them with others of the host.
             token: Whether others than the session could reach its tool port, so that calls must come with a token.
             session_id: What the record of decisions calls the session.
+            tool_directories: Real paths of directories whose servers may be called, beside those of the workspace.
+            approve_tool_calls: Whether calls of tools that no rule decides need approval.
         """
         self.broker = Broker(rules, self._ask, approval_timeout, self._record, session=session_id)
         self._registry: ServerRegistry | None = None
         self._approvals: Approvals | None = None
         self._session: Session | None = None
+        self._directories = tool_directories
+        self._approve_tool_calls = approve_tool_calls
         self._lease = Lease(self._servers(host, connect_timeout, own_servers), self._root)
         self.secret = secrets.token_urlsafe(24)
         self.environment = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({"CELLBLOCK_TOOL_TOKEN": self.secret} if token else {})
@@ -128,6 +134,8 @@ class SessionServices:
     # -- who decides ---------------------------------------------------------------------------------------------------
 
     def _ask(self, request: ApprovalRequest) -> bool | None:
+        if request.kind == "tool" and not self._approve_tool_calls:
+            return True
         if self._session is not None and self._session.notify(request):
             request.add_done_callback(self._retract)
             return None  # whoever reads the stream decides
@@ -175,7 +183,7 @@ class SessionServices:
         assert self._session is not None
         if self._registry is None:
             self._registry = ServerRegistry()
-        return self._registry.root_within(server, self._session.workspace)
+        return self._registry.root_within(server, self._session.workspace, *self._directories)
 
     def _hints(self, server: str, tool: str) -> Hints | None:
         root = self._root(server)

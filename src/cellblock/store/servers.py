@@ -101,20 +101,24 @@ class ServerRegistry:
         except ValueError as error:
             raise StoreError(f"what is stored of MCP server {name!r} is damaged: register it again ({error})") from error
 
-    def root_within(self, name: str, workspace: str) -> str | None:
-        """Return the root of the server that a workspace's sessions mean by a name, the one registered last; None for none.
+    def root_within(self, name: str, *directories: str) -> str | None:
+        """Return the root of the server that a session means by a name, the one registered last; None for none.
+
+        Args:
+            name: The server's name.
+            directories: The session's workspace, and what else it may take tools from.
 
         Asked for each call of a tool, always in one thread, and so on a connection that stays open until `close`: to open the
         file takes 0.3 ms, and to look only 10 µs. What anybody has registered since is seen at once.
         """
-        prefix = f"{workspace.rstrip('/')}/"
         with self._database.errors():
             if self._looking is None:
                 self._looking = self._database.connect()
             looked = self._looking.execute("SELECT root FROM servers WHERE name = ? ORDER BY registered DESC", (name,))
             rows = looked.fetchall()
         roots = [str(root) for (root,) in rows]
-        return next((root for root in roots if root in ("", workspace) or root.startswith(prefix)), None)
+        below = tuple(f"{directory.rstrip('/')}/" for directory in directories)
+        return next((root for root in roots if root in ("", *directories) or root.startswith(below)), None)
 
     def hints(self, name: str, root: str, tool: str) -> Hints | None:
         """Return what a server said of a tool when it was registered; None where nothing is known."""
