@@ -226,7 +226,7 @@ print(status("added"), status("configured"), status("other"))
 """
     config = {"network": {"allowedDomains": ["configured.invalid"]}}
     async with CodeExecutor(sandbox_config=config, allow_hosts=["added.invalid"]) as executor:
-        added, configured, other = ((await executor.execute(code)).text or "").split()
+        added, configured, other = (await executor.execute(code)).output.split()
     assert added == configured != "403", "the proxy tried to reach both, and found neither"
     assert other == "403"
 
