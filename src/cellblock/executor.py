@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import secrets
 import warnings
@@ -23,8 +22,9 @@ from cellblock.errors import (
     UnsupportedError,
 )
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, default_isolation
-from cellblock.session_policy import requested_policy, with_readable
-from cellblock.tool_directories import Directories, ToolDirectories
+from cellblock.host.options import SessionOptions
+from cellblock.options import ServiceOptions, check_seconds
+from cellblock.session_policy import requested_policy
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cellblock.host.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.services import SessionServices
+    from cellblock.tool_directories import Directories
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _DEFAULT_LEVEL = "WARNING"
@@ -96,36 +97,32 @@ class CodeExecutor:
                 session's tools, too. Sessions need none, and by default none is opened.
             kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
             kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
-            kernel_env: Environment variables for the kernel. It inherits nothing from this process. Directories that
-                ``PYTHONPATH`` names can be read, and the tools of packages generated in them can be called.
-            working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
-                this process, and a change of directory stays.
-            images_dir: Where PNG images are written; ``images`` in the current directory by default.
-            approval_timeout: Seconds that an approval request may wait; None for no limit.
-            connect_timeout: Seconds in which an MCP server must start.
+            kernel_env: As `SessionOptions` has it.
+            working_dir: As `SessionOptions` has it.
+            images_dir: As `SessionOptions` has it.
+            approval_timeout: As `ServiceOptions` has it.
+            connect_timeout: As `ServiceOptions` has it.
             kernel_init_timeout: Seconds in which the kernel must start; by default the host's limit, a minute.
             sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this process.
             sandbox_config: The sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md): a JSON file, or a dict.
             log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
-            approve_tool_calls: Whether tool calls need approval. If not, only rules can refuse them.
-            approve_shell_cmds: Whether ``!cmd``, ``%%bash`` and their like need approval, as tools do.
-            require_shell_escape: Have the operating system forbid the kernel to execute programs, so that there is no way
-                around that approval. Needs `approve_shell_cmds`, and the native sandbox.
+            approve_tool_calls: As `ServiceOptions` has it.
+            approve_shell_cmds: As `ServiceOptions` has it.
+            require_shell_escape: As `ServiceOptions` has it.
             policy: What the sandbox allows, instead of `sandbox_config`.
             allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, beside those of the
                 policy or configuration.
-            tools: Directories that `generate_mcp_sources` was given, if they are not in the workspace: code can read them,
-                import their packages, and call the tools.
-            preload: Modules that each kernel has imported when it starts, at no cost.
-            python: The interpreter that the kernel runs in: a path, a virtual environment's directory, or a command.
-            spill_dir: Where output that is too large to keep is written; by default it is dropped.
-            limits: How much output is kept.
+            tools: As `ServiceOptions` has it.
+            preload: As `SessionOptions` has it.
+            python: As `SessionOptions` has it.
+            spill_dir: As `SessionOptions` has it.
+            limits: As `SessionOptions` has it.
             host: The host to run in, which stays open; by default one that all executors of the event loop share.
             isolate: What the sandbox is made of: ``native``, Linux's own means, or ``srt``, Anthropic's sandbox-runtime. By
                 default what `host` says, or else ``native`` on Linux and ``srt`` elsewhere.
-            rules: What decides about tool calls, commands and hosts before anybody is asked (docs/approvals.md).
-            timeout_includes_approvals: Whether waiting for a decision counts towards the timeout of a cell.
-            own_servers: Whether to start MCP servers for this executor alone, instead of sharing them with others of its host.
+            rules: As `ServiceOptions` has it.
+            timeout_includes_approvals: As `ServiceOptions` has it.
+            own_servers: As `ServiceOptions` has it.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -135,27 +132,37 @@ class CodeExecutor:
             raise UnsupportedError(
                 f"kernel_gateway_port={kernel_gateway_port!r}: this version serves no such port; leave it out, none is needed"
             )
-        _check_flags(sandbox=sandbox, approve_tool_calls=approve_tool_calls, approve_shell_cmds=approve_shell_cmds)
-        _check_rules(rules)
-        if isolate not in ("native", "srt", None):
-            raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
-        isolation = _isolation(isolate, host) if sandbox else "none"
-        policy = requested_policy(policy, sandbox_config, allow_hosts, isolation)
+        isolation = _isolation(sandbox, isolate, host)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
-        if require_shell_escape and (isolation != "native" or not approve_shell_cmds):
+        if require_shell_escape and isolation != "native":
             raise InvalidInputError(
-                "require_shell_escape needs approve_shell_cmds=True and the native sandbox: nothing else can keep code from "
-                "executing programs"
+                "require_shell_escape needs the native sandbox: nothing else can keep code from executing programs"
             )
-        _check_seconds("approval_timeout", approval_timeout)
-        _check_seconds("connect_timeout", connect_timeout)
-        _check_seconds("kernel_init_timeout", kernel_init_timeout)
-        if kernel_env is not None and not isinstance(kernel_env, Mapping):
-            raise InvalidInputError(f"kernel_env must be a dict of variables, not {kernel_env!r}")
-        for name, path in (("working_dir", working_dir), ("images_dir", images_dir), ("spill_dir", spill_dir)):
-            if path is not None and not isinstance(path, str | os.PathLike):
-                raise InvalidInputError(f"{name} must be the path of a directory, not {path!r}")
+        self._service_options = ServiceOptions(
+            rules=rules,
+            approval_timeout=approval_timeout,
+            connect_timeout=connect_timeout,
+            approve_shell_cmds=approve_shell_cmds,
+            require_shell_escape=require_shell_escape,
+            timeout_includes_approvals=timeout_includes_approvals,
+            own_servers=own_servers,
+            approve_tool_calls=approve_tool_calls,
+            tools=tools,
+        )
+        self._options = SessionOptions(
+            kernel_env=kernel_env,
+            working_dir=working_dir,
+            images_dir=images_dir,
+            spill_dir=spill_dir,
+            limits=limits,
+            python=python,
+            preload=preload,
+            isolate=isolation,
+            policy=requested_policy(policy, sandbox_config, allow_hosts, isolation),
+        )
+        if kernel_init_timeout is not None:
+            check_seconds("kernel_init_timeout", kernel_init_timeout)
         if log_level != _DEFAULT_LEVEL or _log.level == logging.NOTSET:
             _log.setLevel(log_level)
         self.tool_server_host = tool_server_host
@@ -164,46 +171,7 @@ class CodeExecutor:
         self.approval_timeout = approval_timeout
         self.connect_timeout = connect_timeout
         self.kernel_init_timeout = kernel_init_timeout
-        given_host = host
-        session_id = self.session_id = secrets.token_hex(8)  # below without `self`: a cycle would be found too late
-
-        def make_session(host: Host) -> tuple[Session, SessionServices]:
-            host.begin(python=python, preload=preload, isolate=isolation)
-            from cellblock.services import SessionServices
-
-            directories = ToolDirectories.read(tools, kernel_env or {}, working_dir)
-            services = SessionServices(
-                host,
-                rules=rules,
-                approval_timeout=approval_timeout,
-                connect_timeout=connect_timeout,
-                own_servers=own_servers,
-                token=isolation != "native",
-                session_id=session_id,
-                tool_directories=directories.callable,
-                approve_tool_calls=approve_tool_calls,
-            )
-            session = host.session(
-                kernel_env=services.environment | dict(kernel_env or {}) | dict(directories.environment),
-                working_dir=working_dir,
-                images_dir=images_dir,
-                spill_dir=spill_dir,
-                limits=limits,
-                python=python,
-                preload=preload,
-                isolate=isolation,
-                policy=with_readable(policy, directories.readable, isolation, given_host),
-                on_command=services.may_run if approve_shell_cmds else None,
-                on_host=services.may_reach,
-                forbid_programs=require_shell_escape,
-                tool_port=services.port.adopt,
-                uncounted_seconds=lambda: 0.0 if timeout_includes_approvals else services.broker.waited,
-                on_begin=services.broker.ask_again,  # about calls of background work, for which nobody was there
-            )
-            services.attach(session)
-            return session, services
-
-        self._make_session = make_session
+        self.session_id = secrets.token_hex(8)
         self._given_host = host
         self._host: Host | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -261,7 +229,10 @@ class CodeExecutor:
 
         host = self._given_host or await shared.acquire()
         try:
-            session, services = self._make_session(host)
+            host.begin(self._options)
+            from cellblock.services import open_session
+
+            session, services = open_session(host, self._options, self._service_options, self.session_id)
             try:
                 await self._start_kernel(session)
                 if self.tool_server_port is not None:
@@ -414,32 +385,16 @@ def _end_dropped(session: Session, services: SessionServices | None, shared_host
     task.add_done_callback(_dropped.discard)
 
 
-def _isolation(isolate: Isolate | None, host: Host | None) -> Isolate:
+def _isolation(sandbox: bool, isolate: Literal["native", "srt"] | None, host: Host | None) -> Isolate:
+    if not isinstance(sandbox, bool):
+        raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
+    if isolate not in ("native", "srt", None):
+        raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
+    if not sandbox:
+        return "none"
     if isolate is not None:
         return isolate
     return default_isolation() if host is None or host.isolate == "none" else host.isolate
-
-
-def _check_flags(**flags: object) -> None:
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise InvalidInputError(f"{name} must be True or False, not {value!r}")
-
-
-def _check_rules(rules: Rules | None) -> None:
-    if rules is None:
-        return
-    from cellblock.approvals.rules import Rules  # loaded by whoever made some
-
-    if not isinstance(rules, Rules):
-        raise InvalidInputError(f"rules must be Rules, not {rules!r}: read a file with Rules.load()")
-
-
-def _check_seconds(name: str, seconds: float | None) -> None:
-    if seconds is None:
-        return
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not (0 < seconds < math.inf):
-        raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds!r}")
 
 
 def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionResult:

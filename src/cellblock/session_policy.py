@@ -12,6 +12,7 @@ from cellblock.errors import InvalidInputError
 if TYPE_CHECKING:
     from cellblock.host import Host, Policy
     from cellblock.host.checks import Isolate
+    from cellblock.host.options import SessionOptions
 
 
 def requested_policy(
@@ -53,12 +54,17 @@ def _load_policy(config: str | os.PathLike[str] | Mapping[str, Any], isolate: Is
     return Policy.parse(dict(config), "sandbox_config")
 
 
-def with_readable(policy: Policy | None, directories: tuple[str, ...], isolate: Isolate, host: Host | None) -> Policy | None:
-    """Return a policy with which the packages of these directories can be imported."""
-    if not directories or isolate != "native" or (policy is None and host is not None):
-        return policy
-    from cellblock.host import Policy
+def with_readable(options: SessionOptions, directories: tuple[str, ...], host: Host) -> Policy | None:
+    """Return the policy of a session's options, or its host's, with which packages in these directories can be imported.
 
-    policy = policy or Policy()
+    Args:
+        options: What the session is to be.
+        directories: The directories.
+        host: The session's host. If it has a policy of its own, that is not widened here.
+    """
+    policy = options.policy
+    if not directories or (options.isolate or host.isolate) != "native" or host.defaults.ceiling:
+        return policy
+    policy = policy or host.defaults.policy
     files = policy.filesystem
     return replace(policy, filesystem=replace(files, read=(*files.read, *directories)))

@@ -117,8 +117,7 @@ class ServerRegistry:
             looked = self._looking.execute("SELECT root FROM servers WHERE name = ? ORDER BY registered DESC", (name,))
             rows = looked.fetchall()
         roots = [str(root) for (root,) in rows]
-        below = tuple(f"{directory.rstrip('/')}/" for directory in directories)
-        return next((root for root in roots if root in ("", *directories) or root.startswith(below)), None)
+        return next((root for root in roots if any(_is_within(root, directory) for directory in directories)), None)
 
     def hints(self, name: str, root: str, tool: str) -> Hints | None:
         """Return what a server said of a tool when it was registered; None where nothing is known."""
@@ -164,3 +163,7 @@ class ServerRegistry:
 
     def _unknown(self, name: str) -> InvalidInputError:
         return InvalidInputError(f"no MCP server is registered as {name!r}: generate its API first")
+
+
+def _is_within(root: str, workspace: str) -> bool:
+    return root in ("", workspace) or root.startswith(f"{workspace.rstrip('/')}/")
