@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from cellblock.egress.network import OnHost, SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
@@ -34,7 +34,9 @@ from cellblock.model import (
 )
 from cellblock.sandbox.plan import EGRESS_PORT, HOME, check_unnamed_workspace, check_workspace, writable_places
 from cellblock.sandbox.policy import Policy
+from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
@@ -44,8 +46,7 @@ if TYPE_CHECKING:
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
 _QUERY_TIMEOUT = 10.0
-# The port of each listener inside (0 is any), and the variable that tells it to the code.
-_LISTENERS = {"egress": (EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": (0, "CELLBLOCK_TOOL_PORT")}
+_LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
 class Session:
@@ -97,27 +98,28 @@ class Session:
         spill_to = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir, shared)
         self._cwd = cwd
         self._packages = SessionPackages(f"{host.places}{number}", interpreter, env, cwd, isolate=isolate)
-        spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
+        mounts: tuple[Step, ...] = ()
         if isolate != "none":
             if working_dir is None:
                 check_unnamed_workspace(cwd, host.facts.home)
             check_workspace(cwd)
             check_state_apart(shared)
-            spec["mounts"] = self._packages.mounts(host.index, policy)
-        if on_command is not None:
-            spec["commands"] = "forbidden" if forbid_programs else "asked"
+            mounts = self._packages.mounts(host.index, policy)
         takers: dict[str, OnListener] = {}
         if self._network is not None and self._network.reaches:
             takers["egress"] = self._network.adopt
         if tool_port is not None:
             takers["tools"] = tool_port
-        spec["listeners"] = {name: _LISTENERS[name] for name in takers}
+        commands: Commands | None = None
+        if on_command is not None:
+            commands = "forbidden" if forbid_programs else "asked"
+        listeners = {name: _LISTENERS[name] for name in takers}
         self.wanted = KernelSpec(
             interpreter,
             preload,
             isolate,
             policy,
-            spec,
+            Setup(env, cwd, stay_in, self._packages.inside, commands, listeners, mounts),
             limits or Limits(),
             spill_to,
             takers,
