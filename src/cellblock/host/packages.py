@@ -26,7 +26,7 @@ from cellblock.sandbox.probe import Facts
 from cellblock.wire.sandbox import Bind, Step
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel import Kernel
+    from cellblock.host.kernel_spec import RunningKernel
 
 PLACE = "/tmp/.packages"  # in the session's own /tmp
 """Where a sandboxed session finds its own packages: every sandbox can have a directory made there."""
@@ -214,7 +214,7 @@ class SessionPackages:
         ]
         return (Bind(self.place, self.inside, "rw"), *local)
 
-    async def install(self, kernel: Kernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts) -> int:
+    async def install(self, kernel: RunningKernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts) -> int:
         """Have pip install something, inside the session, and return its exit status.
 
         Args:

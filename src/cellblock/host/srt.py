@@ -28,7 +28,7 @@ from cellblock.sandbox.probe import Facts
 from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel import Kernel
+    from cellblock.host.kernel_spec import RunningKernel
 
 _PATIENCE = 5  # seconds
 _LAST_READS = 4  # of what a pipe can hold
@@ -105,7 +105,7 @@ class UnderSrt:
         return f"{self._directories[process.pid]}/packages"
 
 
-async def run_apart(kernel: Kernel, policy: Policy, facts: Facts, argv: Sequence[str], env: Mapping[str, str]) -> int:
+async def run_apart(kernel: RunningKernel, policy: Policy, facts: Facts, argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a program for a session in a sandbox of srt of its own. What it writes is shown as the kernel's output.
 
     Args:
@@ -144,7 +144,7 @@ async def run_apart(kernel: Kernel, policy: Policy, facts: Facts, argv: Sequence
 
 
 @contextmanager
-def _shown(descriptor: int, name: StreamName, kernel: Kernel) -> Iterator[None]:
+def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator[None]:
     """Show what is written to a pipe as output of a kernel; at the end, what lies in the pipe then."""
     loop = asyncio.get_running_loop()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -44,7 +44,7 @@ _STAGE = f"{BASE}{STAGE}"
 _WRITABLE = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NODEV
 _READ_ONLY = _WRITABLE | abi.MOUNT_ATTR_RDONLY
 _DEVICES = abi.MOUNT_ATTR_RDONLY | abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
-_ACCESS = {"ro": _READ_ONLY, "rw": _WRITABLE, "dev": _DEVICES}
+_BIND_ATTRIBUTES = {"ro": _READ_ONLY, "rw": _WRITABLE, "dev": _DEVICES}
 
 
 def cut_ties() -> None:
@@ -60,7 +60,7 @@ def cover_interpreter() -> None:
     """
     own = os.path.realpath("/proc/self/exe")
     descriptor = _clone_tree(own)
-    _set_attributes(descriptor, b"", _READ_ONLY)
+    _set_read_only(descriptor)
     _move(descriptor, own)
 
 
@@ -119,17 +119,25 @@ def build(plan: Plan, prepared: tuple[Step, ...]) -> None:
     builder.take_sources()
     if plan.everything:
         root = _clone_tree("/")
-        _set_attributes(root, b"", _READ_ONLY)
+        _set_read_only(root)
         _move(root, _STAGE)
     elif not begun:
         _move(_new_root(), _STAGE)
     os.chdir(_STAGE)
     builder.do_steps()
     call("pivot_root", b".", b".")
-    umount(".")  # the old root
+    _detach_old_root()
     os.chdir("/")
     if not plan.everything:
-        _set_attributes(abi.AT_FDCWD, b"/", abi.MOUNT_ATTR_RDONLY, recursive=False)
+        _seal_root()
+
+
+def _detach_old_root() -> None:
+    umount(".")
+
+
+def _seal_root() -> None:
+    _set_attributes(abi.AT_FDCWD, b"/", abi.MOUNT_ATTR_RDONLY, recursive=False)
 
 
 class _Builder:
@@ -162,7 +170,7 @@ class _Builder:
             if step.optional and error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return
             raise OSError(error.errno, f"cannot take hold of {step.source}: {error.strerror}") from error
-        _set_attributes(descriptor, b"", _ACCESS[step.access])
+        _set_attributes(descriptor, b"", _BIND_ATTRIBUTES[step.access])
         self._sources[step] = descriptor
 
     def do_steps(self) -> None:
@@ -223,12 +231,15 @@ class _Builder:
                     break
                 if path == target or not stat.S_ISDIR(mode) or is_placeholder(mode):
                     descriptor = _clone(place)
-                    _set_attributes(descriptor, b"", _READ_ONLY)
+                    _set_read_only(descriptor)
                     _move_onto(descriptor, place)
                     return
                 if path not in self._pinned:
                     self._pinned.add(path)
-                    _move_onto(_clone(place), place)  # what is mounted cannot be renamed
+                    _pin(place)
+        self._protect_end_of_link(top, target)
+
+    def _protect_end_of_link(self, top: str, target: str) -> None:
         resolved = self._resolved.get(target, target)
         if resolved != target and resolved.startswith(f"{top}/"):
             self._protect(top, resolved)
@@ -250,7 +261,7 @@ class _Builder:
         made = _new_filesystem("tmpfs", {"size": "1m", "mode": "755"}, _WRITABLE)
         for target, held in shown.items():
             _make_way(made, target[len(path) + 1 :].split("/"), directory=_is_directory(held))
-        _set_attributes(made, b"", _READ_ONLY)
+        _set_read_only(made)
         return made
 
 
@@ -305,6 +316,10 @@ def _set_attributes(descriptor: int, path: bytes, attributes: int, propagation: 
     call("mount_setattr", descriptor, path, flags, value, len(value))
 
 
+def _set_read_only(descriptor: int) -> None:
+    _set_attributes(descriptor, b"", _READ_ONLY)
+
+
 def _new_filesystem(kind: str, options: dict[str, str], attributes: int) -> int:
     context = call("fsopen", kind.encode(), abi.FSOPEN_CLOEXEC)
     try:
@@ -328,6 +343,11 @@ def _move_onto(descriptor: int, place: int) -> None:
         call("move_mount", descriptor, b"", place, b"", abi.MOVE_MOUNT_F_EMPTY_PATH | abi.MOVE_MOUNT_T_EMPTY_PATH)
     finally:
         os.close(descriptor)
+
+
+def _pin(place: int) -> None:
+    """Mount what lies at a place onto itself: a mount point cannot be renamed."""
+    _move_onto(_clone(place), place)
 
 
 def _resolved(path: str) -> str:
@@ -371,7 +391,7 @@ def _make_file(target: str, content: str, mode: int) -> None:
 def _make_read_only(target: str) -> None:
     if os.path.lexists(f".{target}"):
         descriptor = _clone_tree(f".{target}")
-        _set_attributes(descriptor, b"", _READ_ONLY)
+        _set_read_only(descriptor)
         _move(descriptor, f".{target}")
 
 

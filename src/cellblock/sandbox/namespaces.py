@@ -16,6 +16,9 @@ from cellblock.sandbox.plan import HOSTNAME, USER
 from cellblock.sandbox.syscall import libc, map_user, unshare
 from cellblock.sandbox.syscall_numbers import number
 
+_NAMESPACES = abi.CLONE_NEW_ALL
+"""Those that a session has for itself."""
+
 
 def fork_into_namespaces(group: int | None = None) -> int:
     """Fork, with the child as process 1 of namespaces of its own. Returns as `os.fork` does.
@@ -29,11 +32,11 @@ def fork_into_namespaces(group: int | None = None) -> int:
     ctypes.pythonapi.PyOS_BeforeFork()
     pid: int
     if group is None:
-        flags = abi.CLONE_NEW_ALL | signal.SIGCHLD
+        flags = _NAMESPACES | signal.SIGCHLD
         pid = libc.syscall(ctypes.c_long(number("clone")), ctypes.c_long(flags), 0, 0, 0, 0, 0)
     else:
         # flags, then what is not used, the signal at the child's end, again what is not used, and the group.
-        flags = abi.CLONE_NEW_ALL | abi.CLONE_INTO_CGROUP
+        flags = _NAMESPACES | abi.CLONE_INTO_CGROUP
         arguments = struct.pack("11Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
         pid = libc.syscall(ctypes.c_long(number("clone3")), arguments, ctypes.c_long(len(arguments)))
     code = ctypes.get_errno()

@@ -47,8 +47,9 @@ def _make_encoder(hint: Any) -> Convert | None:
     elif origin is tuple and arguments[1:] == (...,):
         if (inner := encoder(arguments[0])) is not None:
             return functools.partial(_encode_list, inner)
-    elif origin is Mapping and (inner := encoder(arguments[1])) is not None:
-        return functools.partial(_encode_mapping, inner)
+    elif origin is Mapping:
+        inner = encoder(arguments[1])
+        return dict if inner is None else functools.partial(_encode_mapping, inner)
     return None
 
 
