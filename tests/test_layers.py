@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "leftovers": set(),
     # Inside the sandbox.
     "worker": {"errors", "model", "wire"},
-    "sandbox": {"errors", "model"},
+    "sandbox": {"errors", "model", "wire"},
     "init": {"errors", "leftovers", "sandbox", "wire", "worker"},
     "keeper": {"errors", "init", "sandbox", "wire"},
     "zygote": {"errors", "init", "leftovers", "sandbox", "wire", "worker"},

@@ -15,6 +15,7 @@ from cellblock.errors import CellblockError, ProtocolError
 from cellblock.host.cell import Cell, OnInput
 from cellblock.host.kernel_spec import RunningKernel
 from cellblock.model import CommandRequest
+from cellblock.wire.control import Keep
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, ToWorker
 
 _REJECTED = "Rejected: the command was not approved"
@@ -56,7 +57,7 @@ async def _line(cell: Cell, prompt: str) -> str | None:
 
 async def _have_installed(kernel: RunningKernel, cell: Cell, number: int, arguments: tuple[str, ...]) -> Installed:
     # pip runs what packages bring along, and any of them can start programs.
-    request = CommandRequest("shell", f"%pip install {shlex.join(arguments)}", cwd=kernel.wanted.spec["cwd"])
+    request = CommandRequest("shell", f"%pip install {shlex.join(arguments)}", cwd=kernel.wanted.setup.cwd)
     if kernel.wanted.on_command is not None and (refusal := await _refusal(kernel, cell, request)) is not None:
         return Installed(number, 1, refusal)
     try:
@@ -106,11 +107,11 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
     return f"Rejected: {allowed}" if isinstance(allowed, str) else _REJECTED
 
 
-def _begin(kernel: RunningKernel, request: CommandRequest, keep: str, place: str | None) -> None:
+def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: str | None) -> None:
     """Begin to run what was shown, and nothing that the worker has said besides."""
     begin = functools.partial(kernel.control.begin, cwd=request.cwd, changes=request.environment, keep=keep, place=place)
     if request.tool == "shell":
-        shell = kernel.wanted.spec["env"].get("SHELL", "/bin/sh")
+        shell = kernel.wanted.setup.env.get("SHELL", "/bin/sh")
         begin([shell, "-c", request.command])
         return
     # Not a pipe, and sealed: nobody can write to it between the decision and the program that reads it.
