@@ -15,6 +15,7 @@ _LIBRARY = re.compile(r"File .*?(site-packages|dist-packages|lib/python3\.\d+|<f
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 _CHAINED = re.compile(r"(The above exception was|During handling of the above)")
 _RULER = re.compile(r"-+$|\w+ +Traceback \(most recent call last\)")
+_MAX_TOLD = 20_000
 _MAX_FRAME = 1500
 _MAX_FRAMES = 8
 _MAX_IMAGES = 20
@@ -42,7 +43,7 @@ def _first_line(result: CodeExecutionResult) -> str:
     error = result.error
     if result.ok or error is None:
         return f"Variables and imports of earlier cells are lost: {_RESTARTED}." if result.state_lost else ""
-    told = " ".join(error.evalue.split())
+    told = " ".join(error.evalue[:_MAX_TOLD].split())
     match result.status:
         case "timeout":
             return f"Timeout: {told}"
@@ -64,7 +65,10 @@ def _shown(result: CodeExecutionResult) -> str:
     """Return what the code showed, without the traceback: that comes later, and shorter."""
     text = result.text or ""
     shown = next((item.text for item in result.outputs if item.kind == "error" and item.text), "").strip("\n").rstrip()
-    place = text.rfind(shown) if shown else -1
+    if not shown:
+        return text
+    # Mostly it is the end. And not `rfind`, whose time grows with the product of both lengths.
+    place = len(text) - len(shown) if text.endswith(shown) else text.find(shown)
     if place < 0:
         return text
     return (text[:place].rstrip("\n") + text[place + len(shown) :]).rstrip("\n")
@@ -132,7 +136,7 @@ def _cut(text: str, room: int, where: str) -> str:
     near = half * 3 // 4
     if (end := head.rfind("\n", near)) > 0:
         head = head[:end]
-    if 0 <= (start := tail.find("\n", 0, half - near)):
+    if (start := tail.find("\n", 0, half - near)) >= 0:
         tail = tail[start + 1 :]
     left_out = f"\n… {len(text) - len(head) - len(tail):,} of {len(text):,} characters left out{where} …\n"
     return _ESCAPES.sub("", head) + left_out + _ESCAPES.sub("", tail)

@@ -27,7 +27,7 @@ def explain_failures() -> None:
             raise OSError(error.errno, f"{error.strerror} ({NO_NETWORK})") from None
 
     explain.__name__, explain.__doc__ = "connect", connect.__doc__
-    socket.socket.connect = explain  # type: ignore[method-assign]
+    socket.socket.connect = explain  # type: ignore[assignment, method-assign]
 
 
 def _explaining(original: Callable[..., Any]) -> Callable[..., Any]:
