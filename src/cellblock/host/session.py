@@ -255,8 +255,8 @@ class Session:
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, as ``%pip install`` in a cell does.
 
-        pip runs inside the session (under srt in a sandbox of its own, docs/srt.md), with the settings of this program's pip,
-        and reaches its index and nothing else. What it installs can be imported at once, survives `reset` (not where each
+        pip runs in a sandbox of its own, which no code of the session can reach, and takes packages from the index that this
+        program's pip is configured for. What it installs can be imported at once, survives `reset` (not where each
         kernel has an srt of its own, ``launch="spawn"``), and is gone with the session.
 
         Args:
@@ -275,7 +275,7 @@ class Session:
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def _install(self, kernel: Kernel, arguments: tuple[str, ...]) -> int:
-        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts)
+        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
 
     async def interrupt(self) -> bool:
         """Stop the running cell; its result says ``interrupted``. Variables are kept where the code lets go in time.
