@@ -263,7 +263,7 @@ class Decision:
 
     Attributes:
         outcome: ``allow`` or ``deny``.
-        by: The rule, as its text; else ``person``, ``caller`` (`CodeExecutor.execute`), ``nobody`` or ``timeout``.
+        by: The rule, as its text; else ``person``, ``caller`` (`CodeExecutor.execute`) or ``nobody``, also when time ran out.
         session: The session whose code asked.
         kind: ``tool``, ``shell`` or ``network``.
         server: The MCP server's name, or ``shell``, or ``network``.

@@ -57,6 +57,40 @@ async def test_rules_decide_before_people_and_are_recorded_like_them(desk: Desk)
     ]
 
 
+async def test_decisions_about_long_arguments_take_turns(desk: Desk) -> None:
+    """Gathered calls are decided over many turns of the loop, and others have theirs between them."""
+    rules = Rules((Rule("deny", server="files", arguments={"path": "**a*c*b"}), Rule("allow", server="files")))
+    broker = Broker(rules, desk.ask)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    calls = (broker.decide("tool", "files", "read", {"path": "a" * 60_000 + "b"}) for _ in range(20))
+    decisions = await asyncio.gather(*calls)
+    counting.cancel()
+    assert all(decision.allowed for decision in decisions)
+    assert turns >= 40  # as many as there are pairs of a rule and a call
+
+
+async def test_what_was_always_accepted_is_asked_again_if_the_tool_has_changed(desk: Desk) -> None:
+    broker = Broker(ask=desk.ask)
+    first = decide(broker)
+    await eventually(lambda: bool(desk.requests))
+    await desk.requests.pop().accept("tool")
+    assert (await first).allowed
+    assert (await decide(broker)).allowed
+    changed = asyncio.create_task(broker.decide("tool", "files", "read", {}, changed="it is destructive now"))
+    await eventually(lambda: bool(desk.requests))
+    assert "it is destructive now" in str(desk.requests[0])
+    await desk.requests[0].reject()
+    assert not (await changed).allowed
+
+
 async def test_what_is_shown_is_what_is_executed(desk: Desk) -> None:
     broker = Broker(None, desk.ask, record=desk.record)
     arguments = {"path": "/a", "list": [1]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -61,10 +62,10 @@ def test_the_first_match_decides(rules: list[Rule], default: Any, server: str, t
     asked = call(server, tool)
     verdict = decide(Rules(tuple(rules), default), asked)
     about = [rule for rule in rules if rule.matches(asked)]
-    assert verdict.outcome == (about[0].outcome if about else default)
+    assert verdict.outcome == (about[0].decision if about else default)
     assert verdict.rule == (str(about[0]) if about else "default")
     # What comes after the rule that decided has no say.
-    assert decide(Rules((*rules, Rule("allow")), default), asked).outcome == (about[0].outcome if about else "allow")
+    assert decide(Rules((*rules, Rule("allow")), default), asked).outcome == (about[0].decision if about else "allow")
 
 
 @pytest.mark.parametrize(
@@ -203,3 +204,25 @@ def test_a_wrong_file_is_an_error_that_says_where(tmp_path: Path, text: str, com
 def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="No such file"):
         Rules.load(tmp_path / "rules.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("keys.toml", "a" + ".a" * 30_000 + " = 1", "200 dots"),
+        ("arrays.toml", "a = " + "[" * 50_000, "recursion"),
+        ("arrays.json", "[" * 200_000, "recursion"),
+        ("large.toml", "# " + "x" * 2_000_000, "1048576 bytes"),
+    ],
+)
+def test_a_file_that_keeps_a_parser_busy_is_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidInputError, match=said):
+        Rules.load(tmp_path / name)
+
+
+def test_what_never_ends_is_no_file_of_rules(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path in (tmp_path / "pipe.toml", "/dev/zero"):
+        with pytest.raises(InvalidInputError, match="regular file"):
+            Rules.load(path)

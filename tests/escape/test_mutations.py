@@ -291,73 +291,70 @@ async def test_each_namespace_is_refused_by_the_filter_or_for_want_of_capabiliti
 
 
 class Change(NamedTuple):
-    """A place in the code, what to put there, the attack, and what comes of it with and without."""
+    """A defence that is switched off, the attack, and what comes of it with and without."""
 
-    file: str
-    old: str
-    new: str
+    edit: Edit
     attack: str
     with_it: Any
     without_it: Any
 
 
 DRAW = "import numpy; numpy.random.random()"  # Python itself sees to its own module after a fork
+READ_ONLY = "bool(os.statvfs({!r}).f_flag & os.ST_RDONLY)"
+NOT_STARTED = "SandboxError or LaunchError"
 
 CODE: dict[str, Change] = {
     "13 capabilities are dropped": Change(
-        "sandbox/confine.py", "    call(\"capset\"", "    return\n    call(\"capset\"",
+        Edit("sandbox/confine.py", "drop_capabilities", "pass"),
         "[line[-16:] for line in read('/proc/self/status').split('\\n') if line[:7] == 'CapEff:'][0] == '0' * 16", True, False,
     ),
     "13 no new privileges": Change(  # the kernel takes no filter then
-        "sandbox/confine.py", "prctl(_PR_SET_NO_NEW_PRIVS, 1)", "pass", "1", 1, "SandboxError or LaunchError",
+        Edit("sandbox/confine.py", "_forbid_new_privileges", "pass"), "1", 1, NOT_STARTED,
     ),
     "10 the interpreter is started from a read-only mount": Change(
-        "sandbox/linux.py", "    _set_attributes(descriptor, b\"\", _RDONLY | _NOSUID | _NODEV)\n    _move(descriptor, own)",
-        "    _move(descriptor, own)", "bool(os.statvfs('/proc/self/exe').f_flag & os.ST_RDONLY)", True, False,
+        Edit("sandbox/linux.py", "_set_read_only", "pass"), READ_ONLY.format("/proc/self/exe"), True, False,
     ),
     "10 the host's devices keep their modes": Change(
-        "sandbox/linux.py", '"dev": _RDONLY | ', '"dev": ', "bool(os.statvfs('/dev/null').f_flag & os.ST_RDONLY)", True, False,
+        Edit("sandbox/linux.py", "_BIND_ATTRIBUTES", '{"ro": _RDONLY, "rw": 0, "dev": _NOSUID | _NOEXEC}'),
+        READ_ONLY.format("/dev/null"), True, False,
     ),
     "9 standard input is the sandbox's": Change(  # a worker that is late opens the sandbox's by chance
-        "sandbox/confine.py", "    os.dup2(null, 0, inheritable=True)", "    pass",
+        Edit("sandbox/confine.py", "_take_null_device", "pass"),
         "len({read(f'/proc/self/fdinfo/{number}').split('mnt_id:')[1].split()[0] for number in (0, os.open('/dev/null', 0))}) == 1",
         True, False,
     ),
     "9 descriptors are closed": Change(
-        "init/processes.py", "    os.closerange(max(wanted) + 1,", "    (lambda *_: None)(max(wanted) + 1,",
-        "len(os.listdir('/proc/self/fd')) < 8", True, False,
+        Edit("init/processes.py", "close_descriptors", "pass"), "len(os.listdir('/proc/self/fd')) < 8", True, False,
     ),
     "2 the system is read-only": Change(
-        "sandbox/linux.py", '{"ro": _RDONLY | ', '{"ro": ', "bool(os.statvfs('/usr').f_flag & os.ST_RDONLY)", True, False,
+        Edit("sandbox/linux.py", "_BIND_ATTRIBUTES", '{"ro": _NOSUID, "rw": 0, "dev": _NOSUID | _NOEXEC}'),
+        READ_ONLY.format("/usr"), True, False,
     ),
     "2 the root directory is sealed": Change(
-        "sandbox/linux.py", '        _set_attributes(_AT_FDCWD, b"/", _RDONLY, recursive=False)', "        pass",
-        "write('/planted')", "EROFS", None,
+        Edit("sandbox/linux.py", "_seal_root", "pass"), "write('/planted')", "EROFS", None,
     ),
     "7 the old root is gone": Change(
-        "sandbox/linux.py", 'libc.umount2(b".", _MNT_DETACH) != 0', "False", "'shadow' in str(answer(os.listdir, '/../etc'))", False, True,
+        Edit("sandbox/linux.py", "_detach_old_root", "pass"), "'shadow' in str(answer(os.listdir, '/../etc'))", False, True,
     ),
     "8 process 1 hides": Change(  # it has capabilities that nobody else has, for which the kernel refuses as well
-        "sandbox/syscall.py", "prctl(_PR_SET_DUMPABLE, 0)", "pass", "read('/proc/1/environ')", "EACCES", "EACCES",
+        Edit("sandbox/syscall.py", "hide", "pass"), "read('/proc/1/environ')", "EACCES", "EACCES",
     ),
     "19 a network of its own": Change(  # which it may not even bring up then
-        "sandbox/linux.py", " | 0x40000000 | 0x00020000\n", " | 0x00020000\n", "1", 1, "SandboxError or LaunchError",
+        Edit("sandbox/linux.py", "_CLONE_NEW_ALL", "0x3E020000"), "1", 1, NOT_STARTED,
     ),
     "31 queues and shared memory of its own": Change(
-        "sandbox/linux.py", "_CLONE_NEW_ALL = 0x02000000 | 0x04000000 | 0x08000000", "_CLONE_NEW_ALL = 0x02000000 | 0x04000000",
+        Edit("sandbox/linux.py", "_CLONE_NEW_ALL", "0x76020000"),
         f"os.readlink('/proc/self/ns/ipc') == {os.readlink('/proc/self/ns/ipc')!r}", False, True,
     ),
     "43 the way to what is protected": Change(
-        "sandbox/linux.py", "                    _move_onto(_clone(place), place)  # what is mounted cannot be renamed", "                    pass",
-        "answer(os.rename, 'real', 'x')", "EBUSY", None,
+        Edit("sandbox/linux.py", "_pin", "pass"), "answer(os.rename, 'real', 'x')", "EBUSY", None,
     ),
     "43 links to what is protected": Change(
-        "sandbox/linux.py", "            self._do_protect(top, resolved)", "            pass",
-        "write('real/.git/hooks/x')", "EROFS", None,
+        Edit("sandbox/linux.py", "_Builder._protect_end_of_link", "pass"), "write('real/.git/hooks/x')", "EROFS", None,
     ),
-    "47 new luck": Change("init/specialise.py", "    reseed()\n\n", "\n", DRAW, "differ", "same"),
+    "47 new luck": Change(Edit("init/specialise.py", "reseed", "pass"), DRAW, "differ", "same"),
     "22 the environment is empty": Change(
-        "zygote/boot.py", '"entered"] + sys.argv[3:], {})', '"entered"] + sys.argv[3:], {"CANARY": "x"})', "'CANARY' in read('/proc/self/environ')", False, True,
+        Edit("zygote/boot.py", "_ENVIRONMENT", '{"CANARY": "x"}'), "'CANARY' in read('/proc/self/environ')", False, True,
     ),
 }  # fmt: skip
 
@@ -404,8 +401,8 @@ _TRIES = 10
 
 @pytest.mark.parametrize("row", CODE.values(), ids=CODE)
 async def test_an_attack_succeeds_without_the_code_that_stops_it(tmp_path: Path, row: Change) -> None:
-    for name, new, expected in (("with", row.old, row.with_it), ("without", row.new, row.without_it)):
-        package = copied(tmp_path / name, Edit(row.file, row.old, new))
+    for name, edits, expected in (("with", [], row.with_it), ("without", [row.edit], row.without_it)):
+        package = copied(tmp_path / name, *edits)
         # Some defences hold no longer than until a race is lost.
         for attempt in range(1 if name == "with" else _TRIES):
             workspace = tmp_path / f"{name}-workspace-{attempt}"

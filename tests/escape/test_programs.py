@@ -306,11 +306,9 @@ async def test_a_broken_request_ends_the_kernel(cage: Session, decider: Decider,
 
 
 class Change(NamedTuple):
-    """A place in the code, what to put there, the attack, and what comes of it with and without."""
+    """A defence that is switched off, the attack, and what comes of it with and without."""
 
-    file: str
-    old: str
-    new: str
+    edit: Edit
     attack: str
     with_it: Any
     without_it: Any
@@ -324,13 +322,11 @@ PLANT = (
 )
 
 CHANGES: dict[str, Change] = {
-    "the filter": Change(
-        "sandbox/confine.py", "        _filter(seccomp.no_programs(os.uname().machine))", "        pass", EXECUTE, "SIGKILL", "lives"
-    ),
-    "the namespace apart": Change("sandbox/confine.py", "        _stand_apart()\n", "        pass\n", REACH, False, True),
+    "the filter": Change(Edit("sandbox/confine.py", "_forbid_programs", "pass"), EXECUTE, "SIGKILL", "lives"),
+    "the namespace apart": Change(Edit("sandbox/confine.py", "_stand_apart", "pass"), REACH, False, True),
     "the environment is init's own": Change(
-        "init/programs.py", "            os.execvpe(argv[0], argv, env)",
-        "            env['PATH'] = '/tmp/.packages/bin:' + env['PATH']\n            os.execvpe(argv[0], argv, env)", PLANT, False, True,
+        Edit("init/programs.py", "Programs._environment", "return {**self.env, 'PATH': '/tmp/.packages/bin:' + self.env['PATH']}"),
+        PLANT, False, True,
     ),
 }  # fmt: skip
 
@@ -358,8 +354,8 @@ asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
 async def test_an_attack_succeeds_without_the_code_that_stops_it(tmp_path: Path, row: Change) -> None:
     from .conftest import NUMBERS
 
-    for name, new, expected in (("with", row.old, row.with_it), ("without", row.new, row.without_it)):
-        package = copied(tmp_path / name, Edit(row.file, row.old, new))
+    for name, edits, expected in (("with", [], row.with_it), ("without", [row.edit], row.without_it)):
+        package = copied(tmp_path / name, *edits)
         workspace = tmp_path / f"{name}-workspace"
         workspace.mkdir()
         process = await asyncio.create_subprocess_exec(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from cellblock.approvals.call import TOKEN_WEIGHT, Call, Hints, tokens
 from cellblock.approvals.request import ApprovalRequest
-from cellblock.approvals.rules import Rules, decide
+from cellblock.approvals.rules import Rules, Verdict, decide
 from cellblock.errors import CellblockError
 from cellblock.model import CallKind, Decision
 
@@ -24,6 +24,9 @@ MAX_PENDING_BYTES = 32 * 1024 * 1024
 """Bytes of what is pending, where each token of its JSON counts `TOKEN_WEIGHT` more: the arguments are there parsed, too."""
 
 _MAX_REMEMBERED = 10_000
+
+_LONG = 4096
+"""Bytes of arguments from which on a decision takes turns with others: rules look at all of them."""
 
 _LOG = logging.getLogger("cellblock.tools")
 
@@ -70,6 +73,7 @@ class Broker:
         self._by_caller: set[str] = set()
         self._bytes = 0
         self._remembered: set[tuple[str, ...]] = set()
+        self._turn = asyncio.Lock()
         self._waited = 0.0
         self._since = 0.0
 
@@ -79,7 +83,13 @@ class Broker:
         return self._waited + (time.monotonic() - self._since if self.pending else 0.0)
 
     async def decide(
-        self, kind: CallKind, server: str, tool: str, arguments: Mapping[str, Any], hints: Hints | None = None
+        self,
+        kind: CallKind,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        hints: Hints | None = None,
+        changed: str = "",
     ) -> Decision:
         """Decide about one call. Cancelling this withdraws the request.
 
@@ -89,21 +99,34 @@ class Broker:
             tool: The tool's name.
             arguments: JSON data, frozen now: execute `Decision.arguments` and nothing else.
             hints: What the server says of its tool.
+            changed: How the tool differs from the one that an API was generated for; whoever is asked is shown this.
 
         Returns:
             The decision, which is on record.
 
         Raises:
-            InvalidInputError: The arguments are no JSON.
+            InvalidInputError: The arguments are not valid JSON.
         """
-        call = Call.freeze(kind, server, tool, arguments, hints)
-        verdict = decide(self.rules, call)
+        call = Call.freeze(kind, server, tool, arguments, hints, changed)
+        verdict = await self._verdict(call)
         if verdict.outcome == "ask":
             decision = await self._ask(call)
         else:
             reason = f"denied by the rule: {verdict.rule}" if verdict.outcome == "deny" else ""
             decision = self._decision(call, verdict.outcome, verdict.rule, reason)
         return await self._recorded(decision)
+
+    async def _verdict(self, call: Call) -> Verdict:
+        if len(call.payload) <= _LONG:
+            return decide(self.rules, call)
+        async with self._turn:
+            # Rule by rule and one call at a time: hundreds of gathered calls would be decided in one turn of the loop.
+            rules = self.rules
+            for rule in rules.rules:
+                await asyncio.sleep(0)
+                if (verdict := decide(Rules((rule,)), call)).rule != "default":
+                    return verdict
+            return decide(Rules((), rules.default), call)
 
     def forget(self) -> None:
         """Forget what was accepted for the rest of the session."""
@@ -126,7 +149,7 @@ class Broker:
             return self._decision(call, "deny", "nobody", "there is nobody to approve it, and no rule allows it")
         if len(self.pending) >= MAX_PENDING or self._bytes + (weight := _weight(call)) > MAX_PENDING_BYTES:
             return self._decision(call, "deny", "nobody", "too many requests are waiting for approval")
-        request = ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind)
+        request = ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind, changed=call.changed)
         try:
             self._show(request, call, self.ask, weight)
             if request.state == "pending":
@@ -216,5 +239,6 @@ def _weight(call: Call) -> int:
 
 
 def _keys(call: Call) -> dict[Literal["tool", "call"], tuple[str, ...]]:
-    tool = (call.kind, call.server, call.tool)
+    # With what has changed: who accepted a tool for the session did not accept what it has become.
+    tool = (call.kind, call.server, call.tool, call.changed)
     return {"tool": tool, "call": (*tool, hashlib.sha256(call.payload).hexdigest())}

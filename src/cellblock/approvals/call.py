@@ -49,17 +49,29 @@ class Call:
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         payload: The arguments as canonical JSON: sorted keys, no spaces, ASCII.
+        parsed: The arguments, parsed once: for reading only.
         hints: What the server says of the tool.
+        changed: How the tool differs from the one that an API was generated for; empty if it does not.
     """
 
     kind: CallKind
     server: str
     tool: str
     payload: bytes
+    parsed: Mapping[str, Any] = field(repr=False, compare=False)
     hints: Hints = field(default_factory=Hints)
+    changed: str = ""
 
     @classmethod
-    def freeze(cls, kind: CallKind, server: str, tool: str, arguments: Mapping[str, Any], hints: Hints | None = None) -> Self:
+    def freeze(
+        cls,
+        kind: CallKind,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        hints: Hints | None = None,
+        changed: str = "",
+    ) -> Self:
         """Take the arguments as they are now.
 
         Args:
@@ -68,19 +80,19 @@ class Call:
             tool: The tool's name.
             arguments: JSON data. What becomes of the mapping later has no effect.
             hints: What the server says of the tool.
+            changed: How the tool differs from the one that an API was generated for.
 
         Raises:
-            InvalidInputError: The arguments are no JSON object, or nested too deeply.
+            InvalidInputError: The arguments are not a JSON object, or are nested too deeply.
         """
         if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
             raise InvalidInputError(f"The arguments of {server}.{tool} must be a JSON object, not {type(arguments).__name__}.")
         try:
             text = json.dumps(dict(arguments), sort_keys=True, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidInputError(f"The arguments of {server}.{tool} are no JSON: {error}") from error
+            raise InvalidInputError(f"The arguments of {server}.{tool} are not valid JSON: {error}") from error
         payload = text.encode("ascii")
-        parse(payload)
-        return cls(kind, server, tool, payload, hints or Hints())
+        return cls(kind, server, tool, payload, parse(payload), hints or Hints(), changed)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -102,12 +114,12 @@ def parse(text: bytes) -> Any:
         The value.
 
     Raises:
-        InvalidInputError: It is no JSON (as RFC 8259 has it: no NaN), or nested deeper than `MAX_DEPTH`.
+        InvalidInputError: It is not valid JSON (RFC 8259, so no NaN), or is nested deeper than `MAX_DEPTH`.
     """
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"This is no JSON: {error}") from error
+        raise InvalidInputError(f"This is not valid JSON: {error}") from error
     # Nesting needs brackets: where there are few, as nearly always, there is nothing to walk through.
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
         raise InvalidInputError(f"This JSON is nested deeper than {MAX_DEPTH} levels.")

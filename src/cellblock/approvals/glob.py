@@ -1,6 +1,6 @@
-"""Patterns with ``*``, ``**`` and ``?``, matched in time that grows with the text alone.
+"""Patterns with ``*``, ``**`` and ``?``, matched in time that grows linearly with the text.
 
-Regular expressions are not used: what is matched comes from untrusted code, which would find the text that keeps them busy.
+Regular expressions are not used: the text comes from untrusted code, which would find one that makes them backtrack for ever.
 """
 
 from __future__ import annotations
@@ -9,9 +9,18 @@ import re
 from functools import lru_cache
 from typing import Self
 
+from cellblock.errors import InvalidInputError
+
+MAX_PATTERN = 4096
+"""The most characters that a pattern may have: each of them costs a pass over the text, at 64 positions a step."""
+
 
 class Glob:
-    """A compiled pattern: a non-deterministic automaton whose states are the bits of an integer."""
+    """A compiled pattern.
+
+    The text is matched one part of the pattern at a time. The places that the parts so far can end at are the bits of one
+    integer, so that a part is a few operations on whole integers and not a step for each character.
+    """
 
     def __init__(self, pattern: str, *, paths: bool) -> None:
         """Compile a pattern.
@@ -19,23 +28,16 @@ class Glob:
         Args:
             pattern: ``?`` is one character, ``*`` and ``**`` are any number of them. There is no way to escape these three.
             paths: Whether ``?`` and ``*`` stop at a ``/``.
+
+        Raises:
+            InvalidInputError: The pattern is longer than `MAX_PATTERN`.
         """
-        parts = [part[:2] if part[0] == "*" else part for part in re.findall(r"\*+|[^*]", pattern, re.DOTALL)]
-        self._letters: dict[str, int] = {}
-        self._single = self._star = self._globstar = 0
-        for place, part in enumerate(parts):
-            bit = 1 << place
-            if part == "**" or (part == "*" and not paths):
-                self._globstar |= bit
-            elif part == "*":
-                self._star |= bit
-            elif part == "?":
-                self._single |= bit
-            else:
-                self._letters[part] = self._letters.get(part, 0) | bit
-        self._stop = "/" if paths else ""
-        self._end = 1 << len(parts)
-        self._tail = self._end >> 1 if self._globstar & (self._end >> 1) else 0
+        if len(pattern) > MAX_PATTERN:
+            raise InvalidInputError(f"A pattern may have {MAX_PATTERN} characters; {pattern[:40]!r}… has {len(pattern)}.")
+        found = re.findall(r"\*+|\?|[^*?]+", pattern)
+        wild = "*" if paths else "**"
+        self._parts = [(wild if part == "*" else part[:2]) if part[0] in "*?" else _encode(part) for part in found]
+        self._paths = paths
 
     @classmethod
     @lru_cache(maxsize=1024)
@@ -45,15 +47,62 @@ class Glob:
 
     def matches(self, text: str) -> bool:
         """Whether all of a text is as the pattern says."""
-        loops = self._star | self._globstar
-        state = 1 | (loops & 1) << 1
-        for letter in text:
-            if state & self._tail:
-                return True  # whatever follows
-            inside = letter != self._stop
-            step = state & (self._letters.get(letter, 0) | (self._single if inside else 0))
-            state = step << 1 | state & (loops if inside else self._globstar)
-            state |= (state & loops) << 1
+        data, parts = _encode(text), self._parts
+        if not parts:
+            return not data
+        # Most patterns are decided by how they begin and end.
+        first, last = parts[0], parts[-1]
+        if isinstance(first, bytes) and not data.startswith(first):
+            return False
+        if isinstance(last, bytes) and not data.endswith(last):
+            return False
+        text_bits = _Text(data, self._paths)
+        state = 1
+        for part in parts:
+            state = text_bits.after(state, part)
             if not state:
                 return False
-        return bool(state & self._end)
+        return bool(state >> len(data) & 1)
+
+
+class _Text:
+    """A text as sets of places. Bit ``n`` of a set is the place before byte ``n`` of the UTF-8."""
+
+    def __init__(self, data: bytes, paths: bool) -> None:
+        self._backwards = data[::-1]
+        self._all = (2 << len(data)) - 1
+        self._sets: dict[int, int] = {}
+        self._inside = self._all >> 1  # where ``*`` and ``?`` may go on
+        if paths:
+            self._inside &= ~self._where(0x2F)
+        self._middle = 0 if data.isascii() else self._where(*range(0x80, 0xC0))  # of characters with several bytes
+
+    def after(self, state: int, part: bytes | str) -> int:
+        """Return the places that a part of a pattern can end at, if it begins at one of some places."""
+        if isinstance(part, bytes):
+            for byte in part:
+                state = (state & self._where(byte)) << 1
+            return state
+        if part == "**":
+            return self._all & -(state & -state)  # every place from the first one on
+        if part == "?":
+            state = (state & self._inside) << 1
+            for _ in range(3):
+                state = state & ~self._middle | (state & self._middle) << 1
+            return state
+        # ``*``: a carry runs from each place to the end of the ones of `inside` that it stands in.
+        return state | (self._inside + (state & self._inside)) ^ self._inside
+
+    def _where(self, *wanted: int) -> int:
+        """Return the places of some bytes."""
+        key = wanted[0]
+        if key not in self._sets:
+            table = bytearray(b"0" * 256)
+            for byte in wanted:
+                table[byte] = 0x31
+            self._sets[key] = int(self._backwards.translate(table) or b"0", 2)
+        return self._sets[key]
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
@@ -16,6 +17,20 @@ Always = Literal["tool", "call"]
 
 _NAME = re.compile(r"[\w./-]+")
 """What names of servers and tools are made of; others are shown in quotation marks."""
+
+_BLANK = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U00016fe4\U0001d159"
+    + "".join(map(chr, (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+)
+"""Letters, symbols and marks that Python would print, and of which nothing is to be seen (Unicode: Default_Ignorable)."""
+
+_OVERLAY = 1
+"""The combining class of marks that strike through what they follow."""
+
+_PILED = re.compile(
+    r"([\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20f0]{2})([\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20f0]+)"
+)
+"""More marks than any language puts on a letter: they would reach into other lines."""
 
 State = Literal["pending", "accepted", "rejected", "withdrawn"]
 
@@ -38,6 +53,7 @@ class ApprovalRequest:
         state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
         always: What else the acceptance is for: ``tool``, ``call`` or None.
         reason: Why it was withdrawn.
+        changed: How the tool differs from the one that an API was generated for, in a few words; empty if it does not.
     """
 
     def __init__(
@@ -48,6 +64,7 @@ class ApprovalRequest:
         respond: Respond | None = None,
         *,
         kind: CallKind = "tool",
+        changed: str = "",
         id: str | None = None,  # noqa: A002  # what it is called everywhere
     ) -> None:
         """Make a request.
@@ -58,12 +75,14 @@ class ApprovalRequest:
             tool_args: The arguments.
             respond: Told the decision, once; what it raises reaches whoever decided, and leaves the request pending.
             kind: ``tool``, ``shell`` or ``network``.
-            id: Its id, where the other side has given it one.
+            changed: How the tool differs from the one that an API was generated for.
+            id: Its id, if the other side has given it one.
         """
         self.server_name = server_name
         self.tool_name = tool_name
         self.tool_args = dict(tool_args)
         self.kind: CallKind = kind
+        self.changed = changed
         self.id = id or secrets.token_hex(16)
         self.state: State = "pending"
         self.always: Always | None = None
@@ -158,10 +177,32 @@ class ApprovalRequest:
         # Names are for others to choose, too: none of them may look like more than a name, or steer a terminal.
         names = (name if name.isidentifier() else repr(name) for name in self.tool_args)
         arguments = ", ".join(f"{name}={value!r}" for name, value in zip(names, self.tool_args.values(), strict=True))
-        return f"{_shown(self.server_name)}.{_shown(self.tool_name)}({arguments})"
+        changed = f" (the tool has changed: {self.changed})" if self.changed else ""
+        return visible(f"{_shown(self.server_name)}.{_shown(self.tool_name)}({arguments}){changed}")
 
     def __repr__(self) -> str:
         return f"<ApprovalRequest {self} {self.state}>"
+
+
+def visible(text: str) -> str:
+    """Return a text in which nothing hides: what prints as nothing, or over other characters, is escaped.
+
+    Control and format characters (zero width, bidirectional, tags) are among it, and letters that are blank.
+
+    Args:
+        text: The text. Line ends are escaped, too.
+    """
+    text = "".join(map(_visible, text)) if not text.isascii() or not text.isprintable() else text
+    return _PILED.sub(lambda marks: marks[1] + "".join(map(_escape, marks[2])), text)
+
+
+def _visible(character: str) -> str:
+    hidden = not character.isprintable() or character in _BLANK or unicodedata.combining(character) == _OVERLAY
+    return _escape(character) if hidden or unicodedata.category(character) == "Me" else character
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def _shown(name: str) -> str:

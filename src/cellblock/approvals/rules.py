@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import posixpath
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ _MAX_TEXT = 64 * 1024
 
 _MEANING = {"program", "environment"}
 """What makes another thing of a shell command with the same text."""
+
+_MAX_FILE = 1024 * 1024
+_MAX_DOTS = 200
+"""In one line of TOML: what ``tomllib`` takes for a dotted key of 30,000 parts is 23 seconds."""
 
 _TOP = ("default", "rule")
 _KEYS = ("decision", "kind", "server", "tool", "arguments", "read_only", "destructive")
@@ -47,7 +52,7 @@ class Rule:
     """One rule. What it does not mention it does not care about.
 
     Attributes:
-        outcome: What becomes of a call that it is about.
+        decision: What becomes of a call that it is about.
         kind: The kind of call that it is about.
         server: Pattern of server names; ``*`` is any text, ``?`` any character.
         tool: Pattern of tool names.
@@ -59,7 +64,7 @@ class Rule:
         destructive: Likewise.
     """
 
-    outcome: Outcome
+    decision: Outcome
     kind: CallKind = "tool"
     server: str = "*"
     tool: str = "*"
@@ -75,20 +80,20 @@ class Rule:
             and _name(self.tool, call.tool)
             and self.read_only in (None, call.hints.read_only)
             and self.destructive in (None, call.hints.destructive)
-            and (not self.arguments or self._matches(call.arguments))
+            and (not self.arguments or self._matches(call.parsed))
         )
 
     def _matches(self, given: Mapping[str, Any]) -> bool:
         # With another PATH or LD_PRELOAD, or as the input of another program, the text of a command says nothing of what runs.
-        if self.kind == "shell" and self.outcome == "allow" and (given.keys() - self.arguments.keys()) & _MEANING:
+        if self.kind == "shell" and self.decision == "allow" and (given.keys() - self.arguments.keys()) & _MEANING:
             return False
         return all(
-            name in given and _argument(wanted, given[name], strict=self.outcome == "allow")
+            name in given and _argument(wanted, given[name], strict=self.decision == "allow")
             for name, wanted in self.arguments.items()
         )
 
     def __str__(self) -> str:
-        parts = [self.outcome, *([self.kind] if self.kind != "tool" else []), f"{self.server}.{self.tool}"]
+        parts = [self.decision, *([self.kind] if self.kind != "tool" else []), f"{self.server}.{self.tool}"]
         parts += [f"{name}={json.dumps(value, sort_keys=True)}" for name, value in self.arguments.items()]
         for name, value in (("read_only", self.read_only), ("destructive", self.destructive)):
             parts += [] if value is None else [f"{name}={str(value).lower()}"]
@@ -118,8 +123,8 @@ class Rules:
             InvalidInputError: It cannot be read, or something in it is not understood; the message names it.
         """
         try:
-            text = Path(path).expanduser().read_text("utf-8")
-            data = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
+            text = _read(Path(path).expanduser())
+            data = json.loads(text) if Path(path).suffix == ".json" else _toml(text)
         except OSError as error:
             raise InvalidInputError(f"The rules in {path} cannot be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
@@ -159,8 +164,26 @@ def decide(rules: Rules, call: Call) -> Verdict:
     """
     for rule in rules.rules:
         if rule.matches(call):
-            return Verdict(rule.outcome, str(rule))
+            return Verdict(rule.decision, str(rule))
     return Verdict(rules.default, "default")
+
+
+def _read(path: Path) -> str:
+    # Neither a pipe nor a device, which would never end.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is not a regular file")
+        data = file.read(_MAX_FILE + 1)
+    if len(data) > _MAX_FILE:
+        raise ValueError(f"it has more than {_MAX_FILE} bytes")
+    return data.decode("utf-8")
+
+
+def _toml(text: str) -> object:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > _MAX_DOTS:
+            raise ValueError(f"line {number} has more than {_MAX_DOTS} dots")
+    return tomllib.loads(text)
 
 
 def _name(pattern: str, name: str) -> bool:

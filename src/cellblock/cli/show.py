@@ -57,7 +57,7 @@ def policy(config: str | None, workspace: str | None, *, as_json: bool) -> int:
     for key, heading in _HEADINGS.items():
         print(f"{heading}:")
         for line in found[key] or ["nothing"]:
-            print(f"  {printable(line, lines=False)}")  # names, which a session may have made
+            print(f"  {_name(line)}")
     print("Limits:")
     for name, value in found["limits"].items():
         shown = f"{value >> 20:,} MiB" if name in _BYTES else f"{value:,}"
@@ -81,6 +81,11 @@ def approvals(count: int, session: str | None, *, as_json: bool) -> int:
         by = f"{decision.by}: {decision.reason}" if decision.reason else decision.by
         print(printable(f"{at}  {decision.session}  {decision.outcome:5}  {shown}  ({by})", lines=False))
     return 0
+
+
+def _name(text: str) -> str:
+    """Return a name as it is printed: a session may have made it."""
+    return printable(text, lines=False)
 
 
 def _as_data(decision: Decision) -> dict[str, object]:

@@ -104,7 +104,7 @@ class Connection:
 
     async def _http(self, data: bytes) -> None:
         """Serve request after request; each is decided on its own."""
-        reader = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes)
+        reader = self._reader()
         reader.receive_data(data)
         try:
             while (head := await self._head(reader)) is not None:
@@ -131,6 +131,9 @@ class Connection:
             await self._answer(error.error_status_hint if reason else 400, reason or "Bad Request", f"bad request: {error}")
         except _AnsweredError as error:
             await self._answer(error.status, error.reason, str(error))
+
+    def _reader(self) -> h11.Connection:
+        return h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes)
 
     async def _head(self, reader: h11.Connection) -> h11.Request | None:
         """Return the head of the next request, or None where the client hung up before one."""

@@ -116,17 +116,20 @@ class Gate:
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
                 found = await self._addresses(target)
-                # All are checked before one is dialled: a name with one bad address is not to be trusted with the others.
-                for address in found:
-                    reached = Target(address, target.port)
-                    if refusal := self._rules.judge_address(target, reached, addresses.objection_to(address)):
-                        raise self._denied(target, refusal, method)
+                self._check_addresses(target, found, method)
                 return await self._first(target, found)
         except TimeoutError as error:
             seconds = f"{self._limits.connect_seconds:g}"
             raise UnreachableError(f"{target} could not be reached within {seconds} s", "timeout") from error
         except OSError as error:  # no descriptor was left to find out whose address it is
             raise UnreachableError(f"{target} could not be reached: {error.strerror}", "network") from error
+
+    def _check_addresses(self, target: Target, found: list[Address], method: str) -> None:
+        """Check all addresses before one is dialled: a name with one bad address is not trusted with the others."""
+        for address in found:
+            reached = Target(address, target.port)
+            if refusal := self._rules.judge_address(target, reached, addresses.objection_to(address)):
+                raise self._denied(target, refusal, method)
 
     async def _let_through(self, target: Target, refusal: Refusal) -> bool:
         """Whether somebody lets a target through that no rule names. What a rule denies is denied."""

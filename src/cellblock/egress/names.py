@@ -64,7 +64,7 @@ def canonical_host(text: str) -> Host:
         return _ipv6(text[1:-1])
     if ":" in text:
         return _ipv6(text)
-    name = (text.lower() if text.isascii() else _ascii(text)).removesuffix(".")
+    name = _folded(text).removesuffix(".")
     labels = name.split(".")
     if _NUMERIC.fullmatch(labels[-1]):
         return _ipv4(labels)
@@ -130,6 +130,10 @@ def split_port(text: str) -> tuple[str, str | None]:
 def host_text(host: Host) -> str:
     """Return a host as it stands before a port: IPv6 in brackets."""
     return f"[{host}]" if isinstance(host, IPv6Address) else str(host)
+
+
+def _folded(text: str) -> str:
+    return text.lower() if text.isascii() else _ascii(text)
 
 
 def _ascii(text: str) -> str:

@@ -128,11 +128,13 @@ class EgressProxy:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._scratch:
             self._scratch = memoryview(bytearray(BUFFER))
-        turned_away = len(self._clients) >= self._limits.connections
-        connection = Connection(client, self._gate, self._limits, self._scratch, turned_away=turned_away)
+        connection = Connection(client, self._gate, self._limits, self._scratch, turned_away=self._is_full())
         task = self._loop.create_task(connection.serve())
         self._clients.add(task)
         task.add_done_callback(self._served)
+
+    def _is_full(self) -> bool:
+        return len(self._clients) >= self._limits.connections
 
     def _served(self, task: asyncio.Task[None]) -> None:
         self._clients.discard(task)

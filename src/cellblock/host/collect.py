@@ -190,7 +190,7 @@ class Collector:
         data: dict[str, str | bytes] = {}
         size = 0
         for mime, raw in self._values_of(message):
-            if len(raw) > self._values_room - size:
+            if not self._fits(size + len(raw)):
                 self.truncated = True
                 continue
             size += len(raw)
@@ -214,6 +214,9 @@ class Collector:
         else:
             self._tail.append(item)
         return item
+
+    def _fits(self, size: int) -> bool:
+        return size <= self._values_room
 
     def _values_of(self, message: Display) -> Iterator[tuple[str, bytes]]:
         yield from message.data.items()

@@ -55,7 +55,12 @@ def place_descriptors(wanted: dict[int, int]) -> None:
     moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, HIGH) for place, source in wanted.items()}
     for place, source in moved.items():
         os.dup2(source, place, inheritable=False)
-    os.closerange(max(wanted) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    close_descriptors(max(wanted) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def close_descriptors(first: int, end: int = HIGH) -> None:
+    """Close the descriptors from one number up to another."""
+    os.closerange(first, end)
 
 
 def forget_signals() -> None:

@@ -86,7 +86,7 @@ class Programs:
             processes.die_with_parent(signal.SIGKILL)
             # Out of the way of what is closed, and of what confining puts in place of standard input.
             source = fcntl.fcntl(descriptors[0], fcntl.F_DUPFD_CLOEXEC, processes.HIGH) if descriptors else None
-            os.closerange(3, processes.HIGH)
+            processes.close_descriptors(3)
             if self.confinement is not None:
                 confine(self.confinement)
             # From here on with no more rights than code of the session: it has chosen the directory.
@@ -94,13 +94,16 @@ class Programs:
             if source is not None:
                 os.dup2(source, 0)
             _keep(message.get("keep", "nothing"), message.get("place"))
-            env = self.env if message["env"] is None else self.inherited | message["env"]
-            env = {name: value for name, value in (env | message.get("changes", {})).items() if value is not None}
-            os.execvpe(argv[0], argv, env)
+            os.execvpe(argv[0], argv, self._environment(message))
         except BaseException as error:
             os.write(2, f"{argv[0]} cannot be run: {error}\n".encode(errors="backslashreplace"))
         finally:
             os._exit(127)
+
+    def _environment(self, message: dict[str, Any]) -> dict[str, str]:
+        """Return the environment of a program. Of what the code has changed there is in it only what was shown."""
+        env = self.env if message["env"] is None else self.inherited | message["env"]
+        return {name: value for name, value in (env | message.get("changes", {})).items() if value is not None}
 
 
 def _keep(keep: str, place: str | None) -> None:

@@ -46,13 +46,19 @@ def run_sandboxed(control: int, command: list[str]) -> tuple[int, list[Hold]]:
             init = linux.fork_into_namespaces(spec["group"])
         except OSError as error:
             _refuse(host, f"{'; '.join(probe.missing()) or error}; 'cellblock doctor' tells more")
-            init = os.fork()
-            if init == 0:
-                os._exit(_EXIT_NOT_STARTED)
+            init = _fork_in_vain()
         if init == 0:
             _be_init(host, keeper, spec, command, needed, named)
         os.close(keeper)
     return init, holds
+
+
+def _fork_in_vain() -> int:
+    """Fork a process that ends at once: without its sandbox the program is not started."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_EXIT_NOT_STARTED)
+    return pid
 
 
 def _be_init(
@@ -112,7 +118,7 @@ def _become(confinement: dict[str, Any], cwd: str, command: list[str]) -> NoRetu
     try:
         os.setsid()
         source = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, processes.HIGH)  # confining puts another in its place
-        os.closerange(3, processes.HIGH)
+        processes.close_descriptors(3)
         confine(confinement)
         os.dup2(source, 0)
         os.chdir(cwd)

@@ -32,10 +32,7 @@ def confine(plan: dict[str, Any]) -> None:
     if identity_of_root() != plan["root"]:
         # It was forked before the tree was built, and should have been moved with everybody else.
         raise OSError(errno.EXDEV, "this process is not in the sandbox's file system")
-    # Its own null device, where the one that it was forked with is the host's, whose mode the host's user could change.
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    os.dup2(null, 0, inheritable=True)
-    os.close(null)
+    _take_null_device()
     may_execute = plan.get("programs", True)
     if not may_execute:
         _stand_apart()
@@ -48,12 +45,27 @@ def confine(plan: dict[str, Any]) -> None:
         resource.setrlimit(number, (wanted, wanted))
     os.nice(plan["nice"])
     drop_capabilities()
-    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _forbid_new_privileges()
     if not may_execute:
-        _filter(seccomp.no_programs(os.uname().machine))
+        _forbid_programs()
     _filter(base64.b64decode(plan["seccomp"]))  # last: it allows no more filters
     # It may have been forked from a process that hides. Not before: code of the session could write to its memory then.
     prctl(_PR_SET_DUMPABLE, 1)
+
+
+def _take_null_device() -> None:
+    """Replace the host's null device, with which this process was forked, by the sandbox's own: its mode could be changed."""
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0, inheritable=True)
+    os.close(null)
+
+
+def _forbid_new_privileges() -> None:
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _forbid_programs() -> None:
+    _filter(seccomp.no_programs(os.uname().machine))
 
 
 def _filter(program: bytes) -> None:

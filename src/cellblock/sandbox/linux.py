@@ -44,6 +44,7 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _MOVE_F_EMPTY, _MOVE_T_EMPTY = 0x04, 0x40
 _FSCONFIG_SET_STRING, _FSCONFIG_CREATE = 1, 6
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
+_BIND_ATTRIBUTES = {"ro": _RDONLY | _NOSUID | _NODEV, "rw": _NOSUID | _NODEV, "dev": _RDONLY | _NOSUID | _NOEXEC}
 _MS_PRIVATE = 1 << 18
 _MNT_DETACH = 2
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS = 2, 4
@@ -92,6 +93,10 @@ def enter_namespaces(uid: int, gid: int) -> None:
         raise OSError(code, f"unshare of the cgroup namespace: {os.strerror(code)}")
     _set_attributes(_AT_FDCWD, b"/", 0, propagation=_MS_PRIVATE)
     socket.sethostname(HOSTNAME)
+    _bring_loopback_up()
+
+
+def _bring_loopback_up() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sH14s", b"lo", 0, b"")
         flags = struct.unpack("16sH14s", fcntl.ioctl(any_socket, 0x8913, request))[1]
@@ -116,7 +121,7 @@ def enter_base(uid: int, gid: int, steps: list[Step]) -> None:
     # whoever owns the file could change its mode there, and on Linux 6.11 and 6.12 its bytes. So start it again, from here.
     own = os.path.realpath("/proc/self/exe")
     descriptor = _clone_tree(own)
-    _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
+    _set_read_only(descriptor)
     _move(descriptor, own)
 
 
@@ -176,19 +181,27 @@ def build(plan: dict[str, Any], prepared: list[Step]) -> None:
     builder.take_sources()
     if plan["everything"]:
         root = _clone_tree("/")
-        _set_attributes(root, b"", _RDONLY | _NOSUID | _NODEV)
+        _set_read_only(root)
         _move(root, _STAGE)
     elif not begun:
         _move(_new_root(), _STAGE)
     os.chdir(_STAGE)
     builder.do_steps()
     call("pivot_root", _PIVOT_ROOT[os.uname().machine], b".", b".")
+    _detach_old_root()
+    os.chdir("/")
+    if not plan["everything"]:
+        _seal_root()
+
+
+def _detach_old_root() -> None:
     if libc.umount2(b".", _MNT_DETACH) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"umount of the old root: {os.strerror(code)}")
-    os.chdir("/")
-    if not plan["everything"]:
-        _set_attributes(_AT_FDCWD, b"/", _RDONLY, recursive=False)
+
+
+def _seal_root() -> None:
+    _set_attributes(_AT_FDCWD, b"/", _RDONLY, recursive=False)
 
 
 class _Builder:
@@ -229,8 +242,7 @@ class _Builder:
             if step[0] == "bind?" and error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return
             raise OSError(error.errno, f"cannot take hold of {source}: {error.strerror}") from error
-        attributes = {"ro": _RDONLY | _NOSUID | _NODEV, "rw": _NOSUID | _NODEV, "dev": _RDONLY | _NOSUID | _NOEXEC}[step[3]]
-        _set_attributes(descriptor, b"", attributes)
+        _set_attributes(descriptor, b"", _BIND_ATTRIBUTES[step[3]])
         self._sources["bind", step[2], step[3]] = descriptor
 
     def _do_bind(self, source: str, target: str, access: str) -> None:
@@ -268,7 +280,7 @@ class _Builder:
         if not os.path.lexists(f".{target}"):
             return
         descriptor = _clone_tree(f".{target}")
-        _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
+        _set_read_only(descriptor)
         _move(descriptor, f".{target}")
 
     def _do_protect(self, top: str, target: str) -> None:
@@ -284,12 +296,15 @@ class _Builder:
                     break
                 if path == target or not stat.S_ISDIR(mode) or is_placeholder(mode):
                     descriptor = _clone(place)
-                    _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
+                    _set_read_only(descriptor)
                     _move_onto(descriptor, place)
                     return
                 if path not in self._pinned:
                     self._pinned.add(path)
-                    _move_onto(_clone(place), place)  # what is mounted cannot be renamed
+                    _pin(place)
+        self._protect_end_of_link(top, target)
+
+    def _protect_end_of_link(self, top: str, target: str) -> None:
         resolved = self._resolved.get(target, target)
         if resolved != target and resolved.startswith(f"{top}/"):
             self._do_protect(top, resolved)
@@ -310,7 +325,7 @@ class _Builder:
         made = _new_filesystem("tmpfs", {"size": "1m", "mode": "755"}, _NOSUID | _NODEV)
         for target, held in shown.items():
             _make_way(made, target[len(path) + 1 :].split("/"), directory=_is_directory(held))
-        _set_attributes(made, b"", _RDONLY | _NOSUID | _NODEV)
+        _set_read_only(made)
         return made
 
     def _do_graft(self, target: str) -> None:
@@ -396,6 +411,10 @@ def _set_attributes(descriptor: int, path: bytes, attributes: int, propagation: 
     call("mount_setattr", _MOUNT_SETATTR, descriptor, path, flags, value, len(value))
 
 
+def _set_read_only(descriptor: int) -> None:
+    _set_attributes(descriptor, b"", _RDONLY | _NOSUID | _NODEV)
+
+
 def _new_filesystem(kind: str, options: dict[str, str], attributes: int) -> int:
     context = call("fsopen", _FSOPEN, kind.encode(), os.O_CLOEXEC & 0 | 1)
     try:
@@ -419,6 +438,11 @@ def _move_onto(descriptor: int, place: int) -> None:
         call("move_mount", _MOVE_MOUNT, descriptor, b"", place, b"", _MOVE_F_EMPTY | _MOVE_T_EMPTY)
     finally:
         os.close(descriptor)
+
+
+def _pin(place: int) -> None:
+    """Mount what lies at a place onto itself: a mount point cannot be renamed."""
+    _move_onto(_clone(place), place)
 
 
 def _resolved(path: str) -> str:

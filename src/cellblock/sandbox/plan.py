@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
-from cellblock.sandbox.policy import MAKEABLE, Policy
+from cellblock.sandbox.policy import MAKEABLE, Policy, Resources
 from cellblock.sandbox.probe import Facts
 
 Step: TypeAlias = list[Any]
@@ -191,20 +191,24 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
             *([*_proc(), ["read_only", "/proc/sys"]] if again else ()),
         ],
         "reserve": _reserved(policy, facts, workspace),
-        "limits": {
-            "NOFILE": resources.open_files,
-            "FSIZE": resources.file_size,
-            "DATA": resources.memory,
-            "NPROC": resources.processes,
-            "CORE": 0,
-            "MEMLOCK": 8 * 1024 * 1024,
-            "MSGQUEUE": 1024 * 1024,
-        },
+        "limits": _limits(resources),
         # The scheduler's own idea of a weight; what a session has given up it cannot take back.
         "nice": round(19 * (100 - resources.cpu) / 100),
         "seccomp": base64.b64encode(seccomp.program(facts.machine, unix_sockets=policy.unix_sockets or not everything)).decode(
             "ascii"
         ),
+    }
+
+
+def _limits(resources: Resources) -> dict[str, int]:
+    return {
+        "NOFILE": resources.open_files,
+        "FSIZE": resources.file_size,
+        "DATA": resources.memory,
+        "NPROC": resources.processes,
+        "CORE": 0,
+        "MEMLOCK": 8 * 1024 * 1024,
+        "MSGQUEUE": 1024 * 1024,
     }
 
 

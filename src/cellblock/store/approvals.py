@@ -10,8 +10,11 @@ Rows are written in the event loop's thread: one takes 20 µs, of which a thread
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import sqlite3
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -49,11 +52,35 @@ _PATIENCE = 10.0
 MAX_PAYLOAD = 64 * 1024
 """Bytes that are kept of what was decided on; its length and its digest are those of all of it."""
 
+MAX_PAYLOADS = 16 * 1024 * 1024
+"""Bytes that are kept of all that one `Approvals` is given, which is what one session asks for."""
+
+MAX_DENIALS = 100
+"""Denials in a minute that get a row each; those beyond are counted in one."""
+
+MAX_ROWS = 50_000
+"""Rows of one session; older ones of the same session go."""
+
+MAX_FILE = 256 * 1024 * 1024
+"""Bytes of the file, beyond which the oldest rows of all sessions go."""
+
+MAX_AGE = 90 * 86_400.0
+"""Seconds that a row is kept."""
+
+_TRIM_EVERY = 256  # rows
+_TRIM = 512  # rows at a time, so that it takes a millisecond
 _FILE = "approvals.db"
+_TRIM_OLDEST = "DELETE FROM approvals WHERE id IN (SELECT id FROM approvals ORDER BY id LIMIT ?) AND at < ?"
+_TRIM_SESSION = (
+    "DELETE FROM approvals WHERE id IN (SELECT id FROM approvals WHERE session = ? AND id <= "
+    "(SELECT id FROM approvals WHERE session = ? ORDER BY id DESC LIMIT 1 OFFSET ?) ORDER BY id LIMIT ?)"
+)
+
+_LOG = logging.getLogger("cellblock.tools")
 
 
 class Approvals:
-    """The decisions of all sessions, in one file."""
+    """The decisions of all sessions, in one file. Each session that records has an object of its own."""
 
     def __init__(self, directory: Path | None = None) -> None:
         """Open the file, or make it.
@@ -69,9 +96,15 @@ class Approvals:
         # Kept open: to open it takes longer than to write a row.
         self._connection: sqlite3.Connection | None = sqlite3.connect(directory / _FILE, timeout=0, isolation_level=None)
         self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._rows = 0
+        self._payloads = 0
+        self._denials = _Denials()
 
     async def add(self, decision: Decision) -> None:
         """Put a decision on record: when this returns, it is there.
+
+        A denial has no effect that could be missed. Code can be denied thousands of times in a second, so of those beyond
+        `MAX_DENIALS` in a minute the record has the number.
 
         Args:
             decision: The decision.
@@ -80,31 +113,43 @@ class Approvals:
             StateError: The trail is closed.
             StoreError: It could not be written.
         """
-        row = (
-            decision.at,
-            decision.session,
-            decision.kind,
-            decision.server,
-            decision.tool,
-            decision.payload[:MAX_PAYLOAD],
-            len(decision.payload),
-            decision.sha256,
-            decision.outcome,
-            decision.by,
-            decision.reason,
-        )
+        if (summary := self._denials.summary(decision.at)) is not None:
+            await self._insert(summary)
+        if not decision.allowed and not self._denials.admits(decision):
+            return
+        await self._insert(decision)
+
+    async def _insert(self, decision: Decision) -> None:
+        kept = decision.payload[: _payload_limit(self._payloads)]
+        row = _row(decision, kept)
         deadline = time.monotonic() + _PATIENCE
         while True:
             if self._connection is None:
                 raise StateError("The approvals are closed; nothing can be recorded.")
             try:
                 self._connection.execute(_INSERT, row)
-                return
+                break
             except sqlite3.Error as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise StoreError(f"a decision could not be recorded: {error}") from error
             # Waited for here and not by SQLite, which would hold up the whole loop.
             await asyncio.sleep(0.005)
+        self._payloads += len(kept)
+        self._rows += 1
+        if self._rows % _TRIM_EVERY == 1:
+            self._trim(decision.session)
+
+    def _trim(self, session: str) -> None:
+        """Remove rows that are too old or too many; a few at a time, and another time if somebody else writes now."""
+        assert self._connection is not None
+        try:
+            pages, size = (self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+            free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
+            before = time.time() - MAX_AGE if (pages - free) * size <= MAX_FILE else float("inf")
+            self._connection.execute(_TRIM_OLDEST, (_TRIM, before))
+            self._connection.execute(_TRIM_SESSION, (session, session, MAX_ROWS, _TRIM))
+        except sqlite3.Error as error:
+            _LOG.debug("the record of decisions was not trimmed: %s", error)
 
     def last(self, count: int = 100, *, session: str | None = None) -> list[Decision]:
         """Return the last decisions, newest first.
@@ -114,7 +159,7 @@ class Approvals:
             session: Of which session; None: of all.
 
         Returns:
-            The decisions. Of a payload that was longer, there are the first `MAX_PAYLOAD` bytes, which are no JSON; the
+            The decisions. Of a payload that was longer, there are the first `MAX_PAYLOAD` bytes, which are not JSON; the
             columns ``size`` and ``sha256`` say what it was.
         """
         where, values = ("", (count,)) if session is None else (" WHERE session = ?", (session, count))
@@ -123,8 +168,11 @@ class Approvals:
             return [Decision(*row) for row in rows]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. How many denials have no row of their own is written first."""
         if self._connection is not None:
+            if (summary := self._denials.summary(float("inf"))) is not None:
+                with contextlib.suppress(StoreError, sqlite3.Error), self._database.transaction() as connection:
+                    connection.execute(_INSERT, _row(summary, b""))
             self._connection.close()
             self._connection = None
 
@@ -133,3 +181,50 @@ class Approvals:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class _Denials:
+    """How many denials of a session get a row: so many in each minute."""
+
+    def __init__(self) -> None:
+        self._since = float("-inf")
+        self._count = 0
+        self._last: Decision | None = None
+
+    def admits(self, decision: Decision) -> bool:
+        if decision.at - self._since >= 60:
+            self._since, self._count = decision.at, 0
+        self._count += 1
+        if self._count <= MAX_DENIALS:
+            return True
+        self._last = decision
+        return False
+
+    def summary(self, at: float) -> Decision | None:
+        """Return a row for those that got none, when their minute is over."""
+        if self._last is None or at - self._since < 60:
+            return None
+        last, self._last = self._last, None
+        reason = f"{self._count - MAX_DENIALS} more requests were denied within a minute; this is the last of them"
+        return replace(last, reason=reason)
+
+
+def _payload_limit(kept: int) -> int:
+    """Return how many bytes of the next payload are kept."""
+    return max(0, min(MAX_PAYLOAD, MAX_PAYLOADS - kept))
+
+
+def _row(decision: Decision, payload: bytes) -> tuple[object, ...]:
+    return (
+        decision.at,
+        decision.session,
+        decision.kind,
+        decision.server,
+        decision.tool,
+        payload,
+        len(decision.payload),
+        decision.sha256,
+        decision.outcome,
+        decision.by,
+        decision.reason,
+    )

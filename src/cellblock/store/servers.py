@@ -107,14 +107,13 @@ class ServerRegistry:
         Asked for each call of a tool, always in one thread, and so on a connection that stays open until `close`: to open the
         file takes 0.3 ms, and to look only 10 µs. What anybody has registered since is seen at once.
         """
-        prefix = f"{workspace.rstrip('/')}/"
         with self._database.errors():
             if self._looking is None:
                 self._looking = self._database.connect()
             looked = self._looking.execute("SELECT root FROM servers WHERE name = ? ORDER BY registered DESC", (name,))
             rows = looked.fetchall()
         roots = [str(root) for (root,) in rows]
-        return next((root for root in roots if root in ("", workspace) or root.startswith(prefix)), None)
+        return next((root for root in roots if _is_within(root, workspace)), None)
 
     def hints(self, name: str, root: str, tool: str) -> Hints | None:
         """Return what a server said of a tool when it was registered; None where nothing is known."""
@@ -160,3 +159,7 @@ class ServerRegistry:
 
     def _unknown(self, name: str) -> InvalidInputError:
         return InvalidInputError(f"no MCP server is registered as {name!r}: generate its API first")
+
+
+def _is_within(root: str, workspace: str) -> bool:
+    return root in ("", workspace) or root.startswith(f"{workspace.rstrip('/')}/")

@@ -8,6 +8,7 @@ import os
 import sys
 
 EXIT_TOO_OLD = 64
+_ENVIRONMENT = {}  # type: dict[str, str]
 
 
 def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too old for annotations, to tell them so
@@ -33,7 +34,7 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
 
         # First of all: a process that has loaded a library with threads cannot go into a namespace.
         Ground.enter()
-        os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered"] + sys.argv[3:], {})
+        os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered"] + sys.argv[3:], _ENVIRONMENT)
     # A user's argv, not ours.
     mode, native, preload = sys.argv[1], sys.argv[2] == "entered", tuple(sys.argv[3:])
     sys.argv[:] = [""]

@@ -155,9 +155,12 @@ class _Zygote:
                 os.close(self._group)
             self._group = os.dup(descriptors[-1]) if len(descriptors) > FORK_DESCRIPTORS else None
         elif message["op"] == "kill":
-            processes.kill(pid for pid, (number, _) in self._inits.items() if number == session)
+            self._kill(session)
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _kill(self, session: int) -> None:
+        processes.kill(pid for pid, (number, _) in self._inits.items() if number == session)
 
     def _fork(self, session: int, data: bytes, descriptors: list[int]) -> None:
         if len(descriptors) != FORK_DESCRIPTORS:

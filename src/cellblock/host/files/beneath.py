@@ -37,6 +37,7 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOCTTY | _SAFE
 
 _SYS_OPENAT2 = 437  # the same on every architecture that Python 3.11 is packaged for
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
+_RESOLVE = _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS
 _PATH_ROOM = 4000
 """Bytes of a path that one system call takes (PATH_MAX, less some air)."""
 
@@ -54,7 +55,7 @@ def _openat2(directory: int, path: bytes, flags: int) -> int:
     if b"\0" in path:
         raise ValueError("embedded null byte")  # C would end the path there, and open something else
     # Without O_NOFOLLOW, under which a link at the end is no link that was refused, but "no directory".
-    how = _OpenHow(flags & ~os.O_NOFOLLOW, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)
+    how = _OpenHow(flags & ~os.O_NOFOLLOW, 0, _RESOLVE)
     fd = int(_libc().syscall(_SYS_OPENAT2, directory, path, ctypes.byref(how), ctypes.sizeof(how)))
     if fd < 0:
         code = ctypes.get_errno()

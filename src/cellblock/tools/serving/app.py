@@ -76,9 +76,12 @@ class Guard:
             raise RefusedError(421, "this server does not have that name (the Host header)", noted=True)
         if b"origin" in given:
             raise RefusedError(403, "web pages have no business here (the Origin header)", noted=True)
+        self._check_token(given.get(b"authorization", []))
+
+    def _check_token(self, given: list[bytes]) -> None:
         if self.token is not None:
             wanted = f"Bearer {self.token}".encode()
-            if not hmac.compare_digest(b"\n".join(given.get(b"authorization", [])), wanted):
+            if not hmac.compare_digest(b"\n".join(given), wanted):
                 raise RefusedError(401, "the bearer token is missing or wrong", noted=True)
 
 
@@ -152,8 +155,7 @@ def session_app(
 
     async def run(body: bytes) -> Mapping[str, Any]:
         request = RunRequest.parse(body)
-        if request.params is not None:
-            raise RefusedError(403, "server parameters stay on the host; name a server that is registered there", noted=True)
+        _check_params(request)
         call = caller(request.server)
         if call is None:
             wanted = f"to use it, generate its API in the workspace, on the host: generate_mcp_sources({request.server!r}, …)"
@@ -166,6 +168,11 @@ def session_app(
         return await perform(broker, call, request, hint, on_outcome=on_outcome, **options)
 
     return http_app(Guard(token=token), {("POST", "/run"): run}, note)
+
+
+def _check_params(request: RunRequest) -> None:
+    if request.params is not None:
+        raise RefusedError(403, "server parameters stay on the host; name a server that is registered there", noted=True)
 
 
 async def perform(
