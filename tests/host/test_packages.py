@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, InvalidInputError, Session
-from cellblock.host.packages import _check, name_places, remove_places_of_the_dead
+from cellblock.host.packages import SessionPackages, _check, name_places, remove_places_of_the_dead
 from cellblock.leftovers import make_place
 from processes import eventually
 
@@ -38,6 +38,17 @@ def test_the_places_of_hosts_that_were_killed_are_removed() -> None:
         os.close(held)
     remove_places_of_the_dead()
     assert not kept.exists()
+
+
+async def test_closing_does_not_wait_for_packages_that_take_long_to_remove(tmp_path: Path) -> None:
+    packages = SessionPackages(str(tmp_path / "place"), sys.executable, {}, "/", isolate="native")
+    packages.prepare()
+    for number in range(2000):
+        (tmp_path / "place" / f"{number}" / "inner").mkdir(parents=True)
+    await packages.remove(patience=0)
+    assert (tmp_path / "place").exists()  # a thread is at it
+    await eventually(lambda: not (tmp_path / "place").exists())
+    await packages.remove()
 
 
 async def test_a_host_removes_what_killed_ones_left_when_its_first_session_starts(tmp_path: Path) -> None:
@@ -132,8 +143,26 @@ def test_bundles_of_short_options_hide_nothing(arguments: str) -> None:
         _check(tuple(arguments.split()))
 
 
+@pytest.mark.parametrize("argument", ["https://x.example/y.whl", "git+https://x.example/y", "y @ https://x.example/y.whl"])
+def test_what_is_elsewhere_is_refused_at_once(argument: str) -> None:
+    with pytest.raises(InvalidInputError, match="is not in the host's package index"):
+        _check((argument,))
+
+
 @pytest.mark.parametrize(
-    "arguments", ["-qU x", "-r first.txt", "-rfirst.txt x", "-qrfirst.txt x", "-cfit x", "-e./fit x", "-Ca=fit x"]
+    "arguments",
+    [
+        "--pre x",
+        "./x",
+        "file:///x.whl",
+        "-qU x",
+        "-r first.txt",
+        "-rfirst.txt x",
+        "-qrfirst.txt x",
+        "-cfit x",
+        "-e./fit x",
+        "-Ca=fit x",
+    ],
 )
 def test_values_of_short_options_are_no_options(arguments: str) -> None:
     _check(tuple(arguments.split()))

@@ -48,7 +48,11 @@ class Fetcher:
         request.add_header("User-Agent", _AGENT)
         request.add_header("Accept-Encoding", "identity")
         self.authorize(request, _own_credentials(url))
-        response: HTTPResponse = self._opener(url).open(request, timeout=_SECONDS)
+        try:
+            response: HTTPResponse = self._opener(url).open(request, timeout=_SECONDS)
+        except HTTPError as error:
+            error.close()
+            raise
         if response.status != 200:
             response.close()
             raise HTTPError(url, response.status, response.reason, response.headers, None)
