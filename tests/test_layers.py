@@ -49,9 +49,10 @@ LAYERS: dict[str, set[str]] = {
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "daemon": {"config", "errors", "host", "model", "store"} | _TOOLS,
     # The fronts.
-    "executor": _FRONT | {"services"},
+    "executor": _FRONT | {"options", "services"},
     # What joins hosts, tools and the store for a front.
-    "services": _FRONT,
+    "services": _FRONT | {"options"},
+    "options": {"approvals", "errors"},
     "sync": _FRONT | {"executor"},
     "gateway": _FRONT,
     "mcp_server": _FRONT,

@@ -65,7 +65,7 @@ async def test_pages_and_files_are_fetched_with_the_hosts_credentials(upstream: 
         "GET {path}%2e%2e/",
         "GET {path}a%2f..%2fadmin/",
         "GET {path}tiny-demo/?delete=1",
-        "GET {path}tiny-demo/secret.txt",
+        "GET {path}tiny-demo/admin",
         "GET {path}tiny-demo/../../admin",
         "GET {path}",
         "GET /0/tiny-demo/",

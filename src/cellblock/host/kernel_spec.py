@@ -6,17 +6,40 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from cellblock.host.checks import Isolate
 from cellblock.host.collect import Limits
-from cellblock.model import CommandRequest
+from cellblock.model import CommandRequest, StreamName
 from cellblock.sandbox.policy import Policy
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel import Kernel
+    from cellblock.host.control import Control
 
-Installer: TypeAlias = Callable[["Kernel", tuple[str, ...]], Awaitable[int]]
+
+class RunningKernel(Protocol):
+    """What those who do something for the code of a kernel need of it: `cellblock.host.kernel.Kernel`.
+
+    Attributes:
+        wanted: What it was asked to be.
+        control: Its init, for what is done in the session and not by the kernel.
+    """
+
+    wanted: KernelSpec
+    control: Control
+
+    @property
+    def packages(self) -> str | None:
+        """Where the packages of its session lie, if its sandbox has a directory for them."""
+
+    def note(self, line: str) -> None:
+        """Tell the reader of the running cell, or of the next one, something that the host knows."""
+
+    def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
+        """Take text for the output of the running cell, or of the next one."""
+
+
+Installer: TypeAlias = Callable[[RunningKernel, tuple[str, ...]], Awaitable[int]]
 """Installs packages for a session: takes its kernel and pip's arguments, returns pip's wait status."""
 
 OnListener: TypeAlias = Callable[[socket.socket], None]
@@ -26,7 +49,7 @@ OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool | str]]
 """Decides whether a command may run: nothing but True is a yes, and text says why not."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSpec:
     """A kernel that is asked for, the same for every kernel of a session.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import InvalidInputError, KernelDiedError, SandboxError
 from cellblock.host.checks import Isolate
 from cellblock.host.control import Control
-from cellblock.host.kernel_spec import KernelSpec
+from cellblock.host.kernel_spec import KernelSpec, RunningKernel
 from cellblock.host.srt import sandbox_apart
 from cellblock.leftovers import find_places, make_place, remove_abandoned, remove_place
 from cellblock.packages.index import PackageIndex
@@ -107,10 +107,10 @@ class SessionPackages:
             for path in index.directories
             if (path.startswith("/tmp/") if everything else not path.startswith(("/usr/", "/etc/ssl/")))
         ]
-        return [["bind", self.place, self.inside, "rw" if writable else "ro"], *local]
+        return [["bind", self.place, self.inside, _mode(writable=writable)], *local]
 
     async def install(
-        self, kernel: Kernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts, launch: Launch
+        self, kernel: RunningKernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts, launch: Launch
     ) -> int:
         """Have pip install something for the session, and return its exit status.
 
@@ -154,7 +154,9 @@ class SessionPackages:
         return status
 
     @contextlib.asynccontextmanager
-    async def _sandbox(self, kernel: Kernel, index: PackageIndex, facts: Facts, launch: Launch) -> AsyncIterator[Control]:
+    async def _sandbox(
+        self, kernel: RunningKernel, index: PackageIndex, facts: Facts, launch: Launch
+    ) -> AsyncIterator[Control]:
         """Make a sandbox for pip. It sees what the session sees, but no code of the session runs there, or can reach it."""
         wanted = kernel.wanted
         if self._isolate == "none":
@@ -265,6 +267,10 @@ _WHOLE = ("--pre",)
 _ELSEWHERE_SHORT = "tif"
 _WITH_VALUE = "rceC"
 """Short options that take what follows them for their value."""
+
+
+def _mode(*, writable: bool) -> str:
+    return "rw" if writable else "ro"
 
 
 def _check_allowed(limit: int) -> None:

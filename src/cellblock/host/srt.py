@@ -27,7 +27,7 @@ from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel import Kernel
+    from cellblock.host.kernel_spec import RunningKernel
 
 _PATIENCE = 5  # seconds
 _LAST_READS = 4  # of what a pipe can hold
@@ -105,7 +105,7 @@ class UnderSrt:
 
 
 @asynccontextmanager
-async def sandbox_apart(kernel: Kernel, policy: Policy, facts: Facts) -> AsyncIterator[Control]:
+async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> AsyncIterator[Control]:
     """Make another sandbox of srt for a session, to run a program in. What that writes is shown as the kernel's output.
 
     Args:
@@ -138,7 +138,7 @@ async def sandbox_apart(kernel: Kernel, policy: Policy, facts: Facts) -> AsyncIt
 
 
 @contextmanager
-def _shown(descriptor: int, name: StreamName, kernel: Kernel) -> Iterator[None]:
+def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator[None]:
     """Show what is written to a pipe as output of a kernel; at the end, what lies in the pipe then."""
     loop = asyncio.get_running_loop()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
