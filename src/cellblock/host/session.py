@@ -22,7 +22,7 @@ from cellblock.host.kernel import Kernel
 from cellblock.host.kernel_slot import KernelSlot
 from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
-from cellblock.host.packages import PackageIndex, SessionPackages
+from cellblock.host.packages import SessionPackages
 from cellblock.host.stopping import despite_cancellation, escalate
 from cellblock.model import (
     CodeExecutionChunk,
@@ -31,6 +31,7 @@ from cellblock.model import (
     HistoryEntry,
     Status,
 )
+from cellblock.packages.index import PackageIndex
 from cellblock.sandbox.plan import EGRESS_PORT, HOME
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
