@@ -18,6 +18,7 @@ from cellblock.host.launch import Ends, Launcher
 from cellblock.host.requests import answers
 from cellblock.model import StreamName
 from cellblock.sandbox.cgroups import Group
+from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Clear,
@@ -146,7 +147,7 @@ class Kernel:
 
     async def interrupt(self) -> None:
         """Send SIGINT to the kernel's process group. When this returns the signal is on its way."""
-        await self.control.command("interrupt")
+        await self.control.command(Interrupt())
 
     async def begun(self, patience: float) -> None:
         """Wait until the worker has read the cell that it was sent; an interrupt will then hit it."""
@@ -159,7 +160,7 @@ class Kernel:
 
     async def kill_children(self) -> None:
         """Kill every process that code of this kernel has started."""
-        await self.control.command("kill_children")
+        await self.control.command(KillChildren())
 
     async def kill(self) -> None:
         """End every process of the kernel, whatever they are doing."""

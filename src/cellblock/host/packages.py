@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cellblock.errors import InvalidInputError, KernelDiedError, SandboxError
 from cellblock.host.checks import Isolate
@@ -24,6 +24,8 @@ from cellblock.packages.space import excess
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Network, Policy
 from cellblock.sandbox.probe import Facts
+from cellblock.wire.control import Setup, Stop
+from cellblock.wire.sandbox import Bind, Step
 
 if TYPE_CHECKING:
     from cellblock.host.kernel import Kernel
@@ -92,7 +94,7 @@ class SessionPackages:
             self._held = make_place(self.place)
             self._made = True
 
-    def mounts(self, index: PackageIndex, policy: Policy, *, writable: bool = False) -> list[list[str]]:
+    def mounts(self, index: PackageIndex, policy: Policy, *, writable: bool = False) -> tuple[Step, ...]:
         """Return the steps that show a sandbox the packages, and the index if that is a directory.
 
         Args:
@@ -103,11 +105,11 @@ class SessionPackages:
         # Where everything is readable, all but what lies in /tmp is there already, and nothing can be made elsewhere.
         everything = policy.filesystem.everything
         local = [
-            ["bind?", path, path, "ro"]
+            Bind(path, path, "ro", optional=True)
             for path in index.directories
             if (path.startswith("/tmp/") if everything else not path.startswith(("/usr/", "/etc/ssl/")))
         ]
-        return [["bind", self.place, self.inside, _mode(writable=writable)], *local]
+        return (Bind(self.place, self.inside, _mode(writable=writable)), *local)
 
     async def install(
         self, kernel: RunningKernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts, launch: Launch
@@ -167,17 +169,11 @@ class SessionPackages:
             async with sandbox_apart(kernel, policy, facts) as control:
                 yield control
             return
-        spec = {
-            "env": self._env,
-            "cwd": self._cwd,
-            "stay_in": None,
-            "packages": "",
-            "listeners": {},
-            "mounts": self.mounts(index, wanted.policy, writable=True),
-        }
+        mounts = self.mounts(index, wanted.policy, writable=True)
+        setup = Setup(self._env, self._cwd, None, packages="", mounts=mounts)
         alone = replace(wanted.policy, network=Network())
         apart = await launch(
-            replace(wanted, policy=alone, spec=spec, takers={}, on_command=None, forbid_programs=False, spill_dir=None)
+            replace(wanted, policy=alone, setup=setup, takers={}, on_command=None, forbid_programs=False, spill_dir=None)
         )
         try:
             apart.output = kernel.add_text
@@ -192,7 +188,7 @@ class SessionPackages:
         """Stop pip when there is too much."""
         while True:
             if await asyncio.to_thread(excess, self.place, limit) is not None:
-                await control.command("stop")
+                await control.command(Stop())
                 return
             await asyncio.sleep(_LOOK)
 
@@ -269,7 +265,7 @@ _WITH_VALUE = "rceC"
 """Short options that take what follows them for their value."""
 
 
-def _mode(*, writable: bool) -> str:
+def _mode(*, writable: bool) -> Literal["ro", "rw"]:
     return "rw" if writable else "ro"
 
 

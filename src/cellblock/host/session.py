@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
@@ -33,7 +33,9 @@ from cellblock.model import (
 )
 from cellblock.packages.index import PackageIndex
 from cellblock.sandbox.plan import EGRESS_PORT, HOME
+from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
@@ -43,8 +45,7 @@ if TYPE_CHECKING:
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
 _QUERY_TIMEOUT = 10.0
-# The port of each listener inside (0 is any), and the variable that tells it to the code.
-_LISTENERS = {"egress": (EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": (0, "CELLBLOCK_TOOL_PORT")}
+_LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
 class SessionHost(Protocol):
@@ -123,23 +124,27 @@ class Session:
             takers["egress"] = self._network.adopt
         if self._hooks.tool_port is not None:
             takers["tools"] = self._hooks.tool_port
-        spec: dict[str, Any] = {
-            "env": env,
-            "cwd": resolved.cwd,
-            "stay_in": resolved.stay_in,
-            "packages": self._packages.inside,
-            "listeners": {name: _LISTENERS[name] for name in takers},
-        }
-        if resolved.isolate != "none":
-            spec["mounts"] = self._packages.mounts(self._host.index, resolved.policy)
+        commands: Commands | None = None
         if options.on_command is not None:
-            spec["commands"] = "forbidden" if options.forbid_programs else "asked"
+            commands = "forbidden" if options.forbid_programs else "asked"
+        mounts: tuple[Step, ...] = ()
+        if resolved.isolate != "none":
+            mounts = self._packages.mounts(self._host.index, resolved.policy)
+        setup = Setup(
+            env=env,
+            cwd=resolved.cwd,
+            stay_in=resolved.stay_in,
+            packages=self._packages.inside,
+            commands=commands,
+            listeners={name: _LISTENERS[name] for name in takers},
+            mounts=mounts,
+        )
         return KernelSpec(
             interpreter=resolved.interpreter,
             preload=resolved.preload,
             isolate=resolved.isolate,
             policy=resolved.policy,
-            spec=spec,
+            setup=setup,
             limits=options.limits or Limits(),
             spill_dir=resolved.spill_dir,
             takers=takers,

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
 from cellblock.host.control import Control
@@ -25,6 +25,7 @@ from cellblock.model import StreamName
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts
+from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:
     from cellblock.host.kernel_spec import RunningKernel
@@ -58,7 +59,7 @@ class UnderSrt:
         if command is None:
             raise SandboxError("the srt command is gone")
         _complete_repository(self._workspace)
-        place = srt.Place(
+        place = srt.SrtDirectories(
             workspace=self._workspace,
             private=_new_name(),
             readable=(*_directories(arguments[0]), os.path.dirname(os.path.dirname(arguments[1])), *srt.own_directories()),
@@ -117,11 +118,11 @@ async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> 
         SandboxError: The sandbox could not be made; srt has said why, in the output.
         LaunchError: srt cannot be started.
     """
-    workspace = kernel.wanted.spec["cwd"]
+    workspace = kernel.wanted.setup.cwd
     launcher = Spawner(kernel.wanted.interpreter, (), "srt", UnderSrt(policy, facts, workspace), None)
-    spec: dict[str, Any] = {"env": kernel.wanted.spec["env"], "cwd": "/", "stay_in": None, "packages": "none", "listeners": {}}
+    setup = srt.complete(Setup(kernel.wanted.setup.env, "/", None, packages="none"), policy, facts)
     try:
-        ends = launcher.launch(0, spec | srt.additions(policy, facts, workspace))
+        ends = launcher.launch(0, setup)
         control = Control(ends.control)
         control.gone.add_done_callback(lambda _: control.give_up("it ended"))
         try:
