@@ -11,12 +11,10 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cellblock.errors import InvalidInputError, KernelDiedError, SandboxError
 from cellblock.host.checks import Isolate
-from cellblock.host.control import Control
-from cellblock.host.kernel_spec import KernelSpec, RunningKernel
 from cellblock.host.srt import sandbox_apart
 from cellblock.leftovers import find_places, make_place, remove_abandoned, remove_place
 from cellblock.packages.index import PackageIndex
@@ -28,7 +26,9 @@ from cellblock.wire.control import Setup, Stop
 from cellblock.wire.sandbox import Bind, Step
 
 if TYPE_CHECKING:
+    from cellblock.host.control import Control
     from cellblock.host.kernel import Kernel
+    from cellblock.host.kernel_spec import KernelSpec, RunningKernel
 
 PLACE = "/tmp/.packages"  # in the session's own /tmp
 """Where a sandboxed session finds its own packages: every sandbox can have a directory made there."""
@@ -38,7 +38,7 @@ _RUN_PIP = str(Path(__file__).parents[1] / "worker" / "run_pip.py")
 _LOOK = 0.5  # seconds between looks at how much there is
 _PATIENCE = 2.0  # seconds for packages to be removed while somebody waits
 
-Launch = Callable[[KernelSpec], Awaitable["Kernel"]]
+Launch: TypeAlias = Callable[["KernelSpec"], Awaitable["Kernel"]]
 """Starts a kernel, which is then the caller's to close."""
 
 
