@@ -436,7 +436,8 @@ class Kernel:
 
     def _measure(self) -> None:
         self._memory_timer = None
-        self.control.measure()
+        assert self._memory is not None
+        self.control.measure(self._memory)
 
     def _check_memory(self, used: int) -> None:
         """Kill a session that uses more memory than it may; no other one should suffer for it."""
