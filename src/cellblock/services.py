@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from cellblock import config
 from cellblock.approvals.broker import Broker
-from cellblock.approvals.call import Hints
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.approvals.rules import Rules
 from cellblock.errors import InvalidInputError
 from cellblock.model import CommandRequest, Decision
 from cellblock.store.approvals import Approvals
 from cellblock.store.servers import ServerRegistry
+from cellblock.tools.mcp.changes import ToolFacts
 from cellblock.tools.mcp.lease import Lease, SharedServers
 from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.port import ToolPort
@@ -68,7 +68,6 @@ class SessionServices:
         self._lease = Lease(self._servers(host, connect_timeout, own_servers), self._root)
         self.secret = secrets.token_urlsafe(24)
         self.environment = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({"CELLBLOCK_TOOL_TOKEN": self.secret} if token else {})
-        self._wants_hints = any((rule.read_only, rule.destructive) != (None, None) for rule in (rules or Rules()).rules)
         self.port = ToolPort(self._app(self.secret if token else None))
         self._ports = [self.port]
 
@@ -149,7 +148,7 @@ class SessionServices:
         return session_app(
             self.broker,
             self._lease.caller,
-            hints=self._hints if self._wants_hints else None,
+            facts=self._facts,
             note=self._note,
             token=token,
             on_progress=self._on_progress,
@@ -177,9 +176,9 @@ class SessionServices:
             self._registry = ServerRegistry()
         return self._registry.root_within(server, self._session.workspace)
 
-    def _hints(self, server: str, tool: str) -> Hints | None:
+    def _facts(self, server: str, tool: str) -> ToolFacts | None:
         root = self._root(server)
-        return None if root is None or self._registry is None else self._registry.hints(server, root, tool)
+        return None if root is None or self._registry is None else self._registry.facts(server, root, tool)
 
     # -- what reaches the session's reader -----------------------------------------------------------------------------
 
