@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "leftovers": set(),
     # Inside the sandbox.
     "worker": {"errors", "model", "wire"},
-    "sandbox": {"errors", "model"},
+    "sandbox": {"errors", "model", "wire"},
     "init": {"errors", "leftovers", "sandbox", "wire", "worker"},
     "keeper": {"errors", "init", "sandbox", "wire"},
     "zygote": {"errors", "init", "leftovers", "sandbox", "wire", "worker"},
@@ -48,9 +48,13 @@ LAYERS: dict[str, set[str]] = {
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "daemon": {"config", "errors", "host", "model", "store"} | _TOOLS,
     # The fronts.
-    "executor": _FRONT | {"services"},
+    "executor": _FRONT | {"options", "services", "session_policy", "tool_directories"},
     # What joins hosts, tools and the store for a front.
-    "services": _FRONT,
+    "services": _FRONT | {"options", "session_policy", "tool_directories"},
+    "options": {"approvals", "errors", "tool_directories"},
+    # What the arguments of a front mean for a session.
+    "session_policy": {"errors", "host"},
+    "tool_directories": {"errors"},
     "sync": _FRONT | {"executor"},
     "gateway": _FRONT,
     "mcp_server": _FRONT,

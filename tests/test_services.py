@@ -12,33 +12,30 @@ from typing import Any
 
 import pytest
 
-from cellblock import ApprovalRequest, CodeExecutionResult, CodeExecutor, Host
+from cellblock import ApprovalRequest, CodeExecutionResult, CodeExecutor, Host, Session
 from cellblock.approvals.rules import Rule, Rules
+from cellblock.host.options import SessionOptions
 from cellblock.model import CommandRequest
-from cellblock.services import SessionServices
+from cellblock.options import ServiceOptions
+from cellblock.services import SessionServices, open_session
 from processes import eventually
 from tool_sessions import accept, recorded, reject, streamed
 
 
 @pytest.fixture
-async def make(native_host: Host, nothing_left_behind: None) -> AsyncIterator[Any]:
-    """What makes the services of a session that is not there yet."""
-    made: list[SessionServices] = []
+async def make(native_host: Host, tmp_path: Path, nothing_left_behind: None) -> AsyncIterator[Any]:
+    """What makes the services of a session that is not started yet."""
+    made: list[tuple[Session, SessionServices]] = []
 
-    def make(**options: Any) -> SessionServices:
-        given: dict[str, Any] = {
-            "rules": None,
-            "approval_timeout": 0.1,
-            "connect_timeout": 20,
-            "own_servers": False,
-            "token": False,
-        }
-        given["session_id"] = "of this test"
-        made.append(SessionServices(native_host, **(given | options)))
-        return made[-1]
+    def make(isolate: Any = None, **options: Any) -> SessionServices:
+        asked = ServiceOptions(**({"approval_timeout": 0.1, "connect_timeout": 20} | options))
+        session = SessionOptions(working_dir=tmp_path, isolate=isolate)
+        made.append(open_session(native_host, session, asked, "of this test"))
+        return made[-1][1]
 
     yield make
-    for services in made:
+    for session, services in made:
+        await session.close()
         await services.close()
 
 
@@ -76,8 +73,12 @@ async def test_closing_withdraws_and_what_comes_after_is_not_kept_open(make: Any
 
 
 async def test_the_token_is_only_where_others_could_reach_the_port(make: Any) -> None:
-    assert {*make().environment} == {"CELLBLOCK_TOOL_HOST"}
-    first, second = make(token=True).environment, make(token=True).environment
+    def environment(**options: Any) -> dict[str, str]:
+        given = make(**options)._session.wanted.spec["env"]
+        return {name: value for name, value in given.items() if name.startswith("CELLBLOCK_")}
+
+    assert {*environment(isolate="native")} == {"CELLBLOCK_TOOL_HOST"}
+    first, second = environment(isolate="none"), environment(isolate="none")
     assert len(first["CELLBLOCK_TOOL_TOKEN"]) >= 32
     assert first["CELLBLOCK_TOOL_TOKEN"] != second["CELLBLOCK_TOOL_TOKEN"]
 

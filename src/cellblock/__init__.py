@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from cellblock.executor import CodeExecutor
-    from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session
+    from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.files import FileInfo
     from cellblock.model import (
         AttemptSnapshot,
@@ -77,6 +77,7 @@ _HOME = {
     "Policy": "host",
     "Resources": "host",
     "Session": "host",
+    "SessionOptions": "host",
     "FileInfo": "host.files",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
@@ -135,6 +136,7 @@ __all__ = [
     "Rules",
     "SandboxError",
     "Session",
+    "SessionOptions",
     "StateError",
     "StoreError",
     "ToolRunner",

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import secrets
 import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cellblock.errors import (
     CodeExecutionError,
     ExecutionTimeoutError,
     InvalidInputError,
+    LaunchError,
     StateError,
     UnsupportedError,
 )
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, default_isolation
+from cellblock.host.options import SessionOptions
+from cellblock.options import ServiceOptions, check_seconds
+from cellblock.session_policy import requested_policy
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from cellblock.host.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.services import SessionServices
+    from cellblock.tool_directories import Directories
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _DEFAULT_LEVEL = "WARNING"
@@ -59,14 +64,21 @@ class CodeExecutor:
         kernel_gateway_host: str = "localhost",
         kernel_gateway_port: int | None = None,
         kernel_env: Mapping[str, str] | None = None,
+        working_dir: str | os.PathLike[str] | None = None,
         images_dir: str | os.PathLike[str] | None = None,
         approval_timeout: float | None = 60,
         connect_timeout: float = 30,
+        kernel_init_timeout: float | None = None,
         sandbox: bool = True,
-        sandbox_config: str | os.PathLike[str] | None = None,
+        sandbox_config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         log_level: str = _DEFAULT_LEVEL,
+        approve_tool_calls: bool = True,
+        approve_shell_cmds: bool = False,
+        require_shell_escape: bool = False,
         *,
-        working_dir: str | os.PathLike[str] | None = None,
+        policy: Policy | None = None,
+        allow_hosts: Sequence[str] = (),
+        tools: Directories = (),
         preload: Sequence[str] | None = None,
         python: str | os.PathLike[str] | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
@@ -74,9 +86,7 @@ class CodeExecutor:
         host: Host | None = None,
         isolate: Literal["native", "srt"] | None = None,
         rules: Rules | None = None,
-        approve_shell_cmds: bool = False,
-        require_shell_escape: bool = False,
-        timeout_includes_approvals: bool = True,
+        timeout_includes_approvals: bool = False,
         own_servers: bool = False,
     ) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
@@ -87,28 +97,32 @@ class CodeExecutor:
                 session's tools, too. Sessions need none, and by default none is opened.
             kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
             kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
-            kernel_env: Environment variables for the kernel. It inherits nothing from this process.
-            images_dir: Where PNG images are written; ``images`` in the current directory by default.
-            approval_timeout: Seconds that an approval request may wait; None for no limit.
-            connect_timeout: Seconds in which an MCP server must start.
+            kernel_env: As `SessionOptions` has it.
+            working_dir: As `SessionOptions` has it.
+            images_dir: As `SessionOptions` has it.
+            approval_timeout: As `ServiceOptions` has it.
+            connect_timeout: As `ServiceOptions` has it.
+            kernel_init_timeout: Seconds in which the kernel must start; by default the host's limit, a minute.
             sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this process.
-            sandbox_config: A JSON file with the sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md).
+            sandbox_config: The sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md): a JSON file, or a dict.
             log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
-            working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
-                this process, and a change of directory stays.
-            preload: Modules that each kernel has imported when it starts, at no cost.
-            python: The interpreter that the kernel runs in: a path, a virtual environment's directory, or a command.
-            spill_dir: Where output that is too large to keep is written; by default it is dropped.
-            limits: How much output is kept.
+            approve_tool_calls: As `ServiceOptions` has it.
+            approve_shell_cmds: As `ServiceOptions` has it.
+            require_shell_escape: As `ServiceOptions` has it.
+            policy: What the sandbox allows, instead of `sandbox_config`.
+            allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, beside those of the
+                policy or configuration.
+            tools: As `ServiceOptions` has it.
+            preload: As `SessionOptions` has it.
+            python: As `SessionOptions` has it.
+            spill_dir: As `SessionOptions` has it.
+            limits: As `SessionOptions` has it.
             host: The host to run in, which stays open; by default one that all executors of the event loop share.
             isolate: What the sandbox is made of: ``native``, Linux's own means, or ``srt``, Anthropic's sandbox-runtime. By
                 default what `host` says, or else ``native`` on Linux and ``srt`` elsewhere.
-            rules: What decides about tool calls, commands and hosts before anybody is asked (docs/approvals.md).
-            approve_shell_cmds: Whether ``!cmd``, ``%%bash`` and their like need approval, as tools do.
-            require_shell_escape: Have the operating system forbid the kernel to execute programs, so that there is no way
-                around that approval. Needs `approve_shell_cmds`, and the native sandbox.
-            timeout_includes_approvals: Whether waiting for a decision counts towards the timeout of a cell.
-            own_servers: Whether to start MCP servers for this executor alone, instead of sharing them with others of its host.
+            rules: As `ServiceOptions` has it.
+            timeout_includes_approvals: As `ServiceOptions` has it.
+            own_servers: As `ServiceOptions` has it.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -118,24 +132,37 @@ class CodeExecutor:
             raise UnsupportedError(
                 f"kernel_gateway_port={kernel_gateway_port!r}: this version serves no such port; leave it out, none is needed"
             )
-        if sandbox_config is not None and not sandbox:
-            raise InvalidInputError("sandbox_config says what a sandbox allows, and sandbox=False means that there is none")
-        if not isinstance(sandbox, bool):
-            raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
-        _check_rules(rules)
-        if isolate not in ("native", "srt", None):
-            raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
-        isolation = _isolation(isolate, host) if sandbox else "none"
-        policy = None if sandbox_config is None else _load_policy(sandbox_config, isolation)
+        isolation = _isolation(sandbox, isolate, host)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
-        if require_shell_escape and (isolation != "native" or not approve_shell_cmds):
+        if require_shell_escape and isolation != "native":
             raise InvalidInputError(
-                "require_shell_escape needs approve_shell_cmds=True and the native sandbox: nothing else can keep code from "
-                "executing programs"
+                "require_shell_escape needs the native sandbox: nothing else can keep code from executing programs"
             )
-        _check_seconds("approval_timeout", approval_timeout)
-        _check_seconds("connect_timeout", connect_timeout)
+        self._service_options = ServiceOptions(
+            rules=rules,
+            approval_timeout=approval_timeout,
+            connect_timeout=connect_timeout,
+            approve_shell_cmds=approve_shell_cmds,
+            require_shell_escape=require_shell_escape,
+            timeout_includes_approvals=timeout_includes_approvals,
+            own_servers=own_servers,
+            approve_tool_calls=approve_tool_calls,
+            tools=tools,
+        )
+        self._options = SessionOptions(
+            kernel_env=kernel_env,
+            working_dir=working_dir,
+            images_dir=images_dir,
+            spill_dir=spill_dir,
+            limits=limits,
+            python=python,
+            preload=preload,
+            isolate=isolation,
+            policy=requested_policy(policy, sandbox_config, allow_hosts, isolation),
+        )
+        if kernel_init_timeout is not None:
+            check_seconds("kernel_init_timeout", kernel_init_timeout)
         if log_level != _DEFAULT_LEVEL or _log.level == logging.NOTSET:
             _log.setLevel(log_level)
         self.tool_server_host = tool_server_host
@@ -143,42 +170,8 @@ class CodeExecutor:
         self.kernel_gateway_host = kernel_gateway_host
         self.approval_timeout = approval_timeout
         self.connect_timeout = connect_timeout
-        session_id = self.session_id = secrets.token_hex(8)  # below without `self`: a cycle would be found too late
-
-        def make_session(host: Host) -> tuple[Session, SessionServices]:
-            host.begin(python=python, preload=preload, isolate=isolation)
-            from cellblock.services import SessionServices
-
-            services = SessionServices(
-                host,
-                rules=rules,
-                approval_timeout=approval_timeout,
-                connect_timeout=connect_timeout,
-                own_servers=own_servers,
-                token=isolation != "native",
-                session_id=session_id,
-            )
-            session = host.session(
-                kernel_env=services.environment | dict(kernel_env or {}),
-                working_dir=working_dir,
-                images_dir=images_dir,
-                spill_dir=spill_dir,
-                limits=limits,
-                python=python,
-                preload=preload,
-                isolate=isolation,
-                policy=policy,
-                on_command=services.may_run if approve_shell_cmds else None,
-                on_host=services.may_reach,
-                forbid_programs=require_shell_escape,
-                tool_port=services.port.adopt,
-                uncounted_seconds=lambda: 0.0 if timeout_includes_approvals else services.broker.waited,
-                on_begin=services.broker.ask_again,  # about calls of background work, for which nobody was there
-            )
-            services.attach(session)
-            return session, services
-
-        self._make_session = make_session
+        self.kernel_init_timeout = kernel_init_timeout
+        self.session_id = secrets.token_hex(8)
         self._given_host = host
         self._host: Host | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -236,9 +229,12 @@ class CodeExecutor:
 
         host = self._given_host or await shared.acquire()
         try:
-            session, services = self._make_session(host)
+            host.begin(self._options)
+            from cellblock.services import open_session
+
+            session, services = open_session(host, self._options, self._service_options, self.session_id)
             try:
-                await session.start()
+                await self._start_kernel(session)
                 if self.tool_server_port is not None:
                     await services.serve(self.tool_server_host, self.tool_server_port)
             except BaseException:
@@ -252,6 +248,17 @@ class CodeExecutor:
             raise
         self._host, self._session, self._services, self._state = host, session, services, "started"
         self._loop = asyncio.get_running_loop()
+
+    async def _start_kernel(self, session: Session) -> None:
+        try:
+            async with asyncio.timeout(self.kernel_init_timeout) as limit:
+                await session.start()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise LaunchError(
+                f"the kernel was not ready within {self.kernel_init_timeout:g} s; raise kernel_init_timeout"
+            ) from error
 
     async def stop(self) -> None:
         """Stop whatever runs and end the kernel. Stopping twice is fine; after it the executor can be started again."""
@@ -309,7 +316,7 @@ class CodeExecutor:
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the code.
 
         Returns:
-            The result; of a cancelled execution one with the status ``interrupted``.
+            The result; of a cancelled execution one whose `text` is None and whose status is ``interrupted``.
 
         Raises:
             CodeExecutionError: The code failed, or its kernel died. The message has the traceback, ``result`` the rest.
@@ -317,7 +324,8 @@ class CodeExecutor:
             InvalidInputError: The code cannot be source code, or the timeout is no positive number.
             StateError: The executor is not started, or stopped.
         """
-        return _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)
+        result = _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)
+        return replace(result, text=None) if result.status == "interrupted" else result
 
     async def stream(
         self,
@@ -337,7 +345,7 @@ class CodeExecutor:
 
         Yields:
             An `ApprovalRequest` for each call that waits for a decision, chunks, if asked for, and last the
-            `CodeExecutionResult`, which has all of the output again.
+            `CodeExecutionResult`, which has all of the output again. A cancelled execution ends without a result.
 
         Raises:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
@@ -349,6 +357,8 @@ class CodeExecutor:
         async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:
             async for event in events:
                 match event:
+                    case CodeExecutionResult(status="interrupted"):
+                        return
                     case CodeExecutionResult():
                         yield _judge(event, timeout)
                     case CodeExecutionChunk():
@@ -375,32 +385,16 @@ def _end_dropped(session: Session, services: SessionServices | None, shared_host
     task.add_done_callback(_dropped.discard)
 
 
-def _isolation(isolate: Isolate | None, host: Host | None) -> Isolate:
+def _isolation(sandbox: bool, isolate: Literal["native", "srt"] | None, host: Host | None) -> Isolate:
+    if not isinstance(sandbox, bool):
+        raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
+    if isolate not in ("native", "srt", None):
+        raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
+    if not sandbox:
+        return "none"
     if isolate is not None:
         return isolate
     return default_isolation() if host is None or host.isolate == "none" else host.isolate
-
-
-def _load_policy(path: str | os.PathLike[str], isolate: Isolate) -> Policy:
-    from cellblock.host import Policy, SrtPolicy
-
-    return SrtPolicy.load(path) if isolate == "srt" else Policy.load(path)
-
-
-def _check_rules(rules: Rules | None) -> None:
-    if rules is None:
-        return
-    from cellblock.approvals.rules import Rules  # loaded by whoever made some
-
-    if not isinstance(rules, Rules):
-        raise InvalidInputError(f"rules must be Rules, not {rules!r}: read a file with Rules.load()")
-
-
-def _check_seconds(name: str, seconds: float | None) -> None:
-    if seconds is None:
-        return
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not (0 < seconds < math.inf):
-        raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds!r}")
 
 
 def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionResult:
@@ -409,5 +403,6 @@ def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionR
         return result
     error = result.error
     if result.status == "timeout":
-        raise ExecutionTimeoutError(f"the code ran for more than {timeout:g} s. {error.evalue}", result)
+        limit = f"{timeout:.2f}s" if timeout is not None and timeout >= 0.01 else f"{timeout:g}s"
+        raise ExecutionTimeoutError(f"the code exceeded its timeout of {limit}. {error.evalue}", result)
     raise CodeExecutionError("\n".join(error.traceback) or f"{error.ename}: {error.evalue}", result)

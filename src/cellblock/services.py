@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 from cellblock import config
 from cellblock.approvals.broker import Broker
 from cellblock.approvals.request import ApprovalRequest
-from cellblock.approvals.rules import Rules
 from cellblock.errors import InvalidInputError
+from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.model import CommandRequest, Decision
+from cellblock.options import ServiceOptions
+from cellblock.session_policy import with_readable
 from cellblock.store.approvals import Approvals
 from cellblock.store.servers import ServerRegistry
+from cellblock.tool_directories import ToolDirectories
 from cellblock.tools.mcp.changes import ToolFacts
 from cellblock.tools.mcp.lease import Lease, SharedServers
 from cellblock.tools.serving.app import session_app
@@ -30,50 +33,81 @@ _shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.W
 """The servers of each host, by the seconds in which they must start: a session gets no patience but its own."""
 
 
+def open_session(
+    host: Host, options: SessionOptions, service_options: ServiceOptions, session_id: str
+) -> tuple[Session, SessionServices]:
+    """Make a session and its services; nothing is started yet, and whoever calls closes both.
+
+    Args:
+        host: The host.
+        options: What the session is to be. The services decide about its commands and hosts.
+        service_options: What its services are to be.
+        session_id: What the record of decisions calls the session.
+
+    Raises:
+        StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
+    """
+    services: SessionServices  # made after the session; nothing below is called before the session is started
+    secret = secrets.token_urlsafe(24)
+    in_network_of_its_own = (options.isolate or host.isolate) == "native"
+    tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({} if in_network_of_its_own else {"CELLBLOCK_TOOL_TOKEN": secret})
+    named = ToolDirectories.read(service_options.tools, options.kernel_env or {}, options.working_dir)
+    session = host.session(
+        options,
+        hooks=SessionHooks(
+            tool_port=lambda listener: services.port.adopt(listener),
+            uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,
+            on_begin=lambda: services.broker.ask_again(),  # about calls of background work, for which nobody was there
+        ),
+        kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
+        policy=with_readable(options, named.readable, host),
+        on_command=(lambda request: services.may_run(request)) if service_options.approve_shell_cmds else None,
+        on_host=lambda name, port: services.may_reach(name, port),
+        forbid_programs=service_options.require_shell_escape,
+    )
+    services = SessionServices(host, session, service_options, named.callable, secret=secret, session_id=session_id)
+    return session, services
+
+
 class SessionServices:
     """The tools, commands and hosts of one session, behind one broker.
 
     Attributes:
         broker: Decides about all of it.
-        environment: What the session's code needs to find its tools.
+        port: The port on which the session's own code calls tools.
         secret: The token for calls from where others than the session are.
     """
 
     def __init__(
         self,
         host: Host,
+        session: Session,
+        options: ServiceOptions,
+        directories: tuple[str, ...],
         *,
-        rules: Rules | None,
-        approval_timeout: float | None,
-        connect_timeout: float,
-        own_servers: bool,
-        token: bool,
+        secret: str,
         session_id: str,
     ) -> None:
         """Begin; nothing is opened or started yet.
 
         Args:
             host: The host of the session.
-            rules: What decides before anybody is asked.
-            approval_timeout: Seconds that a request waits for its decision; None for no limit.
-            connect_timeout: Seconds in which an MCP server must start.
-            own_servers: Whether the session has MCP servers of its own, instead of sharing them with others of the host.
-            token: Whether others than the session could reach its tool port, so that calls must come with a token.
+            session: The session.
+            options: What they are asked to be.
+            directories: Real paths of the directories whose servers may be called, beside the workspace.
+            secret: The token for calls from where others than the session are.
             session_id: What the record of decisions calls the session.
         """
-        self.broker = Broker(rules, self._ask, approval_timeout, self._record, session=session_id)
+        self.broker = Broker(options.rules, self._ask, options.approval_timeout, self._record, session=session_id)
+        self.secret = secret
+        self._session = session
+        self._directories = directories
+        self._approve_tool_calls = options.approve_tool_calls
         self._registry: ServerRegistry | None = None
         self._approvals: Approvals | None = None
-        self._session: Session | None = None
-        self._lease = Lease(self._servers(host, connect_timeout, own_servers), self._root)
-        self.secret = secrets.token_urlsafe(24)
-        self.environment = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({"CELLBLOCK_TOOL_TOKEN": self.secret} if token else {})
-        self.port = ToolPort(self._app(self.secret if token else None))
+        self._lease = Lease(self._servers(host, options.connect_timeout, options.own_servers), self._root)
+        self.port = ToolPort(self._app(secret if session.isolate != "native" else None))
         self._ports = [self.port]
-
-    def attach(self, session: Session) -> None:
-        """Say which session it is."""
-        self._session = session
 
     async def may_run(self, request: CommandRequest) -> bool | str:
         """Decide about a command of a cell, and say why not; what is shown is what runs."""
@@ -127,16 +161,18 @@ class SessionServices:
     # -- who decides ---------------------------------------------------------------------------------------------------
 
     def _ask(self, request: ApprovalRequest) -> bool | None:
-        if self._session is not None and self._session.notify(request):
+        if request.kind == "tool" and not self._approve_tool_calls:
+            return True
+        if self._session.notify(request):
             request.add_done_callback(self._retract)
             return None  # whoever reads the stream decides
         # A cell without a reader was started by execute(), which approves everything, as documented. Between cells nobody is
         # asked yet: whoever comes next is.
-        return True if self._session is not None and self._session.running else None
+        return True if self._session.running else None
 
     def _retract(self, request: ApprovalRequest) -> None:
         """Forget a request that was withdrawn before the reader came to it: else code could fill the memory with them."""
-        if self._session is not None and request.state == "withdrawn":
+        if request.state == "withdrawn":
             self._session.retract(request)
 
     async def _record(self, decision: Decision) -> None:
@@ -171,10 +207,9 @@ class SessionServices:
         return shared
 
     def _root(self, server: str) -> str | None:
-        assert self._session is not None
         if self._registry is None:
             self._registry = ServerRegistry()
-        return self._registry.root_within(server, self._session.workspace)
+        return self._registry.root_within(server, self._session.workspace, *self._directories)
 
     def _facts(self, server: str, tool: str) -> ToolFacts | None:
         root = self._root(server)
@@ -183,20 +218,17 @@ class SessionServices:
     # -- what reaches the session's reader -----------------------------------------------------------------------------
 
     def _note(self, line: str) -> None:
-        if self._session is not None:
-            self._session.note(line)
+        self._session.note(line)
 
     def _on_progress(self, done: float, total: float | None, message: str | None) -> None:
-        if self._session is not None:
-            share = f"{done:g}" if total is None else f"{done:g}/{total:g}"
-            self._session.tell(f"[progress {share}] {message or ''}".rstrip())
+        share = f"{done:g}" if total is None else f"{done:g}/{total:g}"
+        self._session.tell(f"[progress {share}] {message or ''}".rstrip())
 
     def _on_log(self, level: str, text: str) -> None:
-        if self._session is not None:
-            self._session.tell(f"[{level}] {text}")
+        self._session.tell(f"[{level}] {text}")
 
     def _on_outcome(self, outcome: ToolOutcome) -> None:
         """Show the images of a tool's result, as if the code had displayed them."""
         for image in outcome.images:
-            if self._session is not None and image.mime_type.startswith("image/"):
+            if image.mime_type.startswith("image/"):
                 self._session.show({image.mime_type: image.data})

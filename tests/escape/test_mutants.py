@@ -47,7 +47,7 @@ REAPER = Edit("init/init.py", "_kill_everything", "pass")
 CONDEMNED = Edit("host/kernel.py", "Kernel._condemn", "pass")
 CHECKED = Edit("egress/gate.py", "Gate._check_addresses", "pass")
 ASKED = Edit("egress/gate.py", "Gate._let_through", "return True")
-READ_ONLY = Edit("sandbox/linux.py", "_set_read_only", "pass")
+READ_ONLY = Edit("sandbox/mounts.py", "_set_read_only", "pass")
 MEMORY = Edit("sandbox/plan.py", "_limits", 'return {"NOFILE": resources.open_files, "NPROC": resources.processes}')
 
 MUTANTS: dict[str, Mutant] = {
@@ -61,8 +61,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "19 the host's loopback": mutant(
         f"{HERE}network.py::test_the_hosts_loopback_is_not_the_sessions",
-        Edit("sandbox/linux.py", "_CLONE_NEW_ALL", "0x3E020000"),  # not the network
-        Edit("sandbox/linux.py", "_bring_loopback_up", "pass"),
+        Edit("sandbox/namespaces.py", "_NAMESPACES", "0x3E020000"),  # not the network
+        Edit("sandbox/namespaces.py", "_bring_loopback_up", "pass"),
     ),
     "22 the environment": mutant(
         f"{HERE}channel.py::test_the_hosts_environment_and_memory_are_not_in_the_session",

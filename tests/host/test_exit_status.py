@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellblock.host import exit_status as deaths
+from cellblock.host import exit_status
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ from cellblock.host import exit_status as deaths
     ],
 )
 def test_a_status_is_told_in_words(status: int | None, words: str) -> None:
-    assert words in deaths.describe_status(status)
+    assert words in exit_status.describe_status(status)
 
 
 def test_a_kill_for_want_of_memory_is_told_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 4
-    monkeypatch.setattr(deaths._OutOfMemory, "_count", staticmethod(lambda: count))
-    monkeypatch.setattr(deaths, "_out_of_memory", deaths._OutOfMemory())
-    assert "something killed it" in deaths.describe_status(9)
+    monkeypatch.setattr(exit_status._OutOfMemory, "_count", staticmethod(lambda: count))
+    monkeypatch.setattr(exit_status, "_out_of_memory", exit_status._OutOfMemory())
+    assert "something killed it" in exit_status.describe_status(9)
     count = 5
-    assert "out of memory" in deaths.describe_status(9)
-    assert "something killed it" in deaths.describe_status(9)
+    assert "out of memory" in exit_status.describe_status(9)
+    assert "something killed it" in exit_status.describe_status(9)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.init import processes
+from cellblock.sandbox import syscall
 from processes import alive, eventually
 
 
@@ -103,6 +104,7 @@ async def test_a_process_may_die_with_its_parent() -> None:
     script = """
 import os, signal, time
 from cellblock.init import processes
+from cellblock.sandbox import syscall
 reader, writer = os.pipe()
 pid = os.fork()
 if pid == 0:
@@ -121,6 +123,7 @@ def test_orphans_come_to_a_subreaper() -> None:
     script = """
 import os
 from cellblock.init import processes
+from cellblock.sandbox import syscall
 processes.become_subreaper()
 reader, writer = os.pipe()
 if (middle := os.fork()) == 0:
@@ -137,4 +140,4 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 
 def test_what_the_system_refuses_is_an_error() -> None:
     with pytest.raises(OSError, match="prctl"):
-        processes._prctl(-1, 0)
+        syscall.prctl(-1, 0)

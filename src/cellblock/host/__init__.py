@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cellblock.host.collect import Limits
     from cellblock.host.host import Host
+    from cellblock.host.options import SessionOptions
     from cellblock.host.session import Session
     from cellblock.sandbox.policy import Filesystem, Network, Policy, Resources
     from cellblock.sandbox.srt import SrtPolicy
@@ -22,10 +23,21 @@ _HOME = {
     "Policy": "cellblock.sandbox.policy",
     "Resources": "cellblock.sandbox.policy",
     "Session": "cellblock.host.session",
+    "SessionOptions": "cellblock.host.options",
     "SrtPolicy": "cellblock.sandbox.srt",
 }
 
-__all__ = ["Filesystem", "Host", "Limits", "Network", "Policy", "Resources", "Session", "SrtPolicy"]
+__all__ = [
+    "Filesystem",
+    "Host",
+    "Limits",
+    "Network",
+    "Policy",
+    "Resources",
+    "Session",
+    "SessionOptions",
+    "SrtPolicy",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,15 +7,17 @@ import itertools
 import os
 import resource
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, SandboxError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checks import Isolate, check_forbidding, check_isolation, default_isolation, fit_policy
+from cellblock.host.checks import Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.launch import Launcher, Spawner, Zygote
+from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions
 from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
@@ -25,11 +27,10 @@ from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
 if TYPE_CHECKING:
-    from cellblock.egress.network import OnHost
-    from cellblock.host.collect import Limits
     from cellblock.host.kernel import Kernel
-    from cellblock.host.kernel_spec import KernelSpec, OnCommand, OnListener
+    from cellblock.host.kernel_spec import KernelSpec
     from cellblock.host.session import Session
+    from cellblock.wire.control import Setup
 
 Launch = Literal["zygote", "spawn"]
 LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
@@ -46,7 +47,8 @@ class Host:
     One zygote serves each pair of interpreter and preloaded modules; sessions run in parallel. An async context manager.
 
     Attributes:
-        isolate: How kernels of its sessions are kept in, where a session does not say another way.
+        isolate: How kernels of its sessions are isolated, unless a session says otherwise.
+        defaults: What its sessions are if their options do not say otherwise.
         facts: What this machine has.
         index: Where packages for sessions come from.
         places: What the path of each session's own packages begins with.
@@ -91,13 +93,13 @@ class Host:
             raise InvalidInputError(f"launch must be 'zygote' or 'spawn', not {launch!r}")
         if not start_timeout > 0:
             raise InvalidInputError(f"start_timeout must be a positive number of seconds, not {start_timeout!r}")
-        self._interpreter = environment.find_interpreter(python)
-        self._preload = environment.check_modules(preload)
+        interpreter, modules = environment.find_interpreter(python), environment.check_modules(preload)
         self._launch: Launch = launch or ("zygote" if sys.platform == "linux" else "spawn")
         self._start_timeout = start_timeout
         self.isolate: Isolate = check_isolation(isolate or default_isolation())
-        self._given_policy = policy
-        self._policy = fit_policy(policy or Policy(), self.isolate)
+        self.defaults = Defaults(
+            interpreter, modules, self.isolate, fit_policy(policy or Policy(), self.isolate), ceiling=policy is not None
+        )
         self.facts = probe.look()
         own = config.environment()
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
@@ -129,25 +131,24 @@ class Host:
         self.check_usable()
         if self.isolate == "srt":
             return  # it is made for a workspace, and a session will say which
-        launcher = await self._launcher((self._interpreter, self._preload, self.isolate, None, None))
+        launcher = await self._launcher((self.defaults.interpreter, self.defaults.preload, self.isolate, None, None))
         launcher.begin()
         import cellblock.host.session  # noqa: F401  # what the first session would load otherwise, while nobody waits for it
 
         await launcher.start(self._start_timeout)
 
-    def begin(self, *, python: str | os.PathLike[str] | None, preload: Sequence[str] | None, isolate: Isolate) -> None:
+    def begin(self, options: SessionOptions) -> None:
         """Have a zygote warm up while the caller makes a session of this kind, for which much is loaded at the first time.
 
         Args:
-            python: As for `session`.
-            preload: As for `session`.
-            isolate: As for `session`. Under srt nothing is done.
+            options: The session's options. Under srt nothing is done.
 
         Raises:
             StateError, InvalidInputError, InterpreterError: As for `session`.
         """
         self.check_usable()
-        key = (self._interpreter_of(python), self._modules_of(preload), isolate, None, None)
+        isolate = options.isolate or self.isolate
+        key = (self.defaults.interpreter_for(options), self.defaults.modules_for(options), isolate, None, None)
         if isolate != "srt" and key not in self._launchers:
             self._make_launcher(key).begin()
 
@@ -175,73 +176,28 @@ class Host:
 
     def session(
         self,
+        options: SessionOptions | None = None,
         *,
-        kernel_env: Mapping[str, str] | None = None,
-        working_dir: str | os.PathLike[str] | None = None,
-        images_dir: str | os.PathLike[str] | None = None,
-        spill_dir: str | os.PathLike[str] | None = None,
-        limits: Limits | None = None,
-        python: str | os.PathLike[str] | None = None,
-        preload: Sequence[str] | None = None,
-        isolate: Isolate | None = None,
-        policy: Policy | None = None,
-        on_command: OnCommand | None = None,
-        on_host: OnHost | None = None,
-        forbid_programs: bool = False,
-        tool_port: OnListener | None = None,
-        uncounted_seconds: Callable[[], float] = lambda: 0.0,
-        on_begin: Callable[[], object] = lambda: None,
+        hooks: SessionHooks | None = None,
+        **keywords: Unpack[SessionKeywords],
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
 
         Args:
-            kernel_env: Environment variables for the kernel, which gets nothing else but a small base (docs/sessions.md).
-            working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of
-                this process, and a change of directory stays.
-            images_dir: Where PNG images are written; ``images`` in the current directory by default.
-            spill_dir: Where output that is too large to keep is written; by default it is dropped.
-            limits: How much output is kept.
-            python: As for `Host`, for this session.
-            preload: As for `Host`, for this session.
-            isolate: As for `Host`, for this session.
-            policy: What this session may do, where that is not what the host says: less, where the host was given a policy.
-            on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
-                (docs/shell.md). Anything but True is a no, and text says why. Without it nobody is asked.
-            on_host: Decides whether a host may be reached that the policy does not name, where its network says ``ask``.
-            forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
-                `on_command`: commands that it lets through are run beside the kernel. ``isolate="native"`` only.
-            tool_port: Takes the listener on which tools are served to the code of the session, one for each of its kernels.
-            uncounted_seconds: Seconds so far that do not count towards the timeouts of its cells.
-            on_begin: Called when a cell has begun, with whoever streams it in place for `Session.notify`.
+            options: What it is to be.
+            hooks: What a front does in it.
+            keywords: The attributes of `SessionOptions`; they win over `options`.
 
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
-            InvalidInputError, InterpreterError: An argument is wrong.
+            InvalidInputError, InterpreterError: An option is wrong.
+            SandboxError: This machine cannot make the sandbox.
         """
         from cellblock.host.session import Session  # with all that a cell needs, and so after `begin`
 
         self.check_usable()
-        if forbid_programs:
-            check_forbidding(isolate or self.isolate, on_command is not None)
-        session = Session(
-            self,
-            next(self._numbers),
-            interpreter=self._interpreter_of(python),
-            preload=self._modules_of(preload),
-            kernel_env=kernel_env,
-            working_dir=working_dir,
-            images_dir=images_dir,
-            spill_dir=spill_dir,
-            limits=limits,
-            isolate=self.isolate if isolate is None else check_isolation(isolate),
-            policy=self._narrowed(policy, isolate or self.isolate),
-            on_command=on_command,
-            on_host=on_host,
-            forbid_programs=forbid_programs,
-            tool_port=tool_port,
-            uncounted_seconds=uncounted_seconds,
-            on_begin=on_begin,
-        )
+        asked = replace(options or SessionOptions(), **keywords)
+        session = Session(self, next(self._numbers), asked, hooks or SessionHooks())
         self._sessions.add(session)
         return session
 
@@ -303,7 +259,7 @@ class Host:
         from cellblock.host.kernel import Kernel
 
         number = next(self._numbers)
-        ends = launcher.launch(number, wanted.spec | self._what_to_enforce(launcher, wanted))
+        ends = launcher.launch(number, self._setup(launcher, wanted))
         kernel = Kernel(launcher, number, ends, wanted)
         try:
             if ends.group is not None:
@@ -314,31 +270,16 @@ class Host:
             raise
         return kernel
 
-    def _what_to_enforce(self, launcher: Launcher, wanted: KernelSpec) -> dict[str, Any]:
-        policy, workspace = wanted.policy, wanted.spec["cwd"]
+    def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
+        """Return what a kernel's init is told, with the sandbox."""
+        setup, policy = wanted.setup, wanted.policy
         if wanted.isolate == "none":
-            return {}
+            return setup
         if wanted.isolate == "srt":
-            return srt.additions(policy, self.facts, workspace)
+            return srt.complete(setup, policy, self.facts)
         if launcher.interpreter is None:
-            return {"policy": policy.to_dict(), "workspace": workspace}
-        return {"plan": make_plan(policy, self.facts, workspace, launcher.interpreter)}
-
-    def _interpreter_of(self, python: str | os.PathLike[str] | None) -> str:
-        return self._interpreter if python is None else environment.find_interpreter(python)
-
-    def _modules_of(self, preload: Sequence[str] | None) -> tuple[str, ...]:
-        return self._preload if preload is None else environment.check_modules(preload)
-
-    def _narrowed(self, policy: Policy | None, isolate: Isolate) -> Policy:
-        if policy is None:
-            return fit_policy(self._policy, isolate)
-        policy = fit_policy(policy, isolate)
-        if self._given_policy is None:
-            return policy  # nobody has said what sessions of this host may do at most, so they say it themselves
-        if isinstance(policy, srt.SrtPolicy):
-            return policy.narrow(self._policy)
-        return fit_policy(self._policy.narrow(policy), isolate)
+            return replace(setup, policy=policy.to_dict())
+        return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))
 
     async def _started_launcher(self, key: LaunchKey) -> Launcher:
         launcher = await self._launcher(key)
@@ -391,7 +332,7 @@ def _limit(group: cgroups.Group, policy: Policy) -> None:
 
 def _key(wanted: KernelSpec) -> LaunchKey:
     if wanted.isolate == "srt":
-        return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.spec["cwd"]
+        return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.setup.cwd
     return wanted.interpreter, wanted.preload, wanted.isolate, None, None
 
 

@@ -6,17 +6,41 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cellblock.host.checks import Isolate
 from cellblock.host.collect import Limits
-from cellblock.model import CommandRequest
+from cellblock.model import CommandRequest, StreamName
 from cellblock.sandbox.policy import Policy
+from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel import Kernel
+    from cellblock.host.control import Control
 
-Installer: TypeAlias = Callable[["Kernel", tuple[str, ...]], Awaitable[int]]
+
+class RunningKernel(Protocol):
+    """What those who do something for the code of a kernel need of it: `cellblock.host.kernel.Kernel`.
+
+    Attributes:
+        wanted: What it was asked to be.
+        control: Its init, for what is done in the session and not by the kernel.
+    """
+
+    wanted: KernelSpec
+    control: Control
+
+    @property
+    def packages(self) -> str | None:
+        """Where the packages of its session lie, if its sandbox has a directory for them."""
+
+    def note(self, line: str) -> None:
+        """Tell the reader of the running cell, or of the next one, something that the host knows."""
+
+    def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
+        """Take text for the output of the running cell, or of the next one."""
+
+
+Installer: TypeAlias = Callable[[RunningKernel, tuple[str, ...]], Awaitable[int]]
 """Installs packages for a session: takes its kernel and pip's arguments, returns pip's wait status."""
 
 OnListener: TypeAlias = Callable[[socket.socket], None]
@@ -26,7 +50,7 @@ OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool | str]]
 """Decides whether a command may run: nothing but True is a yes, and text says why not."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSpec:
     """A kernel that is asked for, the same for every kernel of a session.
 
@@ -35,7 +59,7 @@ class KernelSpec:
         preload: Modules that it has imported when it starts.
         isolate: How it is kept in.
         policy: What it may do, where it is kept in.
-        spec: What its init is told: environment, directories, packages.
+        setup: What its init is told, but for the sandbox: environment, directories, packages.
         limits: How much output is kept.
         spill_dir: Where output that is too large to keep is written.
         takers: Each is given a listener that its init makes, ``egress`` or ``tools``, to serve on it.
@@ -48,7 +72,7 @@ class KernelSpec:
     preload: tuple[str, ...]
     isolate: Isolate
     policy: Policy
-    spec: dict[str, Any]
+    setup: Setup
     limits: Limits
     spill_dir: Path | None
     takers: Mapping[str, OnListener]

@@ -23,9 +23,10 @@ from cellblock.leftovers import find_places, make_place, remove_abandoned, remov
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Network, Policy
 from cellblock.sandbox.probe import Facts
+from cellblock.wire.sandbox import Bind, Step
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel import Kernel
+    from cellblock.host.kernel_spec import RunningKernel
 
 PLACE = "/tmp/.packages"  # in the session's own /tmp
 """Where a sandboxed session finds its own packages: every sandbox can have a directory made there."""
@@ -202,18 +203,18 @@ class SessionPackages:
             self._held = make_place(self.place)
             self._made = True
 
-    def mounts(self, index: PackageIndex, policy: Policy) -> list[list[str]]:
+    def mounts(self, index: PackageIndex, policy: Policy) -> tuple[Step, ...]:
         """Return the steps that let a sandboxed session see its packages, and the index where that is a directory."""
         # Where everything is readable, all but what lies in /tmp is there already, and nothing can be made elsewhere.
         everything = policy.filesystem.everything
         local = [
-            ["bind?", path, path, "ro"]
+            Bind(path, path, "ro", optional=True)
             for path in index.directories
             if (path.startswith("/tmp/") if everything else not path.startswith(("/usr/", "/etc/ssl/")))
         ]
-        return [["bind", self.place, self.inside, "rw"], *local]
+        return (Bind(self.place, self.inside, "rw"), *local)
 
-    async def install(self, kernel: Kernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts) -> int:
+    async def install(self, kernel: RunningKernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts) -> int:
         """Have pip install something, inside the session, and return its exit status.
 
         Args:

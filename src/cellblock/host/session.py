@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import shlex
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from cellblock.egress.network import OnHost, SandboxNetwork
+from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.host import environment
-from cellblock.host import import_guard as imports
+from cellblock.host import environment, import_guard
 from cellblock.host.cell import Cell, Notice, OnInput
-from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_state_apart, check_timeout
+from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_timeout
 from cellblock.host.collect import Limits
 from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
 from cellblock.host.kernel_slot import KernelSlot
-from cellblock.host.kernel_spec import KernelSpec, OnCommand, OnListener
-from cellblock.host.packages import SessionPackages
+from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
+from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
+from cellblock.host.packages import PackageIndex, SessionPackages
 from cellblock.host.stopping import despite_cancellation, escalate
 from cellblock.model import (
     CodeExecutionChunk,
@@ -32,20 +31,48 @@ from cellblock.model import (
     HistoryEntry,
     Status,
 )
-from cellblock.sandbox.plan import EGRESS_PORT, HOME, check_unnamed_workspace, check_workspace, writable_places
-from cellblock.sandbox.policy import Policy
+from cellblock.sandbox.plan import EGRESS_PORT, HOME
+from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.files import Files
-    from cellblock.host.host import Host
+    from cellblock.sandbox.probe import Facts
 
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
 _QUERY_TIMEOUT = 10.0
-# The port of each listener inside (0 is any), and the variable that tells it to the code.
-_LISTENERS = {"egress": (EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": (0, "CELLBLOCK_TOOL_PORT")}
+_LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
+
+
+class SessionHost(Protocol):
+    """What a session needs of the host that it belongs to.
+
+    Attributes:
+        defaults: What its sessions are if their options do not say otherwise.
+        facts: What this machine has.
+        index: Where packages for sessions come from.
+        places: What the path of each session's own packages begins with.
+    """
+
+    defaults: Defaults
+    facts: Facts
+    index: PackageIndex
+    places: str
+
+    def check_usable(self) -> None:
+        """Check that the host can be used here and now."""
+
+    def forget(self, session: Session) -> None:
+        """Take note that a session is closed."""
+
+    async def get_ready(self, wanted: KernelSpec) -> None:
+        """Start what starts kernels like this one, if it is not running."""
+
+    async def launch(self, wanted: KernelSpec) -> Kernel:
+        """Start a kernel and wait until it takes cells."""
 
 
 class Session:
@@ -60,78 +87,70 @@ class Session:
         wanted: What each of its kernels is asked to be.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        number: int,
-        *,
-        interpreter: str,
-        preload: tuple[str, ...],
-        kernel_env: Mapping[str, str] | None,
-        working_dir: str | os.PathLike[str] | None,
-        images_dir: str | os.PathLike[str] | None,
-        spill_dir: str | os.PathLike[str] | None,
-        limits: Limits | None,
-        isolate: Isolate,
-        policy: Policy,
-        on_command: OnCommand | None,
-        on_host: OnHost | None,
-        forbid_programs: bool,
-        tool_port: OnListener | None,
-        uncounted_seconds: Callable[[], float],
-        on_begin: Callable[[], object],
-    ) -> None:
+    def __init__(self, host: SessionHost, number: int, options: SessionOptions, hooks: SessionHooks) -> None:
+        resolved = resolve(options, host.defaults, host.facts)
         self._host = host
         self._name = f"session {number}"
-        self._network = SandboxNetwork(policy.network, self.note, on_host) if isolate == "native" else None
-        proxies = self._network.environment() if self._network is not None else {}
-        home = HOME if isolate == "native" else None
-        env = environment.kernel_environment(interpreter, proxies | dict(kernel_env or {}), home)
-        if isolate == "srt" and "HOME" not in (kernel_env or {}):
-            del env["HOME"]  # known inside only
-        here = environment.current_directory()
-        stay_in = None if working_dir is None else str(environment.check_directory("working_dir", working_dir))
-        cwd = stay_in or here
-        shared = () if isolate == "none" else writable_places(policy, host.facts, cwd)
-        self._images_dir = environment.check_writable("images_dir", images_dir or "images", shared)
-        spill_to = None if spill_dir is None else environment.check_writable("spill_dir", spill_dir, shared)
-        self._cwd = cwd
-        self._packages = SessionPackages(f"{host.places}{number}", interpreter, env, cwd, isolate=isolate)
-        spec: dict[str, Any] = {"env": env, "cwd": cwd, "stay_in": stay_in, "packages": self._packages.inside}
-        if isolate != "none":
-            if working_dir is None:
-                check_unnamed_workspace(cwd, host.facts.home)
-            check_workspace(cwd)
-            check_state_apart(shared)
-            spec["mounts"] = self._packages.mounts(host.index, policy)
-        if on_command is not None:
-            spec["commands"] = "forbidden" if forbid_programs else "asked"
-        takers: dict[str, OnListener] = {}
-        if self._network is not None and self._network.reaches:
-            takers["egress"] = self._network.adopt
-        if tool_port is not None:
-            takers["tools"] = tool_port
-        spec["listeners"] = {name: _LISTENERS[name] for name in takers}
-        self.wanted = KernelSpec(
-            interpreter,
-            preload,
-            isolate,
-            policy,
-            spec,
-            limits or Limits(),
-            spill_to,
-            takers,
-            self._install,
-            on_command,
-            forbid_programs,
+        self._cwd = resolved.cwd
+        self._images_dir = resolved.images_dir
+        self._writable = resolved.writable
+        self._hooks = hooks
+        self._network = (
+            SandboxNetwork(resolved.policy.network, self.note, options.on_host) if resolved.isolate == "native" else None
         )
-        self._uncounted_seconds = uncounted_seconds
-        self._on_begin = on_begin
+        env = self._environment(options.kernel_env or {}, resolved)
+        self._packages = SessionPackages(
+            f"{host.places}{number}", resolved.interpreter, env, resolved.cwd, isolate=resolved.isolate
+        )
+        self.wanted = self._kernel_spec(options, resolved, env)
         self._turn = asyncio.Lock()
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted))
         self._cell: Cell | None = None
         self._history: deque[HistoryEntry] = deque(maxlen=_HISTORY)
         self._state = "not started"
+
+    def _environment(self, given: Mapping[str, str], resolved: ResolvedOptions) -> dict[str, str]:
+        proxies = self._network.environment() if self._network is not None else {}
+        home = HOME if resolved.isolate == "native" else None
+        env = environment.kernel_environment(resolved.interpreter, proxies | dict(given), home)
+        if resolved.isolate == "srt" and "HOME" not in given:
+            del env["HOME"]  # known inside only
+        return env
+
+    def _kernel_spec(self, options: SessionOptions, resolved: ResolvedOptions, env: dict[str, str]) -> KernelSpec:
+        takers: dict[str, OnListener] = {}
+        if self._network is not None and self._network.reaches:
+            takers["egress"] = self._network.adopt
+        if self._hooks.tool_port is not None:
+            takers["tools"] = self._hooks.tool_port
+        commands: Commands | None = None
+        if options.on_command is not None:
+            commands = "forbidden" if options.forbid_programs else "asked"
+        mounts: tuple[Step, ...] = ()
+        if resolved.isolate != "none":
+            mounts = self._packages.mounts(self._host.index, resolved.policy)
+        setup = Setup(
+            env=env,
+            cwd=resolved.cwd,
+            stay_in=resolved.stay_in,
+            packages=self._packages.inside,
+            commands=commands,
+            listeners={name: _LISTENERS[name] for name in takers},
+            mounts=mounts,
+        )
+        return KernelSpec(
+            interpreter=resolved.interpreter,
+            preload=resolved.preload,
+            isolate=resolved.isolate,
+            policy=resolved.policy,
+            setup=setup,
+            limits=options.limits or Limits(),
+            spill_dir=resolved.spill_dir,
+            takers=takers,
+            installer=self._install,
+            on_command=options.on_command,
+            forbid_programs=options.forbid_programs,
+        )
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -153,7 +172,7 @@ class Session:
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
         if self.wanted.isolate != "none":
-            imports.distrust(writable_places(self.wanted.policy, self._host.facts, self._cwd))
+            import_guard.distrust(self._writable)
         try:
             await self._host.get_ready(self.wanted)  # first of all: it removes what we make, should we be killed
             self._packages.prepare()
@@ -274,7 +293,7 @@ class Session:
             raise InvalidInputError("say what to install: install('package>=1')")
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
-    async def _install(self, kernel: Kernel, arguments: tuple[str, ...]) -> int:
+    async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
         return await self._packages.install(kernel, arguments, self._host.index, self._host.facts)
 
     async def interrupt(self) -> bool:
@@ -369,6 +388,11 @@ class Session:
         return [] if self._network is None else list(self._network.denials)
 
     @property
+    def isolate(self) -> Isolate:
+        """How its kernels are isolated."""
+        return self.wanted.isolate
+
+    @property
     def workspace(self) -> str:
         """The directory that it works in."""
         return self._cwd
@@ -428,10 +452,10 @@ class Session:
         """Begin a cell and set its deadline."""
         kernel.begin(cell)
         self._cell = cell
-        self._on_begin()
+        self._hooks.on_begin()
         if timeout is None:
             return None
-        return Deadline(timeout, self._uncounted_seconds, lambda: self._stop_cell(kernel, cell, "timeout"))
+        return Deadline(timeout, self._hooks.uncounted_seconds, lambda: self._stop_cell(kernel, cell, "timeout"))
 
     async def _leave(self, kernel: Kernel, cell: Cell, deadline: Deadline | None) -> None:
         """Leave a cell only when it has ended, for whatever reason it is left."""

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
 from cellblock.host.control import Control
@@ -25,9 +25,10 @@ from cellblock.model import StreamName
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts
+from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel import Kernel
+    from cellblock.host.kernel_spec import RunningKernel
 
 _PATIENCE = 5  # seconds
 _LAST_READS = 4  # of what a pipe can hold
@@ -58,7 +59,7 @@ class UnderSrt:
         if command is None:
             raise SandboxError("the srt command is gone")
         _complete_repository(self._workspace)
-        place = srt.Place(
+        place = srt.SrtDirectories(
             workspace=self._workspace,
             private=_new_name(),
             readable=(*_directories(arguments[0]), os.path.dirname(os.path.dirname(arguments[1])), *srt.own_directories()),
@@ -104,7 +105,7 @@ class UnderSrt:
         return f"{self._directories[process.pid]}/packages"
 
 
-async def run_apart(kernel: Kernel, policy: Policy, facts: Facts, argv: Sequence[str], env: Mapping[str, str]) -> int:
+async def run_apart(kernel: RunningKernel, policy: Policy, facts: Facts, argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a program for a session in a sandbox of srt of its own. What it writes is shown as the kernel's output.
 
     Args:
@@ -121,11 +122,11 @@ async def run_apart(kernel: Kernel, policy: Policy, facts: Facts, argv: Sequence
         SandboxError: The sandbox could not be made; srt has said why, in the output.
         LaunchError: srt cannot be started.
     """
-    workspace = kernel.wanted.spec["cwd"]
+    workspace = kernel.wanted.setup.cwd
     launcher = Spawner(kernel.wanted.interpreter, (), "srt", UnderSrt(policy, facts, workspace), None)
-    spec: dict[str, Any] = {"env": {}, "cwd": "/", "stay_in": None, "packages": "none", "listeners": {}}
+    setup = srt.complete(Setup({}, "/", None, packages="none"), policy, facts)
     try:
-        ends = launcher.launch(0, spec | srt.additions(policy, facts, workspace))
+        ends = launcher.launch(0, setup)
         control = Control(ends.control)
         control.gone.add_done_callback(lambda _: control.give_up("it ended"))
         try:
@@ -143,7 +144,7 @@ async def run_apart(kernel: Kernel, policy: Policy, facts: Facts, argv: Sequence
 
 
 @contextmanager
-def _shown(descriptor: int, name: StreamName, kernel: Kernel) -> Iterator[None]:
+def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator[None]:
     """Show what is written to a pipe as output of a kernel; at the end, what lies in the pipe then."""
     loop = asyncio.get_running_loop()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

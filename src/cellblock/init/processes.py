@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -13,18 +12,17 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
+from cellblock.sandbox import abi
+from cellblock.sandbox.syscall import prctl
+
 HIGH = 64
 """Above every descriptor that is put into a place."""
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
     """Let orphaned descendants come to this process instead of the machine's init. Linux only; elsewhere nothing."""
     if sys.platform == "linux":
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(number: int) -> None:
@@ -33,7 +31,7 @@ def die_with_parent(number: int) -> None:
     The code in a session can undo it, so that it is a second line of defence only.
     """
     if sys.platform == "linux":
-        _prctl(_PR_SET_PDEATHSIG, number)
+        prctl(abi.PR_SET_PDEATHSIG, number)
 
 
 def open_many_files() -> None:
@@ -79,12 +77,6 @@ def execute(command: list[str]) -> None:
         hidden = error.errno == errno.EACCES and "/" not in command[0] and shutil.which(command[0]) is None
         why = os.strerror(errno.ENOENT if hidden else error.errno or 0)
         os.write(2, f"{command[0]}: {why}\n".encode(errors="replace"))
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"prctl({option}): {os.strerror(error)}")
 
 
 def children(pid: int) -> list[int]:

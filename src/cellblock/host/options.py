@@ -1,0 +1,224 @@
+"""What a session can be asked to be, said once: each option's meaning, default and check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from cellblock.errors import InvalidInputError
+from cellblock.host import environment
+from cellblock.host.checks import Isolate, check_forbidding, check_isolation, check_state_apart, fit_policy
+from cellblock.sandbox import srt
+from cellblock.sandbox.policy import Policy
+
+if TYPE_CHECKING:
+    from cellblock.egress.network import OnHost
+    from cellblock.host.collect import Limits
+    from cellblock.host.kernel_spec import OnCommand, OnListener
+    from cellblock.sandbox.probe import Facts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionOptions:
+    """What a session is asked to be. Every front makes one of these, and `Host.session` takes it.
+
+    Attributes:
+        kernel_env: Environment variables for the kernel, which gets nothing else but a small base (docs/sessions.md).
+        working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of this
+            process, and a change of directory stays.
+        images_dir: Where PNG images are written; ``images`` in the current directory by default.
+        spill_dir: Where output that is too large to keep is written; by default it is dropped.
+        limits: How much output is kept.
+        python: The interpreter that kernels run in: a path, a virtual environment's directory, or a command. It needs Python
+            3.11 or newer, and IPython. By default the host's.
+        preload: Modules that each kernel has imported when it starts, at no cost. By default the host's.
+        isolate: How kernels are isolated: ``native``, ``srt`` or ``none``. By default the host's.
+        policy: What the session may do. If the host was given a policy, a session can only ask for less. By default the
+            host's.
+        on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
+            (docs/shell.md). Anything but True is a no, and text says why. Without it nobody is asked.
+        on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
+        forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
+            `on_command`: commands that it lets through run beside the kernel. ``isolate="native"`` only.
+
+    Raises:
+        InvalidInputError: An option is of the wrong type.
+    """
+
+    kernel_env: Mapping[str, str] | None = None
+    working_dir: str | os.PathLike[str] | None = None
+    images_dir: str | os.PathLike[str] | None = None
+    spill_dir: str | os.PathLike[str] | None = None
+    limits: Limits | None = None
+    python: str | os.PathLike[str] | None = None
+    preload: Sequence[str] | None = None
+    isolate: Isolate | None = None
+    policy: Policy | None = None
+    on_command: OnCommand | None = None
+    on_host: OnHost | None = None
+    forbid_programs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kernel_env is not None and not isinstance(self.kernel_env, Mapping):
+            raise InvalidInputError(f"kernel_env must be a dict of variables, not {self.kernel_env!r}")
+        for name in ("working_dir", "images_dir", "spill_dir"):
+            path = getattr(self, name)
+            if path is not None and not isinstance(path, str | os.PathLike):
+                raise InvalidInputError(f"{name} must be the path of a directory, not {path!r}")
+
+
+class SessionKeywords(TypedDict, total=False):
+    """The options of `SessionOptions` as keywords, for type checkers; a test compares the two."""
+
+    kernel_env: Mapping[str, str] | None
+    working_dir: str | os.PathLike[str] | None
+    images_dir: str | os.PathLike[str] | None
+    spill_dir: str | os.PathLike[str] | None
+    limits: Limits | None
+    python: str | os.PathLike[str] | None
+    preload: Sequence[str] | None
+    isolate: Isolate | None
+    policy: Policy | None
+    on_command: OnCommand | None
+    on_host: OnHost | None
+    forbid_programs: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionHooks:
+    """What a front does in a session that it serves.
+
+    Attributes:
+        tool_port: Takes the listener on which tools are served to the session's code; each of its kernels has one.
+        uncounted_seconds: Returns the seconds so far that do not count towards the timeouts of its cells.
+        on_begin: Called when a cell has begun and its reader, if there is one, can be given notices.
+    """
+
+    tool_port: OnListener | None = None
+    uncounted_seconds: Callable[[], float] = lambda: 0.0
+    on_begin: Callable[[], object] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What sessions of a host are if their options do not say otherwise.
+
+    Attributes:
+        interpreter: Path of the interpreter that kernels run in.
+        preload: Modules that they have imported when they start.
+        isolate: How they are isolated.
+        policy: What they may do.
+        ceiling: Whether sessions may only ask for less than `policy`: somebody has given it to the host.
+    """
+
+    interpreter: str
+    preload: tuple[str, ...]
+    isolate: Isolate
+    policy: Policy
+    ceiling: bool
+
+    def interpreter_for(self, options: SessionOptions) -> str:
+        """Return the path of a session's interpreter.
+
+        Raises:
+            InterpreterError: There is none.
+        """
+        return self.interpreter if options.python is None else environment.find_interpreter(options.python)
+
+    def modules_for(self, options: SessionOptions) -> tuple[str, ...]:
+        """Return the modules that a session's kernels have imported when they start.
+
+        Raises:
+            InvalidInputError: One is not the name of a module.
+        """
+        return self.preload if options.preload is None else environment.check_modules(options.preload)
+
+    def policy_for(self, policy: Policy | None, isolate: Isolate) -> Policy:
+        """Return what a session may do.
+
+        Raises:
+            InvalidInputError: The policy is for another kind of isolation, or asks for more than the host's allows.
+        """
+        if policy is None:
+            return fit_policy(self.policy, isolate)
+        policy = fit_policy(policy, isolate)
+        if not self.ceiling:
+            return policy
+        if isinstance(policy, srt.SrtPolicy):
+            return policy.narrow(self.policy)
+        return fit_policy(self.policy.narrow(policy), isolate)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedOptions:
+    """A session's options, checked, with its host's defaults in place of what was left out.
+
+    Attributes:
+        interpreter: Path of the interpreter that its kernels run in.
+        preload: Modules that they have imported when they start.
+        isolate: How they are isolated.
+        policy: What they may do.
+        cwd: The directory that they start in.
+        stay_in: The directory that they come back to after each cell, if there is one.
+        images_dir: Where images are written.
+        spill_dir: Where output that is too large to keep is written.
+        writable: The directories that its code can write to.
+    """
+
+    interpreter: str
+    preload: tuple[str, ...]
+    isolate: Isolate
+    policy: Policy
+    cwd: str
+    stay_in: str | None
+    images_dir: Path
+    spill_dir: Path | None
+    writable: tuple[str, ...]
+
+
+def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> ResolvedOptions:
+    """Check a session's options and fill in what they leave out.
+
+    Args:
+        options: The options.
+        defaults: What its host says.
+        facts: What this machine has.
+
+    Raises:
+        InvalidInputError, InterpreterError: An option is wrong.
+        SandboxError: This machine cannot make the sandbox.
+    """
+    from cellblock.sandbox.plan import check_unnamed_workspace, check_workspace, writable_places
+
+    isolate = options.isolate or defaults.isolate
+    if options.forbid_programs:
+        check_forbidding(isolate, options.on_command is not None)
+    if options.isolate is not None:
+        check_isolation(options.isolate)
+    policy = defaults.policy_for(options.policy, isolate)
+    here = environment.current_directory()
+    stay_in = None if options.working_dir is None else str(environment.check_directory("working_dir", options.working_dir))
+    cwd = stay_in or here
+    writable: tuple[str, ...] = ()
+    if isolate != "none":
+        writable = tuple(writable_places(policy, facts, cwd))
+        if stay_in is None:
+            check_unnamed_workspace(cwd, facts.home)
+        check_workspace(cwd)
+        check_state_apart(writable)
+    images_dir = environment.check_writable("images_dir", options.images_dir or "images", writable)
+    spill_to = None if options.spill_dir is None else environment.check_writable("spill_dir", options.spill_dir, writable)
+    return ResolvedOptions(
+        interpreter=defaults.interpreter_for(options),
+        preload=defaults.modules_for(options),
+        isolate=isolate,
+        policy=policy,
+        cwd=cwd,
+        stay_in=stay_in,
+        images_dir=images_dir,
+        spill_dir=spill_to,
+        writable=writable,
+    )

@@ -1,0 +1,54 @@
+"""A session's options: said once, and checked before anything is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock import CodeExecutor, Host, InvalidInputError, Limits, SessionOptions
+from cellblock.host.options import SessionKeywords
+from cellblock.options import ServiceOptions
+
+
+def test_the_keywords_of_a_session_are_its_options() -> None:
+    fields = {field.name: field.type for field in dataclasses.fields(SessionOptions)}
+    assert {name: kind.__forward_arg__ for name, kind in SessionKeywords.__annotations__.items()} == fields
+
+
+def test_an_executor_takes_every_option_with_the_same_default() -> None:
+    keywords = inspect.signature(CodeExecutor).parameters
+    decided_by_services = {"on_command", "on_host", "forbid_programs", "policy"}
+    for options in (SessionOptions, ServiceOptions):
+        for field in dataclasses.fields(options):
+            if field.name not in decided_by_services:
+                assert keywords[field.name].default == field.default, field.name
+
+
+async def test_keywords_win_over_options(host: Host, tmp_path: Path) -> None:
+    options = SessionOptions(working_dir=tmp_path, limits=Limits(queue=10_000))
+    session = host.session(options, working_dir=tmp_path / "..")
+    assert (session.workspace, session.wanted.limits) == (str(tmp_path.parent), Limits(queue=10_000))
+    await session.close()
+
+
+async def test_an_unknown_keyword_is_an_error_at_once(host: Host) -> None:
+    with pytest.raises(TypeError, match="workdir"):
+        host.session(workdir=".")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"require_shell_escape": True}, "needs approve_shell_cmds=True"),
+        ({"approval_timeout": 0}, "approval_timeout must be a positive number"),
+        ({"connect_timeout": float("nan")}, "connect_timeout must be a positive number"),
+        ({"rules": "allow"}, "rules must be Rules"),
+    ],
+)
+def test_services_check_their_options(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidInputError, match=complaint):
+        ServiceOptions(**options)
