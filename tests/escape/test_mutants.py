@@ -156,7 +156,7 @@ MUTANTS: dict[str, Mutant] = {
         f"{FILES}a_fifo_and_a_socket_are_refused_at_once", Edit("host/files/beneath.py", "check_regular", "pass")
     ),
     "44 the last rung": mutant(
-        f"{HERE}processes.py::test_code_that_will_not_stop_is_dead_by_the_deadline[signals ignored]",
+        f"{HERE}processes.py::test_code_that_will_not_stop_is_killed_at_the_deadline[signals ignored]",
         Edit("host/stopping.py", "_LADDER", '(("interrupted", Kernel.interrupt, 1.0),)'),
         Edit("host/kernel.py", "Kernel.abandon", "pass"),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def table() -> dict[int, list[str]]:
     }
 
 
+@functools.cache
 def defined() -> set[str]:
     """Return the names of all tests."""
     return {
