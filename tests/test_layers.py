@@ -39,7 +39,8 @@ LAYERS: dict[str, set[str]] = {
     "tools/calling": {"errors", "model"},
     # The trusted side. It starts zygotes and keepers by command line: never zygote, never keeper, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
-    "host": {"config", "egress", "errors", "leftovers", "model", "sandbox", "wire"},
+    "host": {"config", "egress", "errors", "leftovers", "model", "packages", "sandbox", "wire"},
+    "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"errors", "model"},
     "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
@@ -69,7 +70,7 @@ _WEB = {"httptools", "starlette", "uvicorn", "websockets"}
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "egress": {"h11", "idna"},
-    "host": {"pip"},  # of pip, which index it has where nobody says another
+    "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic"},
     "tools/apigen": {"pydantic_core"},
