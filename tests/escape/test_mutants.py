@@ -196,6 +196,43 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}programs.py::test_nothing_is_executed_in_any_way[zygote]",
         Edit("sandbox/confine.py", "_forbid_programs", "pass"),
     ),
+    "52 orders to pip": mutant(
+        f"{HERE}packages.py::test_an_approval_of_pip_runs_pip_and_nothing_that_was_planted",
+        Edit("host/packages.py", "SessionPackages._sandbox", "yield kernel.control"),
+        Edit("host/packages.py", "_changes", "return {}"),
+        Edit("host/packages.py", "_OPTIONS", '("--no-input",)'),
+    ),
+    "52 a sandbox for pip": mutant(
+        f"{HERE}packages.py::test_code_of_the_session_finds_no_password_and_no_way_to_the_index",
+        Edit("host/packages.py", "SessionPackages._sandbox", "yield kernel.control"),
+    ),
+    "52 GET only": mutant(
+        "packages/test_mirror.py::test_nothing_else_reaches_the_index",
+        Edit("packages/mirror.py", "_REQUEST", r're.compile(rb"[A-Z]+ /([\x21-\x7e]*) HTTP/1\.[01]")'),
+    ),
+    "52 projects and files only": mutant(
+        "packages/test_mirror.py::test_nothing_else_reaches_the_index",
+        Edit("packages/mirror.py", "_PROJECT", 're.compile(".+")'),
+    ),
+    "52 files that pages name": mutant(
+        "packages/test_mirror.py::test_nothing_else_reaches_the_index",
+        Edit("packages/mirror.py", "PackageMirror._url", 'return f"{source}/../../{name}"'),
+    ),
+    "52 credentials": mutant(
+        "packages/test_mirror.py::test_credentials_do_not_follow_a_redirect_to_another_host",
+        Edit("packages/fetch.py", "_origin", 'return ""'),
+    ),
+    "52 packages are read-only": mutant(
+        f"{HERE}packages.py::test_packages_are_not_the_sessions_to_write",
+        Edit("host/packages.py", "_mode", 'return "rw"'),
+    ),
+    "52 how much": mutant(
+        f"{HERE}packages.py::test_packages_that_grow_over_their_limit_are_refused",
+        Edit("packages/space.py", "excess", "return None"),
+    ),
+    "52 forbidden": mutant(
+        f"{HERE}packages.py::test_a_policy_limits_and_forbids_packages", Edit("host/packages.py", "_check_allowed", "pass")
+    ),
     "51 the state": mutant(
         f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
         Edit(

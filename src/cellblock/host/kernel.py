@@ -58,6 +58,7 @@ class Kernel:
         ready: Done when it takes cells.
         wanted: What it was asked to be.
         control: Its init, for what is done in the session and not by the kernel.
+        output: Takes what its processes write, if that is somebody else's output: of the kernel that this one was made for.
         death_reported: Whether some result has said that it died.
         death: Why it ended, once it has.
     """
@@ -83,6 +84,7 @@ class Kernel:
         self._memory = wanted.memory
         self._memory_timer: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
+        self.output: Callable[[StreamName, bytes], None] | None = None
         self._dying = False
         self._heard_out = asyncio.Event()
         self.death_reported = False
@@ -112,9 +114,13 @@ class Kernel:
         cell.after_death, self._in_place_of_dead = self._in_place_of_dead, False
         cell.pause = lambda paused: self._listen(not paused)
         self._cell = cell
+        self.watch_memory()
+        self._send(Execute(cell.code, stdin=cell.on_input is not None))
+
+    def watch_memory(self) -> None:
+        """Look soon, and then again and again, how much memory is used, unless the machine itself does."""
         if self._memory is not None and self._ends.group is None:
             self._weigh_in(_BUSY_WEIGHING)
-        self._send(Execute(cell.code, stdin=cell.on_input is not None))
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
@@ -373,6 +379,9 @@ class Kernel:
 
     def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
         """Take text for the output of the running cell, or of the next one; `ours` as in `Cell.emit`."""
+        if self.output is not None:
+            self.output(name, text)
+            return
         self._collector.add_text(name, text)
         if self._cell is not None and self._cell.streaming:
             self._cell.emit(text.decode("utf-8", "replace"), name, ours=ours)
@@ -427,7 +436,8 @@ class Kernel:
 
     def _measure(self) -> None:
         self._memory_timer = None
-        self.control.measure()
+        assert self._memory is not None
+        self.control.measure(self._memory)
 
     def _check_memory(self, used: int) -> None:
         """Kill a session that uses more memory than it may; no other one should suffer for it."""

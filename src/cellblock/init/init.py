@@ -323,8 +323,8 @@ class _Init:
                 self._programs.run(message, descriptors)
             case Listen():
                 self._listen(0, None)
-            case Measure():
-                self._tell(Memory(processes.memory_of_namespace(HOME)))
+            case Measure() as message:
+                self._tell(Memory(processes.memory_of_namespace(HOME, message.enough)))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 self._interrupt()

@@ -184,9 +184,10 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure the session's memory."""
+    """Measure the session's memory; what is certainly not over ``enough`` bytes need not be exact."""
 
     op: ClassVar[str] = "measure"
+    enough: int
 
 
 # -- init → host ---------------------------------------------------------------------------------------------------------
