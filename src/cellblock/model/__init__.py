@@ -171,7 +171,7 @@ class CodeExecutionResult:
         left out if it is too long, then a short traceback and the names of images.
 
         Args:
-            max_chars: How long the text may be, at least 200.
+            max_chars: How long the text may be: from 200 to 500,000.
 
         Raises:
             InvalidInputError: `max_chars` is no such number.

@@ -10,11 +10,12 @@ from cellblock.errors import NO_NETWORK, InvalidInputError
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult, ErrorInfo
 
-_LEAST = 200
+_LEAST, _MOST = 200, 500_000
 _LIBRARY = re.compile(r"File .*?(site-packages|dist-packages|lib/python3\.\d+|<frozen )")
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 _CHAINED = re.compile(r"(The above exception was|During handling of the above)")
 _RULER = re.compile(r"-+$|\w+ +Traceback \(most recent call last\)")
+_MAX_SOUGHT = 10_000
 _MAX_TOLD = 20_000
 _MAX_FRAME = 1500
 _MAX_FRAMES = 8
@@ -23,8 +24,8 @@ _MAX_IMAGES = 20
 
 def report(result: CodeExecutionResult, max_chars: int) -> str:
     """Return the text; see `CodeExecutionResult.for_model`."""
-    if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < _LEAST:
-        raise InvalidInputError(f"max_chars must be a whole number of at least {_LEAST}, not {max_chars!r}")
+    if isinstance(max_chars, bool) or not isinstance(max_chars, int) or not _LEAST <= max_chars <= _MOST:
+        raise InvalidInputError(f"max_chars must be a whole number from {_LEAST} to {_MOST:,}, not {max_chars!r}")
     before, after = [], []
     if first := _cut(_first_line(result), max_chars // 4, ""):
         before.append(first + "\n")
@@ -67,8 +68,8 @@ def _shown(result: CodeExecutionResult) -> str:
     shown = next((item.text for item in result.outputs if item.kind == "error" and item.text), "").strip("\n").rstrip()
     if not shown:
         return text
-    # Mostly it is the end. And not `rfind`, whose time grows with the product of both lengths.
-    place = len(text) - len(shown) if text.endswith(shown) else text.find(shown)
+    # Mostly it is the end. If not: not `rfind`, whose time grows with the product of both lengths.
+    place = len(text) - len(shown) if text.endswith(shown) else text.find(shown[:_MAX_SOUGHT])
     if place < 0:
         return text
     return (text[:place].rstrip("\n") + text[place + len(shown) :]).rstrip("\n")
