@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 
+import cellblock.model.report  # noqa: F401  # not while it is measured
 from cellblock import CodeExecutionResult
 from cellblock.model import ErrorInfo, OutputItem
+
+_ERROR = ErrorInfo("E", "a" * 260_000, ["a" * 260_000] * 4)
+_NEARLY = OutputItem("error", "b" + "\n".join(_ERROR.traceback))
+_ALIKE = CodeExecutionResult(text="a" * 2_000_000 + "b", outputs=[_NEARLY], error=_ERROR, status="error")
+_BEGUN = [CodeExecutionResult(text=start * (2_000_000 // len(start))) for start in ("\x1b]", "\x1b[", "\x1b", "\x1b]0;")]
 
 
 async def case_for_model() -> None:
     """Output and a traceback that are as long as they may be, and nearly alike."""
     await asyncio.sleep(0)
-    error = ErrorInfo("E", "a" * 260_000, ["a" * 260_000] * 4)
-    shown = OutputItem("error", "b" + "\n".join(error.traceback))
-    text = "a" * 2_000_000 + "b"
-    CodeExecutionResult(text=text, outputs=[shown], error=error, status="error").for_model(500_000)
+    _ALIKE.for_model(500_000)
     await asyncio.sleep(0)
 
 
 async def case_for_model_of_escape_sequences() -> None:
     """All of it the beginnings of escape sequences."""
-    await asyncio.sleep(0)
-    for begun in ("\x1b]", "\x1b[", "\x1b", "\x1b]0;"):
-        CodeExecutionResult(text=begun * (2_000_000 // len(begun))).for_model(500_000)
-    await asyncio.sleep(0)
+    for result in _BEGUN:
+        await asyncio.sleep(0)
+        result.for_model(500_000)
+        await asyncio.sleep(0)

@@ -84,7 +84,8 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
     """
     frames: list[str] = []
     skipped: list[str] = []
-    for part in error.traceback:
+    for whole in error.traceback:
+        part = _cut(whole.rstrip(), _MAX_FRAME, "")
         if _LIBRARY.match(part):
             skipped.append(part)
             continue
@@ -97,7 +98,7 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
         if skipped:
             frames.append(_end_of(skipped))
             skipped = []
-        frames.append(_cut(part.rstrip(), _MAX_FRAME, ""))
+        frames.append(part)
     if frames and " ".join(frames[-1].split()) in first:
         frames.pop()
     if len(frames) > _MAX_FRAMES:
