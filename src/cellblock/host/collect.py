@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellblock.host.spill import Spill, SpillDirectory, Spills
-from cellblock.host.values import READ_AS_TEXT, Bundle, Value, weigh
+from cellblock.host.values import READ_AS_TEXT, Bundle, Value
 from cellblock.model import OutputItem, OutputKind, StreamName
 from cellblock.wire.messages import MAX_MIMES, Display
 
@@ -91,12 +91,10 @@ class _Shown:
         self.bundle = bundle
         self.place: _Place | None = None
 
-    def item(self) -> OutputItem:
-        """Return it as an output."""
-        bundle = self.bundle
-        if self.place is not None and self.place.bundle is not None:
-            bundle = self.place.bundle
-        return bundle.item(self.bundle.kind)
+    @property
+    def current(self) -> Bundle:
+        """What is shown now."""
+        return self.bundle if self.place is None or self.place.bundle is None else self.place.bundle
 
 
 _Entry = _Text | _Shown | _Gap
@@ -118,7 +116,7 @@ class Collector:
         self.truncated = False
         self.notes: list[str] = []
         self.unsaid: list[str] = []
-        self._left_out = 0
+        self._left_out: list[str] = []
         self._parts: dict[str, Value] = {}
         self._clear_next = False
         self._start()
@@ -240,17 +238,14 @@ class Collector:
         size = 0
         for mime, raw in self._values_of(message):
             if len(raw) > self._values_room - size:
-                self._leave_out(mime, len(raw), raw)
+                self._leave_out(mime, len(raw), self._saved(mime, raw))
                 continue
             size += len(raw)
             data[mime] = raw
         self._drop_parts()
-        metadata = message.metadata
-        room = self._values_room - size
-        if metadata and weigh(metadata, enough=room) > room:
-            self.truncated, metadata = True, {}
         kind: OutputKind = "execute_result" if message.kind == "execute_result" else "display_data"
-        bundle = Bundle(kind, data, metadata, message.display_id)
+        bundle = Bundle(kind, data, message.metadata, message.display_id, self._values_room - size)
+        self.truncated |= bundle.heavy
         if message.kind == "update_display_data" and message.display_id in self._places:
             return bundle if self._update(self._places[message.display_id], bundle) else None
         if self._displays >= self._limits.displays:
@@ -270,7 +265,7 @@ class Collector:
     def _values_of(self, message: Display) -> Iterator[tuple[str, bytes | bytearray]]:
         for mime, raw in message.data.items():
             if len(raw) > self._limit(mime):  # by hand: the worker sends what is large in parts
-                self._leave_out(mime, len(raw), raw)
+                self._leave_out(mime, len(raw), self._saved(mime, raw))
             else:
                 yield mime, raw
         for mime in message.parts:
@@ -281,25 +276,31 @@ class Collector:
             if data is not None:
                 yield mime, data
             else:
-                self._leave_out(mime, value.total)
+                self._leave_out(mime, value.total, value.spill)
 
-    def _leave_out(self, mime: str, size: int, data: bytes | bytearray | None = None) -> None:
-        """Leave a value out, and say so; with data, which is in no file yet, put it into one."""
-        if data is not None:
-            spill = Spill(self._spills, mime)
-            spill.begin((data,))
-            spill.close()
+    def _leave_out(self, mime: str, size: int, spill: Spill) -> None:
+        """Leave a value out, and say so."""
         limit = self._limit(mime)
         name = "value" if mime in READ_AS_TEXT else "media"
-        which = f"{limit:,} (Limits.{name})" if size > limit else f"all values of a cell, {self._limits.values:,} (Limits.values)"
-        where = f"; see {self._spills.paths[-1]}" if self._spills.paths and self._spills.directory else ""
-        self._note_left_out(f"a value of the type {mime[:100]} is left out: its {size:,} bytes are over the limit of {which}{where}")
+        if size <= limit:
+            limit, name = self._limits.values, "values, for all of a cell"
+        where = f"; it is in {spill.path}" if spill.path is not None else ""
+        self._note_left_out(
+            f"{mime[:100]} is left out: its {size:,} bytes are over the limit of {limit:,} (Limits.{name}){where}"
+        )
+
+    def _saved(self, mime: str, data: bytes | bytearray) -> Spill:
+        spill = Spill(self._spills, mime)
+        spill.begin((data,))
+        spill.close()
+        return spill
 
     def _note_left_out(self, what: str) -> None:
         self.truncated = True
-        self._left_out += 1
-        if self._left_out <= _MOST_NOTES:
-            self.unsaid.append(f"[cellblock] {what}")
+        note = f"[cellblock] {what}"
+        if note not in self._left_out and len(self._left_out) < _MOST_NOTES:
+            self._left_out.append(note)
+            self.unsaid.append(note)
 
     def _update(self, place: _Place, bundle: Bundle) -> bool:
         """Show something else in every place of a display id. Their number makes no difference, but for new ones."""
@@ -335,6 +336,19 @@ class Collector:
         """Files that hold what was left out, and all around it."""
         return self._spills.paths
 
+    def so_far(self) -> Iterator[tuple[str, StreamName | None]]:
+        """Yield what a reader of chunks sees of it: text, and the stream it was written to or None."""
+        for entry in (*self._head, *self._tail):
+            if isinstance(entry, _Shown):
+                if text := entry.current.text:
+                    yield f"{text}\n", None
+            else:
+                yield (entry.data.decode("utf-8", "replace") if isinstance(entry, _Text) else self._mark), entry.name
+
+    @property
+    def _mark(self) -> str:
+        return f"\n… {self._dropped:,} bytes of output left out …\n"
+
     def items(self) -> list[OutputItem]:
         """Return the outputs in order; runs of text are one output each."""
         texts: list[tuple[StreamName, bytearray] | OutputItem] = []
@@ -347,11 +361,11 @@ class Collector:
 
         for entry in (*self._head, *self._tail):
             if isinstance(entry, _Shown):
-                texts.append(entry.item())
+                texts.append(entry.current.item(entry.bundle.kind))
             elif isinstance(entry, _Text):
                 add(entry.name, entry.data)
             else:
-                add(entry.name, f"\n… {self._dropped:,} bytes of output left out …\n".encode())
+                add(entry.name, self._mark.encode())
         for note in (*self._spills.problems, *self.notes):
             add("stderr", f"{note}\n".encode())
         return [

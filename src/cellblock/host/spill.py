@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-@dataclass(slots=True)
+@dataclass
 class SpillDirectory:
     """Where the output of a session goes that is too large to keep.
 
@@ -49,18 +50,20 @@ class SpillDirectory:
     def __post_init__(self) -> None:
         self._files: deque[tuple[str, int]] = deque()
         self._total = 0
+        self._lock = threading.Lock()  # results are made in threads
 
     def keep(self, files: list[tuple[str, int]]) -> None:
         """Take note of the files of a cell, and remove the oldest ones of earlier cells where there are too many."""
-        self._total += sum(size for _, size in files)
-        while self._files and self._total > self.session:
-            name, size = self._files.popleft()
-            self._total -= size
-            try:
-                remove_file(str(self.path), name)
-            except OSError:
-                continue  # somebody else has removed it, or the directory
-        self._files.extend(files)
+        with self._lock:
+            self._total += sum(size for _, size in files)
+            while self._files and self._total > self.session:
+                name, size = self._files.popleft()
+                self._total -= size
+                try:
+                    remove_file(str(self.path), name)
+                except OSError:
+                    continue  # somebody else has removed it, or the directory
+            self._files.extend(files)
 
 
 class Spills:

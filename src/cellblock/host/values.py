@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import sys
 from collections import deque
@@ -17,6 +18,9 @@ _READABLE = ("text/plain", "text/markdown", "text/latex", "text/html")
 _MOST_READABLE = 1024 * 1024
 """Bytes of the largest page that is shown as text: nobody reads more of one that a browser was to show."""
 
+MOST_METADATA = 256 * 1024
+"""Bytes that the metadata of one value may take in memory."""
+
 READ_AS_TEXT = ("text/plain", "text/markdown", "text/latex")
 """What is written to be read, and has a limit of its own: it becomes part of a result's text."""
 
@@ -29,18 +33,27 @@ class Bundle:
         data: The values by type.
         metadata: What came with it.
         size: How much memory it takes.
+        heavy: Whether its metadata was left out: it took too much.
     """
 
-    __slots__ = ("data", "display_id", "kind", "metadata", "size")
+    __slots__ = ("data", "display_id", "heavy", "kind", "metadata", "size")
 
     def __init__(
-        self, kind: OutputKind, data: Mapping[str, bytes | bytearray], metadata: Mapping[str, Any], display_id: str | None
+        self,
+        kind: OutputKind,
+        data: Mapping[str, bytes | bytearray],
+        metadata: Mapping[str, Any],
+        display_id: str | None,
+        room: int,
     ) -> None:
+        room = max(min(room, MOST_METADATA), 0)
+        weight = _weigh(metadata, room) if metadata else 0
+        self.heavy = weight > room
         self.kind = kind
         self.data = data
-        self.metadata = metadata
+        self.metadata = {} if self.heavy else metadata
         self.display_id = display_id
-        self.size = sum(map(len, data.values())) + weigh([*data, display_id]) + weigh(metadata)
+        self.size = sum(map(len, data.values())) + _weigh([*data, display_id]) + (0 if self.heavy else weight)
 
     @property
     def text(self) -> str | None:
@@ -49,7 +62,7 @@ class Bundle:
 
     def item(self, kind: OutputKind) -> OutputItem:
         """Return it as an output."""
-        data = {mime: raw.decode("utf-8", "replace") if is_text(mime) else bytes(raw) for mime, raw in self.data.items()}
+        data = {mime: _decode(raw) if is_text(mime) else bytes(raw) for mime, raw in self.data.items()}
         return OutputItem(kind, _readable(self.data), data=data, metadata=self.metadata, display_id=self.display_id)
 
 
@@ -60,6 +73,7 @@ class Value:
         total: How many bytes it had.
         closed: Whether another value has begun since.
         over: Whether it was over its limit.
+        spill: Where all of it is then.
     """
 
     def __init__(self, mime: str, limit: int, spill: Spill) -> None:
@@ -68,7 +82,7 @@ class Value:
         self._data = bytearray()
         self._tail: deque[bytearray] = deque()
         self._tail_size = 0
-        self._spill = spill
+        self.spill = spill
         self.total = 0
         self.closed = False
         self.over = False
@@ -82,10 +96,10 @@ class Value:
         """Take a piece."""
         self.total += len(data)
         if self.over:
-            self._spill.write(data)
+            self.spill.write(data)
         elif self.total > self._limit:
             self.over = True
-            self._spill.begin((self._data, data))
+            self.spill.begin((self._data, data))
             if self._in_part:
                 data = bytes(self._data[self._limit // 2 :]) + data
                 del self._data[self._limit // 2 :]
@@ -112,7 +126,7 @@ class Value:
 
     def finish(self) -> bytearray | None:
         """Return what was kept; None if it was too large."""
-        self._spill.close()
+        self.spill.close()
         if self.over and self._in_part:
             self._data += b"\n\xe2\x80\xa6 %s bytes left out \xe2\x80\xa6\n" % f"{self.total - self.size:,}".encode()
             for block in self._tail:
@@ -125,13 +139,23 @@ def is_text(mime: str) -> bool:
     return mime.startswith(_TEXT_TYPES) or mime.endswith(("json", "xml"))
 
 
+def _decode(data: bytes | bytearray) -> str:
+    """Return text. Where it is no UTF-8, which takes ten times as long, other threads have their turn in between."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        slices = (bytes(data[start : start + _BLOCK]) for start in range(0, len(data), _BLOCK))
+        return "".join([*map(decoder.decode, slices), decoder.decode(b"", final=True)])
+
+
 def _readable(data: Mapping[str, bytes | bytearray], *, hurried: bool = False) -> str | None:
     for mime in _READABLE:
         raw = data.get(mime)
         if raw is None or (mime not in READ_AS_TEXT and len(raw) > _MOST_READABLE):
             continue
         if not hurried or len(raw) <= _MOST_READABLE:
-            return raw.decode("utf-8", "replace")
+            return _decode(raw)
         try:
             return raw.decode()
         except UnicodeDecodeError:  # what is no text takes ten times as long to read, and no worker of ours sends it
@@ -140,7 +164,7 @@ def _readable(data: Mapping[str, bytes | bytearray], *, hurried: bool = False) -
     return f"<{', '.join(data)}>" if data else None
 
 
-def weigh(value: object, enough: float = math.inf) -> int:
+def _weigh(value: object, enough: float = math.inf) -> int:
     """Return how much memory JSON data takes: small objects take many times the bytes they had on the wire.
 
     Args:
