@@ -237,7 +237,7 @@ class Collector:
         data: dict[str, bytes | bytearray] = {}
         size = 0
         for mime, raw in self._values_of(message):
-            if len(raw) > self._values_room - size:
+            if not self._fits(size + len(raw)):
                 self._leave_out(mime, len(raw), self._saved(mime, raw))
                 continue
             size += len(raw)
@@ -261,6 +261,9 @@ class Collector:
         else:
             self._tail.append(shown)
         return bundle
+
+    def _fits(self, size: int) -> bool:
+        return size <= self._values_room
 
     def _values_of(self, message: Display) -> Iterator[tuple[str, bytes | bytearray]]:
         for mime, raw in message.data.items():
@@ -308,11 +311,10 @@ class Collector:
         before = sum(shown.bundle.size for shown in place.fresh)
         if place.bundle is not None:
             before += place.count * place.bundle.size
-        room = self._values_room + before - count * bundle.size
-        if room < 0:
+        if not self._fits(count * bundle.size - before):
             self._note_left_out("an update is left out: with it, values would be over their limit (Limits.values)")
             return False
-        self._values_room = room
+        self._values_room += before - count * bundle.size
         for shown in place.fresh:
             shown.place = place
         place.fresh.clear()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, SandboxError, StateError, UnsupportedError
@@ -18,10 +18,11 @@ from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.launch import Launcher, Spawner, Zygote
 from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions
-from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
+from cellblock.host.packages import name_places, remove_places_of_the_dead
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
 from cellblock.leftovers import remove_places
+from cellblock.packages.index import PackageIndex, configuration_files
 from cellblock.sandbox import cgroups, probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernel import Kernel
     from cellblock.host.kernel_spec import KernelSpec
     from cellblock.host.session import Session
+    from cellblock.wire.control import Setup
 
 Launch = Literal["zygote", "spawn"]
 LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
@@ -258,7 +260,7 @@ class Host:
         from cellblock.host.kernel import Kernel
 
         number = next(self._numbers)
-        ends = launcher.launch(number, wanted.spec | self._what_to_enforce(launcher, wanted))
+        ends = launcher.launch(number, self._setup(launcher, wanted))
         kernel = Kernel(launcher, number, ends, wanted)
         try:
             if ends.group is not None:
@@ -269,15 +271,16 @@ class Host:
             raise
         return kernel
 
-    def _what_to_enforce(self, launcher: Launcher, wanted: KernelSpec) -> dict[str, Any]:
-        policy, workspace = wanted.policy, wanted.spec["cwd"]
+    def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
+        """Return what a kernel's init is told, with the sandbox."""
+        setup, policy = wanted.setup, wanted.policy
         if wanted.isolate == "none":
-            return {}
+            return setup
         if wanted.isolate == "srt":
-            return srt.additions(policy, self.facts, workspace)
+            return srt.complete(setup, policy, self.facts)
         if launcher.interpreter is None:
-            return {"policy": policy.to_dict(), "workspace": workspace}
-        return {"plan": make_plan(policy, self.facts, workspace, launcher.interpreter)}
+            return replace(setup, policy=policy.to_dict())
+        return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))
 
     async def _started_launcher(self, key: LaunchKey) -> Launcher:
         launcher = await self._launcher(key)
@@ -330,7 +333,7 @@ def _limit(group: cgroups.Group, policy: Policy) -> None:
 
 def _key(wanted: KernelSpec) -> LaunchKey:
     if wanted.isolate == "srt":
-        return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.spec["cwd"]
+        return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.setup.cwd
     return wanted.interpreter, wanted.preload, wanted.isolate, None, None
 
 

@@ -18,6 +18,7 @@ from cellblock.host.launch import Ends, Launcher
 from cellblock.host.requests import answers
 from cellblock.model import StreamName
 from cellblock.sandbox.cgroups import Group
+from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Clear,
@@ -57,6 +58,7 @@ class Kernel:
         ready: Done when it takes cells.
         wanted: What it was asked to be.
         control: Its init, for what is done in the session and not by the kernel.
+        output: Takes what its processes write, if that is somebody else's output: of the kernel that this one was made for.
         death_reported: Whether some result has said that it died.
         death: Why it ended, once it has.
     """
@@ -82,6 +84,7 @@ class Kernel:
         self._memory = wanted.memory
         self._memory_timer: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
+        self.output: Callable[[StreamName, bytes], None] | None = None
         self._dying = False
         self._heard_out = asyncio.Event()
         self.death_reported = False
@@ -114,9 +117,13 @@ class Kernel:
         if cell.streaming:
             for shown, stream in self._collector.so_far():
                 cell.emit(shown, stream)
+        self.watch_memory()
+        self._send(Execute(cell.code, stdin=cell.on_input is not None))
+
+    def watch_memory(self) -> None:
+        """Look soon, and then again and again, how much memory is used, unless the machine itself does."""
         if self._memory is not None and self._ends.group is None:
             self._weigh_in(_BUSY_WEIGHING)
-        self._send(Execute(cell.code, stdin=cell.on_input is not None))
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
@@ -143,7 +150,7 @@ class Kernel:
 
     async def interrupt(self) -> None:
         """Send SIGINT to the kernel's process group. When this returns the signal is on its way."""
-        await self.control.command("interrupt")
+        await self.control.command(Interrupt())
 
     async def begun(self, patience: float) -> None:
         """Wait until the worker has read the cell that it was sent; an interrupt will then hit it."""
@@ -156,7 +163,7 @@ class Kernel:
 
     async def kill_children(self) -> None:
         """Kill every process that code of this kernel has started."""
-        await self.control.command("kill_children")
+        await self.control.command(KillChildren())
 
     async def kill(self) -> None:
         """End every process of the kernel, whatever they are doing."""
@@ -377,6 +384,9 @@ class Kernel:
 
     def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
         """Take text for the output of the running cell, or of the next one; `ours` as in `Cell.emit`."""
+        if self.output is not None:
+            self.output(name, text)
+            return
         self._collector.add_text(name, text)
         if self._cell is not None and self._cell.streaming:
             self._cell.emit(text.decode("utf-8", "replace"), name, ours=ours)
@@ -431,7 +441,8 @@ class Kernel:
 
     def _measure(self) -> None:
         self._memory_timer = None
-        self.control.measure()
+        assert self._memory is not None
+        self.control.measure(self._memory)
 
     def _check_memory(self, used: int) -> None:
         """Kill a session that uses more memory than it may; no other one should suffer for it."""

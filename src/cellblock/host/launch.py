@@ -11,13 +11,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError, ProtocolError, SandboxError
 from cellblock.host.descriptors import Tail
 from cellblock.host.start import Starter
 from cellblock.sandbox.cgroups import Group, Groups
-from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, MAX_CONTROL, decode_control, encode_control
+from cellblock.wire.control import (
+    EXIT_NO_IPYTHON,
+    EXIT_PRELOAD,
+    FROM_LAUNCHER,
+    MAX_CONTROL,
+    End,
+    Failed,
+    Fork,
+    Hello,
+    Kill,
+    Ready,
+    Setup,
+    encode_control,
+)
 
 _BOOT = Path(__file__).parent.parent / "zygote" / "boot.py"
 
@@ -67,7 +80,7 @@ class Launcher(Protocol):
     async def start(self, timeout: float) -> None:
         """Get ready to start kernels, within this many seconds."""
 
-    def launch(self, number: int, spec: dict[str, Any]) -> Ends:
+    def launch(self, number: int, setup: Setup) -> Ends:
         """Start the processes of one kernel, without waiting for the kernel to be ready."""
 
     def kill(self, number: int) -> None:
@@ -135,13 +148,13 @@ class Zygote:
             raise LaunchError(f"the fork server was not ready within {timeout:g} s{_quote(self._stderr.text())}")
         self._ready.result()
 
-    def launch(self, number: int, spec: dict[str, Any]) -> Ends:
+    def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
         if self._control is None:
             raise LaunchError(f"the fork server has ended{_quote(self._stderr.text())}")
         # The zygote makes processes ahead, in a group that it was given ahead; with each request comes the group of the next.
         group, following = self._group, _make_group(self._groups)
-        ends = _connect(spec, group, lambda descriptors: self._fork(number, descriptors, following))
+        ends = _connect(setup, group, lambda descriptors: self._fork(number, descriptors, following))
         self._group = following
         return ends
 
@@ -170,7 +183,7 @@ class Zygote:
         assert self._control is not None
         try:
             with _opened(following) as group:
-                socket.send_fds(self._control, [encode_control("fork", session=number)], [*descriptors, *group])
+                socket.send_fds(self._control, [encode_control(Fork(number))], [*descriptors, *group])
         except OSError as error:
             if isinstance(error, ConnectionError):
                 self._close_control()  # it has ended, and there was no time to hear of it
@@ -181,21 +194,22 @@ class Zygote:
         assert self._ready is not None
         try:
             data = self._control.recv(MAX_CONTROL)
-            message: dict[str, Any] = decode_control(data) if data else {"op": "end"}
+            message = FROM_LAUNCHER.decode(data) if data else None
         except BlockingIOError:
             return
         except (OSError, ProtocolError):
-            message = {"op": "end"}
-        if message["op"] == "ready" and not self._ready.done():
-            if (found := message.get("interpreter")) is not None:
-                self.interpreter = tuple(found)
-            self._ready.set_result(None)
-        elif message["op"] == "failed":
-            self._failures[message["session"]] = message["error"]
-        elif message["op"] == "end":
-            self._close_control()
-            if not self._ready.done():
-                _fail(self._ready, self._why_it_ended())
+            message = None
+        match message:
+            case Ready(interpreter):
+                self.interpreter = interpreter
+                if not self._ready.done():
+                    self._ready.set_result(None)
+            case Failed(session, error):
+                self._failures[session] = error
+            case None:  # the end of the socket
+                self._close_control()
+                if not self._ready.done():
+                    _fail(self._ready, self._why_it_ended())
 
     def _why_it_ended(self) -> LaunchError:
         assert self._process is not None
@@ -207,7 +221,7 @@ class Zygote:
         """Tell the zygote that this is an end in good order: it need not wait to see whether this process ends as well."""
         if self._control is not None:
             try:
-                self._control.send(encode_control("end"))
+                self._control.send(encode_control(End()))
             except OSError:
                 return  # it has ended, or will hear of it when the socket is closed
 
@@ -222,7 +236,7 @@ class Zygote:
         if self._control is None:
             return  # every init ends with its zygote
         try:
-            self._control.send(encode_control("kill", session=number))
+            self._control.send(encode_control(Kill(number)))
         except OSError:
             self._close_control()
 
@@ -285,11 +299,11 @@ class Spawner:
     async def start(self, timeout: float) -> None:
         """See `Launcher`."""
 
-    def launch(self, number: int, spec: dict[str, Any]) -> Ends:
+    def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
         self._forget_ended()
         group = _make_group(self._groups)
-        return _connect(spec, group, lambda descriptors: self._spawn(number, descriptors, group))
+        return _connect(setup, group, lambda descriptors: self._spawn(number, descriptors, group))
 
     def _spawn(self, number: int, descriptors: Sequence[int], group: Group | None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -299,7 +313,7 @@ class Spawner:
             self._processes[number] = _run_boot(self._starter, self._interpreter, arguments, theirs, descriptors[-1])
             _send_hello(ours, self._places, group)
             try:
-                socket.send_fds(ours, [encode_control("fork", session=number)], descriptors)
+                socket.send_fds(ours, [encode_control(Fork(number))], descriptors)
             except ConnectionError:
                 pass  # it has ended already: the other ends of its connections close, which is noticed
 
@@ -337,7 +351,7 @@ class Spawner:
         self._processes.clear()
 
 
-def _connect(spec: dict[str, Any], group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:
+def _connect(setup: Setup, group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:
     """Make a kernel's connections, have the other ends taken by ``start(descriptors)``, and return ours."""
     with ExitStack() as undo, ExitStack() as theirs:
         channel, their_channel = socket.socketpair()
@@ -356,7 +370,7 @@ def _connect(spec: dict[str, Any], group: Group | None, start: Callable[[Sequenc
             readers.append(reader)
             writers.append(writer)
         # Init reads this first; the zygote, whose memory every later kernel inherits, never sees it.
-        control.send(encode_control("be", **spec))
+        control.send(encode_control(setup))
         start([their_channel.fileno(), their_control.fileno(), *writers])
         undo.pop_all()
     return Ends(channel, control, readers[0], readers[1], group)
@@ -406,7 +420,7 @@ def _send_hello(control: socket.socket, places: str | None, group: Group | None)
         group: What the first session is to be in, which comes along.
         places: What is to be removed after this process: all whose path begins in this way, or None.
     """
-    hello = encode_control("hello", places=places)
+    hello = encode_control(Hello(places))
     if sys.platform != "linux":
         control.send(hello)
         return

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
@@ -22,7 +22,7 @@ from cellblock.host.kernel import Kernel
 from cellblock.host.kernel_slot import KernelSlot
 from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
-from cellblock.host.packages import PackageIndex, SessionPackages
+from cellblock.host.packages import SessionPackages
 from cellblock.host.spill import SpillDirectory
 from cellblock.host.stopping import despite_cancellation, escalate
 from cellblock.model import (
@@ -32,8 +32,11 @@ from cellblock.model import (
     HistoryEntry,
     Status,
 )
+from cellblock.packages.index import PackageIndex
 from cellblock.sandbox.plan import EGRESS_PORT, HOME
+from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
@@ -43,8 +46,7 @@ if TYPE_CHECKING:
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
 _QUERY_TIMEOUT = 10.0
-# The port of each listener inside (0 is any), and the variable that tells it to the code.
-_LISTENERS = {"egress": (EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": (0, "CELLBLOCK_TOOL_PORT")}
+_LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
 class SessionHost(Protocol):
@@ -123,17 +125,21 @@ class Session:
             takers["egress"] = self._network.adopt
         if self._hooks.tool_port is not None:
             takers["tools"] = self._hooks.tool_port
-        spec: dict[str, Any] = {
-            "env": env,
-            "cwd": resolved.cwd,
-            "stay_in": resolved.stay_in,
-            "packages": self._packages.inside,
-            "listeners": {name: _LISTENERS[name] for name in takers},
-        }
-        if resolved.isolate != "none":
-            spec["mounts"] = self._packages.mounts(self._host.index, resolved.policy)
+        commands: Commands | None = None
         if options.on_command is not None:
-            spec["commands"] = "forbidden" if options.forbid_programs else "asked"
+            commands = "forbidden" if options.forbid_programs else "asked"
+        mounts: tuple[Step, ...] = ()
+        if resolved.isolate != "none":
+            mounts = self._packages.mounts(self._host.index, resolved.policy)
+        setup = Setup(
+            env=env,
+            cwd=resolved.cwd,
+            stay_in=resolved.stay_in,
+            packages=self._packages.inside,
+            commands=commands,
+            listeners={name: _LISTENERS[name] for name in takers},
+            mounts=mounts,
+        )
         limits, spill_dir = options.limits or Limits(), resolved.spill_dir
         spill_to = None if spill_dir is None else SpillDirectory(spill_dir, limits.spill, limits.spilled)
         return KernelSpec(
@@ -141,7 +147,7 @@ class Session:
             preload=resolved.preload,
             isolate=resolved.isolate,
             policy=resolved.policy,
-            spec=spec,
+            setup=setup,
             limits=limits,
             spill_to=spill_to,
             takers=takers,
@@ -272,8 +278,8 @@ class Session:
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, as ``%pip install`` in a cell does.
 
-        pip runs inside the session (under srt in a sandbox of its own, docs/srt.md), with the settings of this program's pip,
-        and reaches its index and nothing else. What it installs can be imported at once, survives `reset` (not where each
+        pip runs in a sandbox of its own, which no code of the session can reach, and takes packages from the index that this
+        program's pip is configured for. What it installs can be imported at once, survives `reset` (not where each
         kernel has an srt of its own, ``launch="spawn"``), and is gone with the session.
 
         Args:
@@ -292,7 +298,7 @@ class Session:
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
-        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts)
+        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
 
     async def interrupt(self) -> bool:
         """Stop the running cell; its result says ``interrupted``. Variables are kept where the code lets go in time.

@@ -97,6 +97,14 @@ class Spills:
             self.fail(error)
             return None
 
+    def take(self, size: int) -> int:
+        """Return how many of some bytes may be written, and count them."""
+        if size > self.room:
+            self.report(self.limit())
+        taken = min(size, self.room)
+        self.room -= taken
+        return taken
+
     def limit(self) -> str:
         """Return what there is to say when the files of this cell have as much as they may."""
         assert self.directory is not None
@@ -157,10 +165,7 @@ class Spill:
         """Write what comes, once the file was begun."""
         if self._file is None:
             return
-        if len(data) > self._spills.room:
-            self._spills.report(self._spills.limit())
-            data = data[: self._spills.room]
-        self._spills.room -= len(data)
+        data = data[: self._spills.take(len(data))]
         self._size += len(data)
         try:
             self._file.write(data)
