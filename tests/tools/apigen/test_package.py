@@ -242,6 +242,3 @@ def test_the_hash_is_of_everything_that_is_said_of_a_tool() -> None:
 def test_a_server_without_tools_has_a_package(tmp_path: Path) -> None:
     assert write_package(tmp_path, "empty", []) == []
     compile((tmp_path / "empty" / "__init__.py").read_text(), "x", "exec")
-
-
-@pytest.mark.slow
