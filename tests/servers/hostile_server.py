@@ -55,6 +55,10 @@ def result(number: int, text: str, **more: Any) -> None:
 
 
 def tools(cursor: str | None) -> dict[str, Any]:
+    if MODE == "tasks":
+        support = {"echo": "optional", "slow": "required", "hang": "forbidden"}
+        names = [{"name": name, "execution": {"taskSupport": value}} for name, value in support.items()]
+        return {"tools": [{"inputSchema": {"type": "object"}, **tool} for tool in names]}
     listed = [{"name": name, "inputSchema": {"type": "object"}, **more} for name, more in TOOLS.items()]
     if MODE == "endless-pages":
         return {"tools": listed[:1], "nextCursor": str(int(cursor or 0) + 1)}
