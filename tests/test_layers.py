@@ -44,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "host": {"config", "egress", "errors", "leftovers", "model", "packages", "sandbox", "wire"},
     "packages": set(),
     "egress": {"errors", "sandbox"},
-    "approvals": {"errors", "model"},
+    "approvals": {"config", "errors", "model"},
     "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
     "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
     "tools/serving": {"approvals", "config", "errors", "model", "tools/calling", "tools/mcp"},
