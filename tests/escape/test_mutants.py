@@ -109,6 +109,10 @@ MUTANTS: dict[str, Mutant] = {
     "32 the protocol": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]", CONDEMNED
     ),
+    "32 floods": mutant(
+        "host/test_turns.py::test_a_flood_of_frames_lets_the_loop_go_on",
+        Edit("host/kernel.py", "Kernel._go_on", "self._take_received(float('inf'))"),
+    ),
     "33 turns": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[a forged ready]",
         Edit(
@@ -134,6 +138,17 @@ MUTANTS: dict[str, Mutant] = {
         "host/test_collect.py::test_memory_for_text_is_bounded_whatever_is_written",
         Edit("host/collect.py", "Collector._add_to_tail", "self._tail.append(_Text(name, data))"),
     ),
+    "37 files are bounded": mutant(
+        "host/test_spill.py::test_the_files_of_a_cell_have_a_size_together",
+        Edit("host/spill.py", "Spills.take", "return size"),
+    ),
+    "37 so is their number": mutant(
+        "host/test_spill.py::test_a_cell_has_a_number_of_files", Edit("host/spill.py", "_FILES", "10**6")
+    ),
+    "37 and what a session keeps of them": mutant(
+        "host/test_spill.py::test_the_oldest_files_of_a_session_are_removed_and_nothing_else",
+        Edit("host/spill.py", "SpillDirectory.keep", "pass"),
+    ),
     "38 terminals": mutant(
         "test_terminal.py::test_sequences_are_shown_and_not_obeyed",
         Edit("terminal.py", "_escaped", "return found.group()"),
@@ -144,6 +159,14 @@ MUTANTS: dict[str, Mutant] = {
     "39 values are bounded": mutant(
         "host/test_collect.py::test_values_that_do_not_fit_are_left_out",
         Edit("host/collect.py", "Collector._fits", "return True"),
+    ),
+    "39 updates are bounded": mutant(
+        "host/test_collect.py::test_an_update_counts_in_every_place_and_is_made_in_one",
+        Edit("host/collect.py", "Collector._fits", "return True"),
+    ),
+    "39 errors are bounded": mutant(
+        "wire/test_messages.py::test_an_error_is_not_larger_than_the_host_decodes_in_one_turn",
+        Edit("wire/fields.py", "within", "return [*buffers]"),
     ),
     "40 archives": mutant(
         "host/files/test_archive.py::test_a_hostile_member_has_the_whole_archive_refused",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from cellblock.host.collect import Collector, save_images
+from cellblock.host.collect import Collector
 from cellblock.host.exit_status import Death
+from cellblock.host.images import save_images
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -171,6 +174,12 @@ class Cell:
 
     # -- the result ----------------------------------------------------------------------------------------------------
 
+    async def finished(self, images_dir: Path) -> CodeExecutionResult:
+        """Make the result, once it has ended: in a thread, where there is much to decode or to write."""
+        if self.collector is None or not self.collector.large:
+            return self.result(images_dir)
+        return await asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
+
     def result(self, images_dir: Path) -> CodeExecutionResult:
         """Make the result, once it has ended."""
         ending, collector = self._ending, self.collector
@@ -178,10 +187,10 @@ class Cell:
         assert collector is not None
         collector.close()
         images: list[Path] = []
-        if collector.has_images:
-            images, notes = save_images(collector.items(), images_dir)
-            collector.notes += notes
         items = collector.items()
+        if collector.has_displays:
+            images, collector.notes = save_images(items, images_dir)
+            items = collector.items() if collector.notes else items
         error, status = self._error(ending)
         if error is not None:
             items.append(OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}"))
@@ -218,6 +227,12 @@ class Cell:
         if ending.ename is not None:
             return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
         return None, "success"
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads that make results. Not asyncio's, which may all be waiting for somebody to answer `input()`."""
+    return ThreadPoolExecutor(2, thread_name_prefix="cellblock-result")
 
 
 _NAMES = {"timeout": "TimeoutError", "interrupted": "KeyboardInterrupt"}
