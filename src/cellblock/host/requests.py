@@ -18,7 +18,7 @@ from cellblock.model import CommandRequest
 from cellblock.wire.control import Keep
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, ToWorker
 
-_REJECTED = "the command was rejected"
+_REJECTED = "Rejected: the command was not approved"
 _PLACE = "/tmp/.output-"  # in the session's own /tmp; the rest is for nobody to guess
 
 
@@ -94,17 +94,17 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
     """Have it decided whether a command may run; return why not. Nothing but a plain yes is one."""
     decide = kernel.wanted.on_command
     if decide is None:
-        return f"{_REJECTED}: nobody decides about commands here"
+        return "Rejected: nobody decides about commands here"
     try:
         allowed = await decide(request)
     except Exception as error:
         cell.failure = error  # raised to the caller when the cell has ended
-        return f"{_REJECTED}: whoever decides has failed"
+        return "Rejected: the function that decides has failed"
     if cell.reason is not None:
-        return f"{_REJECTED}: the cell is being stopped"
+        return "Rejected: the cell is being stopped"
     if allowed is True:
         return None
-    return f"{_REJECTED}: {allowed}" if isinstance(allowed, str) else _REJECTED
+    return f"Rejected: {allowed}" if isinstance(allowed, str) else _REJECTED
 
 
 def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: str | None) -> None:

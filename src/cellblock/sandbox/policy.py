@@ -122,6 +122,7 @@ class Resources:
         tmp: Bytes in each of /tmp, /dev/shm and the home directory.
         file_size: Bytes of one file.
         cpu: Share of one processor's time, as a weight from 1 to 100, where other sessions compete.
+        packages: Bytes on disk of the packages that are installed for it. 0 forbids installing.
     """
 
     memory: int = 4096 * MIB
@@ -130,6 +131,7 @@ class Resources:
     tmp: int = 512 * MIB
     file_size: int = 8192 * MIB
     cpu: int = 100
+    packages: int = 8192 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +286,7 @@ _RESOURCES = {
     "tmp": "tmp",
     "fileSize": "file_size",
     "cpu": "cpu",
+    "packages": "packages",
 }
 _BOUNDS = {
     "memory": (64 * MIB, 2**50),
@@ -292,6 +295,7 @@ _BOUNDS = {
     "tmp": (MIB, 2**50),
     "file_size": (MIB, 2**60),
     "cpu": (1, 100),
+    "packages": (0, 2**60),
 }
 
 
