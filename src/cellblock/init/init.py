@@ -177,6 +177,7 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
         worker.stay_in = setup.stay_in
         worker.commands = setup.commands
+        worker.offline = setup.offline
         worker.run()
         leave()
     except SystemExit as error:
@@ -295,7 +296,8 @@ class _Init:
             confinement = enclose(plan, self._prepared)
         for name, listener in setup.listeners.items():
             env[listener.variable] = str(self._listen(listener.port, name))
-        return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement)
+        offline = self._ground is not None and "egress" not in setup.listeners
+        return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
 
     def _listen(self, port: int, name: str | None) -> int:
         """Make a listener in the session, for the host to serve; return its port."""
