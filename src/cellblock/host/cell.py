@@ -218,15 +218,32 @@ class Cell:
                 return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
             return ErrorInfo(_NAMES[self.reason], f"{_REASONS[self.reason]}: its kernel had to end. {lost}"), self.reason
         if self.reason is not None:
+            name = _NAMES[self.reason]
             kept = f"{_REASONS[self.reason]} ({_RUNGS[self.recovery or 'interrupted']}). Variables are kept."
-            return ErrorInfo(_NAMES[self.reason], kept, list(ending.traceback)), self.reason
-        if ending.ename == "MemoryError" and self.memory is not None:
+            return ErrorInfo(name, kept, _retell(ending.traceback, "KeyboardInterrupt", name, kept)), self.reason
+        if ending.ename is not None and ending.ename.endswith("MemoryError") and self.memory is not None:
             limit = f"out of memory: the session may use {self.memory >> 20:,} MiB"
             told = f"{ending.evalue} ({limit})" if ending.evalue else limit
-            return ErrorInfo(ending.ename, told, list(ending.traceback)), "error"
+            return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
         if ending.ename is not None:
             return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
         return None, "success"
+
+
+def _retell(traceback: tuple[str, ...], before: str, name: str, told: str) -> list[str]:
+    """Return a traceback that ends with what is told of its exception.
+
+    Args:
+        traceback: Its parts, as IPython makes them.
+        before: The exception's name there; if it ends with another one, ours is added.
+        name: The name to put in its place.
+        told: What to say of it.
+    """
+    parts = list(traceback)
+    if parts and parts[-1].startswith(f"{before}:"):
+        parts.pop()
+        parts = [name + part[len(before) :] if part.startswith(f"{before} ") else part for part in parts]
+    return [*parts, f"{name}: {told}"]
 
 
 @functools.cache
