@@ -136,10 +136,10 @@ class Control:
         self._tell(Listen())
         return await self._listened
 
-    def measure(self) -> None:
-        """Have the session's memory measured; `on_memory` is told."""
+    def measure(self, enough: int) -> None:
+        """Have the session's memory measured, exactly if it may be over some number of bytes; `on_memory` is told."""
         try:
-            self._sock.send(encode_control(Measure()))
+            self._sock.send(encode_control(Measure(enough)))
         except OSError:
             return  # it is full, or its end is about to be noticed
 

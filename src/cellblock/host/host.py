@@ -18,10 +18,11 @@ from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.launch import Launcher, Spawner, Zygote
 from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions
-from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
+from cellblock.host.packages import name_places, remove_places_of_the_dead
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
 from cellblock.leftovers import remove_places
+from cellblock.packages.index import PackageIndex, configuration_files
 from cellblock.sandbox import cgroups, probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy

@@ -58,6 +58,7 @@ class Kernel:
         ready: Done when it takes cells.
         wanted: What it was asked to be.
         control: Its init, for what is done in the session and not by the kernel.
+        output: Takes what its processes write, if that is somebody else's output: of the kernel that this one was made for.
         death_reported: Whether some result has said that it died.
         death: Why it ended, once it has.
     """
@@ -69,7 +70,7 @@ class Kernel:
         self._ends = ends
         self.wanted = wanted
         self._conversation = Conversation(Side.HOST)
-        self._collector = Collector(wanted.limits, wanted.spill_dir)
+        self._collector = Collector(wanted.limits, wanted.spill_to)
         self._cell: Cell | None = None
         self._query: asyncio.Future[Completed | Inspected] | None = None
         self._outgoing = bytearray()
@@ -83,6 +84,7 @@ class Kernel:
         self._memory = wanted.memory
         self._memory_timer: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
+        self.output: Callable[[StreamName, bytes], None] | None = None
         self._dying = False
         self._heard_out = asyncio.Event()
         self.death_reported = False
@@ -112,9 +114,16 @@ class Kernel:
         cell.after_death, self._in_place_of_dead = self._in_place_of_dead, False
         cell.pause = lambda paused: self._listen(not paused)
         self._cell = cell
+        if cell.streaming:
+            for shown, stream in self._collector.so_far():
+                cell.emit(shown, stream)
+        self.watch_memory()
+        self._send(Execute(cell.code, stdin=cell.on_input is not None))
+
+    def watch_memory(self) -> None:
+        """Look soon, and then again and again, how much memory is used, unless the machine itself does."""
         if self._memory is not None and self._ends.group is None:
             self._weigh_in(_BUSY_WEIGHING)
-        self._send(Execute(cell.code, stdin=cell.on_input is not None))
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
@@ -353,9 +362,11 @@ class Kernel:
             case Display():
                 if message.behind:
                     self._catch_up()
-                item = self._collector.add_display(message)
-                if item is not None and self._cell is not None and item.text:
-                    self._cell.emit(f"{item.text}\n", None)
+                bundle = self._collector.add_display(message)
+                if bundle is not None and self._cell is not None and self._cell.streaming and (shown := bundle.text):
+                    self._cell.emit(f"{shown}\n", None)
+                while self._collector.unsaid:
+                    self.note(self._collector.unsaid.pop(0))
             case Part(mime=mime, data=data):
                 self._collector.add_part(mime, data)
             case Clear(wait=wait):
@@ -373,6 +384,9 @@ class Kernel:
 
     def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
         """Take text for the output of the running cell, or of the next one; `ours` as in `Cell.emit`."""
+        if self.output is not None:
+            self.output(name, text)
+            return
         self._collector.add_text(name, text)
         if self._cell is not None and self._cell.streaming:
             self._cell.emit(text.decode("utf-8", "replace"), name, ours=ours)
@@ -401,7 +415,7 @@ class Kernel:
         if cell is None:
             return
         self.death_reported = isinstance(ending, Death)
-        self._collector = Collector(self.wanted.limits, self.wanted.spill_dir)
+        self._collector = Collector(self.wanted.limits, self.wanted.spill_to)
         if cell.asking is not None:
             cell.asking.cancel()
         cell.finish(ending)
@@ -427,7 +441,8 @@ class Kernel:
 
     def _measure(self) -> None:
         self._memory_timer = None
-        self.control.measure()
+        assert self._memory is not None
+        self.control.measure(self._memory)
 
     def _check_memory(self, used: int) -> None:
         """Kill a session that uses more memory than it may; no other one should suffer for it."""

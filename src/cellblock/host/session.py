@@ -22,7 +22,8 @@ from cellblock.host.kernel import Kernel
 from cellblock.host.kernel_slot import KernelSlot
 from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
-from cellblock.host.packages import PackageIndex, SessionPackages
+from cellblock.host.packages import SessionPackages
+from cellblock.host.spill import SpillDirectory
 from cellblock.host.stopping import despite_cancellation, escalate
 from cellblock.model import (
     CodeExecutionChunk,
@@ -31,6 +32,7 @@ from cellblock.model import (
     HistoryEntry,
     Status,
 )
+from cellblock.packages.index import PackageIndex
 from cellblock.sandbox.plan import EGRESS_PORT, HOME
 from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
@@ -138,14 +140,16 @@ class Session:
             listeners={name: _LISTENERS[name] for name in takers},
             mounts=mounts,
         )
+        limits, spill_dir = options.limits or Limits(), resolved.spill_dir
+        spill_to = None if spill_dir is None else SpillDirectory(spill_dir, limits.spill, limits.spilled)
         return KernelSpec(
             interpreter=resolved.interpreter,
             preload=resolved.preload,
             isolate=resolved.isolate,
             policy=resolved.policy,
             setup=setup,
-            limits=options.limits or Limits(),
-            spill_dir=resolved.spill_dir,
+            limits=limits,
+            spill_to=spill_to,
             takers=takers,
             installer=self._install,
             on_command=options.on_command,
@@ -274,8 +278,8 @@ class Session:
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, as ``%pip install`` in a cell does.
 
-        pip runs inside the session (under srt in a sandbox of its own, docs/srt.md), with the settings of this program's pip,
-        and reaches its index and nothing else. What it installs can be imported at once, survives `reset` (not where each
+        pip runs in a sandbox of its own, which no code of the session can reach, and takes packages from the index that this
+        program's pip is configured for. What it installs can be imported at once, survives `reset` (not where each
         kernel has an srt of its own, ``launch="spawn"``), and is gone with the session.
 
         Args:
@@ -294,7 +298,7 @@ class Session:
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
-        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts)
+        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
 
     async def interrupt(self) -> bool:
         """Stop the running cell; its result says ``interrupted``. Variables are kept where the code lets go in time.
@@ -472,7 +476,7 @@ class Session:
         if cell.escalating is not None:
             # A signal that is still on its way must not hit the next cell.
             await cell.escalating
-        result = cell.result(self._images_dir)
+        result = await cell.finished(self._images_dir)
         self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
         if self._state == "running":
             # Not awaited: whoever waits for this result need not wait for the next kernel.

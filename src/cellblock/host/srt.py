@@ -12,8 +12,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
@@ -98,25 +98,21 @@ class UnderSrt:
             _signal(process, number)
         await process_ended(process, timeout=_PATIENCE)
         process.poll()
-        remove_place(self._directories.pop(process.pid))
+        await asyncio.to_thread(remove_place, self._directories.pop(process.pid))
 
     def packages(self, process: subprocess.Popen[bytes]) -> str | None:
         """See `Starter`."""
         return f"{self._directories[process.pid]}/packages"
 
 
-async def run_apart(kernel: RunningKernel, policy: Policy, facts: Facts, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a program for a session in a sandbox of srt of its own. What it writes is shown as the kernel's output.
+@asynccontextmanager
+async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> AsyncIterator[Control]:
+    """Make another sandbox of srt for a session, to run a program in. What that writes is shown as the kernel's output.
 
     Args:
         kernel: The session's kernel.
         policy: What the program may do.
         facts: What this machine has.
-        argv: The program and its arguments.
-        env: Its environment.
-
-    Returns:
-        Its wait status.
 
     Raises:
         SandboxError: The sandbox could not be made; srt has said why, in the output.
@@ -124,15 +120,14 @@ async def run_apart(kernel: RunningKernel, policy: Policy, facts: Facts, argv: S
     """
     workspace = kernel.wanted.setup.cwd
     launcher = Spawner(kernel.wanted.interpreter, (), "srt", UnderSrt(policy, facts, workspace), None)
-    setup = srt.complete(Setup({}, "/", None, packages="none"), policy, facts)
+    setup = srt.complete(Setup(kernel.wanted.setup.env, "/", None, packages="none"), policy, facts)
     try:
         ends = launcher.launch(0, setup)
         control = Control(ends.control)
         control.gone.add_done_callback(lambda _: control.give_up("it ended"))
         try:
             with _shown(ends.stdout, "stdout", kernel), _shown(ends.stderr, "stderr", kernel):
-                control.begin(argv, workspace, env=env)
-                return await control.finish()
+                yield control
         except KernelDiedError as error:
             raise SandboxError("srt did not make the sandbox for this, or ended it: see the output") from error
         finally:

@@ -25,11 +25,26 @@ START_UP = (
     ".bashrc",
     ".bash_profile",
     ".bash_login",
+    ".bash_aliases",
     ".profile",
+    ".zlogin",
     ".zshrc",
     ".zprofile",
     ".zshenv",
     ".ripgreprc",
+)
+
+# What tools read in a project of theirs. They ask before they obey a new one, or only look where something else has told them
+# to; and some of them end with an error if a directory is in its place.
+PROJECT = (
+    ".envrc",
+    ".husky",
+    ".npmrc",
+    ".yarnrc.yml",
+    ".nvim.lua",
+    ".exrc",
+    "mise.toml",
+    ".pre-commit-config.yaml",
 )
 
 # Read-only, or kept from being made, at the top of every writable directory: each of these can make a program on the host
@@ -42,12 +57,18 @@ PROTECTED = (
     ".idea",
     ".claude",
     ".mcp.json",
+    ".cursor",
+    ".gemini",
+    ".codex",
+    ".zed",
+    ".devcontainer",
+    *PROJECT,
     *START_UP,
 )
 
 # Of these, what sessions may make where it does not exist. Git has to work in a workspace, and start-up files are read in home
 # directories only, where a directory in the place of one does harm itself: git ends with an error.
-MAKEABLE = frozenset((".git", *START_UP))
+MAKEABLE = frozenset((".git", *PROJECT, *START_UP))
 
 # Not readable at the top of the workspace. Beside ``.env`` these are there for whoever makes a home directory one.
 SECRET = (".env", ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure", ".config/gcloud", ".pypirc", ".npmrc")
@@ -101,6 +122,7 @@ class Resources:
         tmp: Bytes in each of /tmp, /dev/shm and the home directory.
         file_size: Bytes of one file.
         cpu: Share of one processor's time, as a weight from 1 to 100, where other sessions compete.
+        packages: Bytes on disk of the packages that are installed for it. 0 forbids installing.
     """
 
     memory: int = 4096 * MIB
@@ -109,6 +131,7 @@ class Resources:
     tmp: int = 512 * MIB
     file_size: int = 8192 * MIB
     cpu: int = 100
+    packages: int = 8192 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +286,7 @@ _RESOURCES = {
     "tmp": "tmp",
     "fileSize": "file_size",
     "cpu": "cpu",
+    "packages": "packages",
 }
 _BOUNDS = {
     "memory": (64 * MIB, 2**50),
@@ -271,6 +295,7 @@ _BOUNDS = {
     "tmp": (MIB, 2**50),
     "file_size": (MIB, 2**60),
     "cpu": (1, 100),
+    "packages": (0, 2**60),
 }
 
 

@@ -184,9 +184,10 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure the session's memory."""
+    """Measure the session's memory; what is certainly not over ``enough`` bytes need not be exact."""
 
     op: ClassVar[str] = "measure"
+    enough: int
 
 
 # -- init → host ---------------------------------------------------------------------------------------------------------
@@ -246,7 +247,12 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What a worker is to be: see `Setup`. ``confinement`` is applied before any code runs; None: nothing is."""
+    """What a worker is to be: see `Setup`.
+
+    Attributes:
+        confinement: What is applied before any code runs; None: nothing is.
+        offline: Whether the sandbox has no network.
+    """
 
     op: ClassVar[str] = "setup_worker"
     env: Mapping[str, str]
@@ -255,6 +261,7 @@ class WorkerSetup:
     packages: str
     commands: Commands | None
     confinement: Confinement | None
+    offline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
