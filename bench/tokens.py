@@ -2,8 +2,8 @@
 
 Usage: python -m bench.tokens [DIRECTORY]
 
-DIRECTORY keeps what is installed for it (npm and pip; by default bench/.tokens). The tokenizer is `@anthropic-ai/tokenizer`, an
-npm package that brings its data along. Servers whose program cannot be installed here are left out, and named.
+DIRECTORY keeps what is installed for it (npm and pip; by default bench/.tokens). The tokenizer is `@anthropic-ai/tokenizer`,
+an npm package that brings its data along. Servers whose program cannot be installed here are left out, and named.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ json.dump(written, sys.stdout)
 _COUNT = """
 import { countTokens } from '@anthropic-ai/tokenizer'
 import fs from 'fs'
-console.log(JSON.stringify(JSON.parse(fs.readFileSync(0)).map(texts => texts.reduce((sum, text) => sum + countTokens(text), 0))))
+const counted = texts => texts.reduce((sum, text) => sum + countTokens(text), 0)
+console.log(JSON.stringify(JSON.parse(fs.readFileSync(0)).map(counted)))
 """
 
 
