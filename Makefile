@@ -1,68 +1,80 @@
-# Everything here makes its own set-up in .venv; no target needs anything but Python 3.11 or newer, git and make.
+# Each target sets up .venv by itself. It needs Python 3.11 or newer, git and make; srt and npm need what .ci/install installs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test srt npm fast lint types fuzz bench clean
+# How many processes share the tests; 0 runs them one after the other.
+WORKERS ?= 2
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore
+PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=none
+QUICK := -m 'not slow and not srt and not npm' -n $(WORKERS)
+
+.PHONY: help demo test test-all slow srt npm user pythons lint types fuzz bench clean
 
 help:
-	@echo 'make demo    analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
-	@echo 'make test    the whole suite: fast tests first, slow ones after'
-	@echo 'make fast    the fast part of the suite'
-	@echo 'make srt     the tests of srt, where it is installed'
-	@echo 'make npm     the tests of MCP servers from npm, where they are installed'
-	@echo 'make lint    ruff            make types   mypy, strict'
-	@echo 'make fuzz    fuzz the wire parser for a minute (SECONDS=60)'
-	@echo 'make bench   compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
+	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
+	@echo 'make test       the quick tests: all that a change usually needs'
+	@echo 'make test-all   everything else: slow srt npm demo fuzz user pythons, each of which is a target, too'
+	@echo 'make slow       slow tests: each defence switched off in turn, faults, long waits'
+	@echo 'make srt        tests of the srt sandbox, which must be installed (.ci/install)'
+	@echo 'make npm        tests of MCP servers from npm, which must be installed (.ci/install)'
+	@echo 'make user       the quick tests as an ordinary user, if this is root'
+	@echo 'make pythons    the quick tests on another Python'
+	@echo 'make lint       ruff            make types   mypy, strict'
+	@echo 'make fuzz       fuzz the wire parser for half a minute (SECONDS=30)'
+	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 
 $(VENV)/examples.stamp: pyproject.toml
 	@echo 'Setting up $(VENV) for the examples; this takes half a minute, once.'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[examples]'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable '.[examples]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml
-	@echo 'Setting up $(VENV) for the tests; this takes a minute or two, once.'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@echo 'Setting up $(VENV) for the tests; this takes a minute, once.'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/examples.stamp
 
 demo: $(VENV)/examples.stamp
-	$(BIN)/python examples/quickstart.py
+	@$(BIN)/python examples/quickstart.py
 
-# How many processes share the tests; 0 is one after the other.
-WORKERS ?= 2
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m 'not slow and not srt and not npm' -n $(WORKERS)
-	$(BIN)/python -m pytest -m 'slow and not srt and not npm' -n $(WORKERS)
-	@echo 'All of it passed, but for tests that need what no Python package brings: make srt npm'
+	@$(PYTEST) $(QUICK)
 
-# npm install -g @anthropic-ai/sandbox-runtime; apt-get install bubblewrap socat ripgrep
+test-all: slow srt npm fuzz user pythons
+	@$(MAKE) --no-print-directory demo >/dev/null
+
+slow: $(VENV)/test.stamp
+	@$(PYTEST) -m 'slow and not srt and not npm' -n $(WORKERS)
+
 srt: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m srt
+	@$(PYTEST) -m srt -n $(WORKERS)
 
-# npm install -g @modelcontextprotocol/server-everything @modelcontextprotocol/server-filesystem @modelcontextprotocol/server-memory
 npm: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m npm
+	@$(PYTEST) -m npm
 
-fast: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m 'not slow and not srt and not npm' -n $(WORKERS)
+user: $(VENV)/test.stamp
+	@.ci/as-user
+
+pythons: $(VENV)/test.stamp
+	@.ci/on-another-python
 
 lint: $(VENV)/test.stamp
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
 
 types: $(VENV)/test.stamp
-	$(BIN)/mypy
+	@$(BIN)/mypy
 
-SECONDS ?= 60
+SECONDS ?= 30
 fuzz: $(VENV)/test.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
-	$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=$(SECONDS)
+	@$(PIP) atheris
+	@$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=$(SECONDS)
 
-# A part of it: make bench ONLY=sandbox ROUNDS=1. Its figures take the place of older ones in bench/results/.
+# To measure a part: make bench ONLY=sandbox ROUNDS=1. Its figures replace the older ones in bench/results/.
 bench: $(VENV)/test.stamp
-	$(BIN)/python bench/run.py $(if $(ONLY),--only "$(ONLY)") $(if $(ROUNDS),--rounds $(ROUNDS))
+	@$(BIN)/python bench/run.py $(if $(ONLY),--only "$(ONLY)") $(if $(ROUNDS),--rounds $(ROUNDS))
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -14,11 +14,17 @@ import pytest
 
 import cellblock
 from cellblock import CodeExecutor, Host, Session
-from processes import below, command_line, descriptors, eventually, parents
+from processes import below, command_line, descriptors, eventually
+from progress import Progress
 
 Launch = Literal["zygote", "spawn"]
 
 BOOT = Path(cellblock.__file__).parent / "zygote" / "boot.py"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that `make test` gives."""
+    parser.addoption("--one-line", action="store_true", help="show progress on one line")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     state = Path(directory) / "state"
     state.mkdir(mode=0o700)  # now, as whatever appears later is what a test left behind
     os.environ["CELLBLOCK_HOME"] = str(state)
+    if config.getoption("--one-line") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -95,8 +103,9 @@ async def executor(host: Host, tmp_path: Path) -> AsyncIterator[CodeExecutor]:
 
 
 def _zygotes() -> list[int]:
-    table = parents()
-    return [pid for pid in below(os.getpid()) if _is_booted(pid) and not _is_booted(table.get(pid, 0))]
+    found = below(os.getpid())
+    booted = {pid for pid in found if _is_booted(pid)}
+    return [pid for pid in booted if pid not in {child for other in booted for child in below(other)}]
 
 
 def _is_booted(pid: int) -> bool:

@@ -26,17 +26,40 @@ def parents() -> dict[int, int]:
 
 def below(pid: int) -> set[int]:
     """Return every living process below one."""
-    table = parents()
-    found = {pid}
-    while True:
-        more = {child for child, parent in table.items() if parent in found} - found
-        if not more:
-            return found - {pid}
-        found |= more
+    found: set[int] = set()
+    todo = _children(pid)
+    while todo:
+        child = todo.pop()
+        more = _children(child)
+        todo |= more
+        if more or _state(child) not in ("Z", ""):
+            found.add(child)
+    return found
+
+
+def _children(pid: int) -> set[int]:
+    found: set[int] = set()
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            found.update(map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()))
+        except OSError:  # it has ended: its children are another thread's now, or those of a process above
+            continue
+    return found
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def command_line(pid: int) -> str:
-    """Return what a process was started with; empty where it is gone."""
+    """Return what a process was started with; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -44,8 +67,8 @@ def command_line(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    return pid in parents()
+    """Whether a process exists and is not a zombie."""
+    return _state(pid) not in ("Z", "")
 
 
 def descriptors() -> dict[int, str]:

@@ -49,7 +49,8 @@ def test_everything_is_a_cellblock_error() -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_error_says_what_it_means(name: str) -> None:
-    assert len(CLASSES[name].__doc__ or "") > 30
+    assert "__doc__" in vars(CLASSES[name])  # its own: a class without one says None
+    assert CLASSES[name].__doc__
 
 
 @pytest.mark.parametrize("kind", [CodeExecutionError, ExecutionTimeoutError])

@@ -43,7 +43,7 @@ async def test_quickstart_shows_every_step_and_saves_the_plot(tmp_path: Path) ->
     assert re.search(r"Mallard +6,957 \$ +[\d,]+ to +[\d,]+ \$", shown)
     assert "ZeroDivisionError: division by zero" in shown
     assert "----> 3     return int(found.sum()) / len(found)" in shown
-    assert "the code ran for more than 1 s. The cell was stopped at its deadline" in shown
+    assert "the code exceeded its timeout of 1.00s. The cell was stopped at its deadline" in shown
     assert "10,000 strikes are still here" in shown
     table = shown.rpartition("How long it took")[2].splitlines()
     assert len(table) == 11

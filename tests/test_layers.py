@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "leftovers": set(),
     # Inside the sandbox.
     "worker": {"errors", "model", "wire"},
-    "sandbox": {"errors", "model"},
+    "sandbox": {"errors", "model", "wire"},
     "init": {"errors", "leftovers", "sandbox", "wire", "worker"},
     "keeper": {"errors", "init", "sandbox", "wire"},
     "zygote": {"errors", "init", "leftovers", "sandbox", "wire", "worker"},
@@ -39,7 +39,8 @@ LAYERS: dict[str, set[str]] = {
     "tools/calling": {"errors", "model"},
     # The trusted side. It starts zygotes and keepers by command line: never zygote, never keeper, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
-    "host": {"config", "egress", "errors", "leftovers", "model", "sandbox", "wire"},
+    "host": {"config", "egress", "errors", "leftovers", "model", "packages", "sandbox", "wire"},
+    "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"errors", "model"},
     "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
@@ -48,12 +49,15 @@ LAYERS: dict[str, set[str]] = {
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "daemon": {"config", "errors", "host", "model", "store"} | _TOOLS,
     # The fronts.
-    "executor": _FRONT | {"options", "running"},
+    "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
     "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
-    "services": _FRONT | {"options"},
-    "options": {"approvals", "errors"},
+    "services": _FRONT | {"options", "session_policy", "tool_directories"},
+    "options": {"approvals", "errors", "tool_directories"},
+    # What the arguments of a front mean for a session.
+    "session_policy": {"errors", "host"},
+    "tool_directories": {"errors"},
     "sync": _FRONT | {"executor"},
     "gateway": _FRONT,
     "mcp_server": _FRONT,
@@ -68,7 +72,7 @@ _WEB = {"httptools", "starlette", "uvicorn", "websockets"}
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "egress": {"h11", "idna"},
-    "host": {"pip"},  # of pip, which index it has where nobody says another
+    "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic"},
     "tools/apigen": {"pydantic_core"},

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,9 +130,8 @@ def test_a_host_that_closes_a_connection_and_lives_is_not_waited_for_longer_than
     ours, theirs = socket.socketpair()
     theirs.close()
     try:
-        before = time.monotonic()
+        monkeypatch.setattr(leftovers, "_PATIENCE", 1000)
         remove_after(host, f"{tmp_path}/mine-", ours.fileno())
-        assert time.monotonic() - before < leftovers._PATIENCE / 2
         monkeypatch.setattr(leftovers, "_PATIENCE", 0.01)
         (tmp_path / "mine-1").mkdir()
         remove_after(host, f"{tmp_path}/mine-", ours.fileno())

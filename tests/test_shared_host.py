@@ -269,8 +269,10 @@ async def main():
 
 
 _INTERRUPTED = """
-    import asyncio
+    import asyncio, signal
     from cellblock import CodeExecutor
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background inherits SIG_IGN
 
     async def main():
         async with CodeExecutor() as executor:

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from cellblock import Host, InvalidInputError, LaunchError, SandboxError, Session
-from cellblock.host.srt import run_apart
+from cellblock.host.srt import sandbox_apart
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Filesystem, Network, Policy
 from cellblock.sandbox.srt import SrtPolicy
@@ -593,7 +593,9 @@ async def test_what_runs_for_an_installation_is_kept_in(own: bool, tmp_path: Pat
             changed = srt.for_installing(policy, target, [], [f"127.0.0.2:{port}"])
             urls = [f"http://127.0.0.2:{number}" for number in (port, other)]
             argv = [sys.executable, "-c", _APART, target, *urls]
-            assert await run_apart(kernel, changed, host.facts, argv, {"PATH": os.environ["PATH"]}) == 0
+            async with sandbox_apart(kernel, changed, host.facts) as control:
+                control.begin(argv, str(tmp_path), env={"PATH": os.environ["PATH"]})
+                assert await control.finish() == 0
             # Where the disk is hidden, what is written beside goes to memory and is gone.
             assert os.listdir(kernel.packages or "") == ["one"]
             said = dict(line.split() for line in (await session.execute("")).output.splitlines())

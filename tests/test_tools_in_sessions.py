@@ -163,13 +163,13 @@ async def test_nobody_decides_in_time(make: Make) -> None:
     assert (recorded(1)[0].outcome, recorded(1)[0].by) == ("deny", "nobody")
 
 
-async def test_a_timeout_includes_the_wait_for_approval(make: Make) -> None:
+async def test_a_timeout_can_include_the_wait_for_approval(make: Make) -> None:
     asked: list[ApprovalRequest] = []
 
     async def note(request: ApprovalRequest) -> None:
         asked.append(request)
 
-    async with make() as executor:
+    async with make(timeout_includes_approvals=True) as executor:
         with pytest.raises(ExecutionTimeoutError) as caught:
             await streamed(executor, f"x = 1\n{CALL}bad.run_sync('echo', {{}})", note, timeout=1)
         assert isinstance(caught.value, TimeoutError)
@@ -177,12 +177,12 @@ async def test_a_timeout_includes_the_wait_for_approval(make: Make) -> None:
         assert (await executor.execute("x")).text == "1", "variables are kept"
 
 
-async def test_a_timeout_can_leave_it_out(make: Make) -> None:
+async def test_a_timeout_leaves_it_out(make: Make) -> None:
     async def late(request: ApprovalRequest) -> None:
         await asyncio.sleep(1.5)  # longer than the cell may take
         await request.accept()
 
-    async with make(timeout_includes_approvals=False) as executor:
+    async with make() as executor:
         seen = await streamed(executor, f"{CALL}print(bad.run_sync('echo', {{}}))", late, timeout=1)
         assert seen.text == "{}"
         with pytest.raises(ExecutionTimeoutError):
@@ -322,7 +322,7 @@ async def test_commands_are_asked_for_through_the_same_broker(isolation: Make) -
         assert seen.text.splitlines() == ["allowed", "asked", "{}"]
         assert [(request.kind, request.tool_name) for request in seen.asked] == [("shell", "shell"), ("tool", "echo")]
         assert seen.asked[0].tool_args["command"] == "echo asked"
-        with pytest.raises(CodeExecutionError, match="the command was rejected"):
+        with pytest.raises(CodeExecutionError, match="Rejected: the command was not approved"):
             await streamed(executor, "!echo never", reject)
     assert [decision.kind for decision in recorded(4)] == ["shell", "shell", "tool", "shell"]
 

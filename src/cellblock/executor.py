@@ -9,8 +9,9 @@ import secrets
 import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cellblock.errors import (
     CodeExecutionError,
@@ -21,8 +22,9 @@ from cellblock.errors import (
 )
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, default_isolation
 from cellblock.host.options import SessionOptions
-from cellblock.options import ServiceOptions
+from cellblock.options import ServiceOptions, check_seconds
 from cellblock.running import RunningSession
+from cellblock.session_policy import requested_policy
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from cellblock.host import Host, Limits, Policy, Session
     from cellblock.host.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+    from cellblock.tool_directories import Directories
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _DEFAULT_LEVEL = "WARNING"
@@ -60,14 +63,21 @@ class CodeExecutor:
         kernel_gateway_host: str = "localhost",
         kernel_gateway_port: int | None = None,
         kernel_env: Mapping[str, str] | None = None,
+        working_dir: str | os.PathLike[str] | None = None,
         images_dir: str | os.PathLike[str] | None = None,
         approval_timeout: float | None = 60,
         connect_timeout: float = 30,
+        kernel_init_timeout: float | None = None,
         sandbox: bool = True,
-        sandbox_config: str | os.PathLike[str] | None = None,
+        sandbox_config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         log_level: str = _DEFAULT_LEVEL,
+        approve_tool_calls: bool = True,
+        approve_shell_cmds: bool = False,
+        require_shell_escape: bool = False,
         *,
-        working_dir: str | os.PathLike[str] | None = None,
+        policy: Policy | None = None,
+        allow_hosts: Sequence[str] = (),
+        tools: Directories = (),
         preload: Sequence[str] | None = None,
         python: str | os.PathLike[str] | None = None,
         spill_dir: str | os.PathLike[str] | None = None,
@@ -75,9 +85,7 @@ class CodeExecutor:
         host: Host | None = None,
         isolate: Literal["native", "srt"] | None = None,
         rules: Rules | None = None,
-        approve_shell_cmds: bool = False,
-        require_shell_escape: bool = False,
-        timeout_includes_approvals: bool = True,
+        timeout_includes_approvals: bool = False,
         own_servers: bool = False,
     ) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
@@ -89,13 +97,21 @@ class CodeExecutor:
             kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
             kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
             kernel_env: As `SessionOptions` has it.
+            working_dir: As `SessionOptions` has it.
             images_dir: As `SessionOptions` has it.
             approval_timeout: As `ServiceOptions` has it.
             connect_timeout: As `ServiceOptions` has it.
+            kernel_init_timeout: Seconds in which the kernel must start; by default the host's limit, a minute.
             sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this process.
-            sandbox_config: A JSON file with the sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md).
+            sandbox_config: The sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md): a JSON file, or a dict.
             log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
-            working_dir: As `SessionOptions` has it.
+            approve_tool_calls: As `ServiceOptions` has it.
+            approve_shell_cmds: As `ServiceOptions` has it.
+            require_shell_escape: As `ServiceOptions` has it.
+            policy: What the sandbox allows, instead of `sandbox_config`.
+            allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, beside those of the
+                policy or configuration.
+            tools: As `ServiceOptions` has it.
             preload: As `SessionOptions` has it.
             python: As `SessionOptions` has it.
             spill_dir: As `SessionOptions` has it.
@@ -104,8 +120,6 @@ class CodeExecutor:
             isolate: What the sandbox is made of: ``native``, Linux's own means, or ``srt``, Anthropic's sandbox-runtime. By
                 default what `host` says, or else ``native`` on Linux and ``srt`` elsewhere.
             rules: As `ServiceOptions` has it.
-            approve_shell_cmds: As `ServiceOptions` has it.
-            require_shell_escape: As `ServiceOptions` has it.
             timeout_includes_approvals: As `ServiceOptions` has it.
             own_servers: As `ServiceOptions` has it.
 
@@ -118,8 +132,6 @@ class CodeExecutor:
                 f"kernel_gateway_port={kernel_gateway_port!r}: this version serves no such port; leave it out, none is needed"
             )
         isolation = _isolation(sandbox, isolate, host)
-        if sandbox_config is not None and isolation == "none":
-            raise InvalidInputError("sandbox_config says what a sandbox allows, and sandbox=False means that there is none")
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
         if require_shell_escape and isolation != "native":
@@ -134,6 +146,8 @@ class CodeExecutor:
             require_shell_escape=require_shell_escape,
             timeout_includes_approvals=timeout_includes_approvals,
             own_servers=own_servers,
+            approve_tool_calls=approve_tool_calls,
+            tools=tools,
         )
         self._options = SessionOptions(
             kernel_env=kernel_env,
@@ -144,8 +158,10 @@ class CodeExecutor:
             python=python,
             preload=preload,
             isolate=isolation,
-            policy=None if sandbox_config is None else _load_policy(sandbox_config, isolation),
+            policy=requested_policy(policy, sandbox_config, allow_hosts, isolation),
         )
+        if kernel_init_timeout is not None:
+            check_seconds("kernel_init_timeout", kernel_init_timeout)
         if log_level != _DEFAULT_LEVEL or _log.level == logging.NOTSET:
             _log.setLevel(log_level)
         self.tool_server_host = tool_server_host
@@ -153,6 +169,7 @@ class CodeExecutor:
         self.kernel_gateway_host = kernel_gateway_host
         self.approval_timeout = approval_timeout
         self.connect_timeout = connect_timeout
+        self.kernel_init_timeout = kernel_init_timeout
         self.session_id = secrets.token_hex(8)
         self._given_host = host
         self._run: RunningSession | None = None
@@ -206,7 +223,7 @@ class CodeExecutor:
         tool_server = None if self.tool_server_port is None else (self.tool_server_host, self.tool_server_port)
         run = self._run = RunningSession(self._given_host)
         try:
-            await run.start(self._options, self._service_options, self.session_id, tool_server)
+            await run.start(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout)
         except BaseException:
             try:
                 await run.close()
@@ -273,7 +290,7 @@ class CodeExecutor:
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the code.
 
         Returns:
-            The result; of a cancelled execution one with the status ``interrupted``.
+            The result; of a cancelled execution one whose `text` is None and whose status is ``interrupted``.
 
         Raises:
             CodeExecutionError: The code failed, or its kernel died. The message has the traceback, ``result`` the rest.
@@ -281,7 +298,8 @@ class CodeExecutor:
             InvalidInputError: The code cannot be source code, or the timeout is no positive number.
             StateError: The executor is not started, or stopped.
         """
-        return _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)
+        result = _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)
+        return replace(result, text=None) if result.status == "interrupted" else result
 
     async def stream(
         self,
@@ -301,7 +319,7 @@ class CodeExecutor:
 
         Yields:
             An `ApprovalRequest` for each call that waits for a decision, chunks, if asked for, and last the
-            `CodeExecutionResult`, which has all of the output again.
+            `CodeExecutionResult`, which has all of the output again. A cancelled execution ends without a result.
 
         Raises:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
@@ -313,6 +331,8 @@ class CodeExecutor:
         async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:
             async for event in events:
                 match event:
+                    case CodeExecutionResult(status="interrupted"):
+                        return
                     case CodeExecutionResult():
                         yield _judge(event, timeout)
                     case CodeExecutionChunk():
@@ -339,17 +359,12 @@ def _isolation(sandbox: bool, isolate: Literal["native", "srt"] | None, host: Ho
     return default_isolation() if host is None or host.isolate == "none" else host.isolate
 
 
-def _load_policy(path: str | os.PathLike[str], isolate: Isolate) -> Policy:
-    from cellblock.host import Policy, SrtPolicy
-
-    return SrtPolicy.load(path) if isolate == "srt" else Policy.load(path)
-
-
 def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionResult:
     """Return a result, or raise what it means to people who expect exceptions."""
     if result.status in ("success", "interrupted") or result.error is None:
         return result
     error = result.error
     if result.status == "timeout":
-        raise ExecutionTimeoutError(f"the code ran for more than {timeout:g} s. {error.evalue}", result)
+        limit = f"{timeout:.2f}s" if timeout is not None and timeout >= 0.01 else f"{timeout:g}s"
+        raise ExecutionTimeoutError(f"the code exceeded its timeout of {limit}. {error.evalue}", result)
     raise CodeExecutionError("\n".join(error.traceback) or f"{error.ename}: {error.evalue}", result)

@@ -10,6 +10,7 @@ from cellblock.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from cellblock.approvals.rules import Rules
+    from cellblock.tool_directories import Directories
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +26,9 @@ class ServiceOptions:
             that approval. Needs `approve_shell_cmds`, and the native sandbox.
         timeout_includes_approvals: Whether waiting for a decision counts towards the timeout of a cell.
         own_servers: Whether to start MCP servers for this session alone, instead of sharing them with others of its host.
+        approve_tool_calls: Whether tool calls need approval. If not, only rules can refuse them.
+        tools: Directories that `generate_mcp_sources` was given, if they are not in the workspace: code can read them, import
+            their packages, and call the tools. So it is with directories that ``PYTHONPATH`` in `kernel_env` names.
 
     Raises:
         InvalidInputError: An option is wrong.
@@ -35,19 +39,24 @@ class ServiceOptions:
     connect_timeout: float = 30
     approve_shell_cmds: bool = False
     require_shell_escape: bool = False
-    timeout_includes_approvals: bool = True
+    timeout_includes_approvals: bool = False
     own_servers: bool = False
+    approve_tool_calls: bool = True
+    tools: Directories = ()
 
     def __post_init__(self) -> None:
         _check_rules(self.rules)
+        for name in ("approve_tool_calls", "approve_shell_cmds", "require_shell_escape", "own_servers"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInputError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.require_shell_escape and not self.approve_shell_cmds:
             raise InvalidInputError(
                 "require_shell_escape needs approve_shell_cmds=True and the native sandbox: nothing else can keep code from "
                 "executing programs"
             )
         if self.approval_timeout is not None:
-            _check_seconds("approval_timeout", self.approval_timeout)
-        _check_seconds("connect_timeout", self.connect_timeout)
+            check_seconds("approval_timeout", self.approval_timeout)
+        check_seconds("connect_timeout", self.connect_timeout)
 
 
 def _check_rules(rules: Rules | None) -> None:
@@ -59,6 +68,11 @@ def _check_rules(rules: Rules | None) -> None:
         raise InvalidInputError(f"rules must be Rules, not {rules!r}: read a file with Rules.load()")
 
 
-def _check_seconds(name: str, seconds: float) -> None:
+def check_seconds(name: str, seconds: float) -> None:
+    """Check that something can be a number of seconds.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not (0 < seconds < math.inf):
         raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds!r}")

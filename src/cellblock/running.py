@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from cellblock.errors import StateError
+from cellblock.errors import LaunchError, StateError
 from cellblock.host.closing import Closing
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
@@ -48,21 +48,39 @@ class RunningSession:
         return self._closing.begun
 
     async def start(
-        self, options: SessionOptions, services: ServiceOptions, session_id: str, tool_server: tuple[str, int] | None
+        self,
+        options: SessionOptions,
+        services: ServiceOptions,
+        session_id: str,
+        tool_server: tuple[str, int] | None,
+        timeout: float | None,
     ) -> None:
         """Start the session and what serves it, in a task of its own that `close` can end.
 
+        Args:
+            options: What the session is to be.
+            services: What its services are to be.
+            session_id: What the record of decisions calls it.
+            tool_server: Host and port on which other programs can call its tools, if they can.
+            timeout: Seconds in which the kernel must start; None for the host's limit.
+
         Raises:
             StateError: It was closed meanwhile.
+            LaunchError: The kernel did not start, or not in time.
         """
-        self._starting = asyncio.create_task(self._start(options, services, session_id, tool_server))
+        self._starting = asyncio.create_task(self._start(options, services, session_id, tool_server, timeout))
         await asyncio.wait([self._starting])
         if self._starting.cancelled():
             raise StateError("the session was stopped while it started")
         self._starting.result()
 
     async def _start(
-        self, options: SessionOptions, services: ServiceOptions, session_id: str, tool_server: tuple[str, int] | None
+        self,
+        options: SessionOptions,
+        services: ServiceOptions,
+        session_id: str,
+        tool_server: tuple[str, int] | None,
+        timeout: float | None,
     ) -> None:
         from cellblock.host import shared
 
@@ -73,7 +91,7 @@ class RunningSession:
         from cellblock.services import open_session
 
         self.session, self.services = open_session(host, options, services, session_id)
-        await self.session.start()
+        await _start_within(self.session, timeout)
         if tool_server is not None:
             await self.services.serve(*tool_server)
         self.started = True
@@ -97,3 +115,13 @@ class RunningSession:
 
                 shared.release(self._shared_host)
                 self._shared_host = None
+
+
+async def _start_within(session: Session, timeout: float | None) -> None:
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            await session.start()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise LaunchError(f"the kernel was not ready within {timeout:g} s; raise kernel_init_timeout") from error

@@ -15,8 +15,10 @@ from cellblock.errors import InvalidInputError
 from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.model import CommandRequest, Decision
 from cellblock.options import ServiceOptions
+from cellblock.session_policy import with_readable
 from cellblock.store.approvals import Approvals
 from cellblock.store.servers import ServerRegistry
+from cellblock.tool_directories import ToolDirectories
 from cellblock.tools.mcp.lease import Lease, SharedServers
 from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.port import ToolPort
@@ -49,6 +51,7 @@ def open_session(
     secret = secrets.token_urlsafe(24)
     in_network_of_its_own = (options.isolate or host.isolate) == "native"
     tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({} if in_network_of_its_own else {"CELLBLOCK_TOOL_TOKEN": secret})
+    named = ToolDirectories.read(service_options.tools, options.kernel_env or {}, options.working_dir)
     session = host.session(
         options,
         hooks=SessionHooks(
@@ -56,12 +59,13 @@ def open_session(
             uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,
             on_begin=lambda: services.broker.ask_again(),  # about calls of background work, for which nobody was there
         ),
-        kernel_env=tools | dict(options.kernel_env or {}),
+        kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
+        policy=with_readable(options, named.readable, host),
         on_command=(lambda request: services.may_run(request)) if service_options.approve_shell_cmds else None,
         on_host=lambda name, port: services.may_reach(name, port),
         forbid_programs=service_options.require_shell_escape,
     )
-    services = SessionServices(host, session, service_options, secret=secret, session_id=session_id)
+    services = SessionServices(host, session, service_options, named.callable, secret=secret, session_id=session_id)
     return session, services
 
 
@@ -74,19 +78,31 @@ class SessionServices:
         secret: The token for calls from where others than the session are.
     """
 
-    def __init__(self, host: Host, session: Session, options: ServiceOptions, *, secret: str, session_id: str) -> None:
+    def __init__(
+        self,
+        host: Host,
+        session: Session,
+        options: ServiceOptions,
+        directories: tuple[str, ...],
+        *,
+        secret: str,
+        session_id: str,
+    ) -> None:
         """Begin; nothing is opened or started yet.
 
         Args:
             host: The host of the session.
             session: The session.
             options: What they are asked to be.
+            directories: Real paths of the directories whose servers may be called, beside the workspace.
             secret: The token for calls from where others than the session are.
             session_id: What the record of decisions calls the session.
         """
         self.broker = Broker(options.rules, self._ask, options.approval_timeout, self._record, session=session_id)
         self.secret = secret
         self._session = session
+        self._directories = directories
+        self._approve_tool_calls = options.approve_tool_calls
         self._registry: ServerRegistry | None = None
         self._approvals: Approvals | None = None
         self._lease = Lease(self._servers(host, options.connect_timeout, options.own_servers), self._root)
@@ -147,6 +163,8 @@ class SessionServices:
     # -- who decides ---------------------------------------------------------------------------------------------------
 
     def _ask(self, request: ApprovalRequest) -> bool | None:
+        if request.kind == "tool" and not self._approve_tool_calls:
+            return True
         if self._session.notify(request):
             request.add_done_callback(self._retract)
             return None  # whoever reads the stream decides
@@ -193,7 +211,7 @@ class SessionServices:
     def _root(self, server: str) -> str | None:
         if self._registry is None:
             self._registry = ServerRegistry()
-        return self._registry.root_within(server, self._session.workspace)
+        return self._registry.root_within(server, self._session.workspace, *self._directories)
 
     def _hints(self, server: str, tool: str) -> Hints | None:
         root = self._root(server)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,51 @@ for i in range(20):
     result = await ok(session, code)
     expected = "".join(f"print {i}\nwrite {i}\necho {i}\n{i}\nerror {i}\n" for i in range(20))
     assert result.text == expected.rstrip()
+
+
+THIRDS = {
+    "os.write": "os.write(1, b'three ')",
+    "a fork": "os.waitpid(os.fork() or (os.write(1, b'three '), os._exit(0)), 0)",
+    "a subprocess": "subprocess.run(['printf', 'three '])",
+}
+
+
+@pytest.mark.parametrize("third", THIRDS.values(), ids=THIRDS)
+async def test_the_order_stays_however_long_the_host_is_busy(session: Session, tmp_path: Path, third: str) -> None:
+    code = f"""
+import os, pathlib, subprocess
+here = pathlib.Path({str(tmp_path)!r})
+here.joinpath("ready").touch()
+while not here.joinpath("go").exists():
+    pass
+os.write(1, b"one ")
+print("two", end=" ")
+{third}
+print("four", end=" ")
+_ = os.write(1, b"five")
+"""
+    cell = asyncio.create_task(ok(session, code))
+    await eventually((tmp_path / "ready").exists)
+    (tmp_path / "go").touch()
+    time.sleep(0.4)  # the host does something else, and reads nothing
+    assert (await cell).output == "one two three four five"
+
+
+async def test_threads_that_print_without_end_do_not_keep_others_waiting(session: Session) -> None:
+    code = """
+import os, threading
+ended = threading.Event()
+def flood():
+    while not ended.is_set():
+        print("x" * 1000)
+threads = [threading.Thread(target=flood) for _ in range(2)]
+for thread in threads: thread.start()
+for _ in range(20):
+    os.write(2, b"2")
+ended.set()
+for thread in threads: thread.join()
+"""
+    await ok(session, code, timeout=30)
 
 
 async def test_a_frame_of_output_larger_than_a_pipe_is_heard_whole(session: Session) -> None:

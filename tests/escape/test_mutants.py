@@ -47,7 +47,7 @@ REAPER = Edit("init/init.py", "_kill_everything", "pass")
 CONDEMNED = Edit("host/kernel.py", "Kernel._condemn", "pass")
 CHECKED = Edit("egress/gate.py", "Gate._check_addresses", "pass")
 ASKED = Edit("egress/gate.py", "Gate._let_through", "return True")
-READ_ONLY = Edit("sandbox/linux.py", "_set_read_only", "pass")
+READ_ONLY = Edit("sandbox/mounts.py", "_set_read_only", "pass")
 MEMORY = Edit("sandbox/plan.py", "_limits", 'return {"NOFILE": resources.open_files, "NPROC": resources.processes}')
 
 MUTANTS: dict[str, Mutant] = {
@@ -61,8 +61,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "19 the host's loopback": mutant(
         f"{HERE}network.py::test_the_hosts_loopback_is_not_the_sessions",
-        Edit("sandbox/linux.py", "_CLONE_NEW_ALL", "0x3E020000"),  # not the network
-        Edit("sandbox/linux.py", "_bring_loopback_up", "pass"),
+        Edit("sandbox/namespaces.py", "_NAMESPACES", "0x3E020000"),  # not the network
+        Edit("sandbox/namespaces.py", "_bring_loopback_up", "pass"),
     ),
     "22 the environment": mutant(
         f"{HERE}channel.py::test_the_hosts_environment_and_memory_are_not_in_the_session",
@@ -156,7 +156,7 @@ MUTANTS: dict[str, Mutant] = {
         f"{FILES}a_fifo_and_a_socket_are_refused_at_once", Edit("host/files/beneath.py", "check_regular", "pass")
     ),
     "44 the last rung": mutant(
-        f"{HERE}processes.py::test_code_that_will_not_stop_is_dead_by_the_deadline[signals ignored]",
+        f"{HERE}processes.py::test_code_that_will_not_stop_is_killed_at_the_deadline[signals ignored]",
         Edit("host/stopping.py", "_LADDER", '(("interrupted", Kernel.interrupt, 1.0),)'),
         Edit("host/kernel.py", "Kernel.abandon", "pass"),
     ),
@@ -195,6 +195,43 @@ MUTANTS: dict[str, Mutant] = {
     "50 programs": mutant(
         f"{HERE}programs.py::test_nothing_is_executed_in_any_way[zygote]",
         Edit("sandbox/confine.py", "_forbid_programs", "pass"),
+    ),
+    "52 orders to pip": mutant(
+        f"{HERE}packages.py::test_an_approval_of_pip_runs_pip_and_nothing_that_was_planted",
+        Edit("host/packages.py", "SessionPackages._sandbox", "yield kernel.control"),
+        Edit("host/packages.py", "_changes", "return {}"),
+        Edit("host/packages.py", "_OPTIONS", '("--no-input",)'),
+    ),
+    "52 a sandbox for pip": mutant(
+        f"{HERE}packages.py::test_code_of_the_session_finds_no_password_and_no_way_to_the_index",
+        Edit("host/packages.py", "SessionPackages._sandbox", "yield kernel.control"),
+    ),
+    "52 GET only": mutant(
+        "packages/test_mirror.py::test_nothing_else_reaches_the_index",
+        Edit("packages/mirror.py", "_REQUEST", r're.compile(rb"[A-Z]+ /([\x21-\x7e]*) HTTP/1\.[01]")'),
+    ),
+    "52 projects and files only": mutant(
+        "packages/test_mirror.py::test_nothing_else_reaches_the_index",
+        Edit("packages/mirror.py", "_PROJECT", 're.compile(".+")'),
+    ),
+    "52 files that pages name": mutant(
+        "packages/test_mirror.py::test_nothing_else_reaches_the_index",
+        Edit("packages/mirror.py", "PackageMirror._url", 'return f"{source}/../../{name}"'),
+    ),
+    "52 credentials": mutant(
+        "packages/test_mirror.py::test_credentials_do_not_follow_a_redirect_to_another_host",
+        Edit("packages/fetch.py", "_origin", 'return ""'),
+    ),
+    "52 packages are read-only": mutant(
+        f"{HERE}packages.py::test_packages_are_not_the_sessions_to_write",
+        Edit("host/packages.py", "_mode", 'return "rw"'),
+    ),
+    "52 how much": mutant(
+        f"{HERE}packages.py::test_packages_that_grow_over_their_limit_are_refused",
+        Edit("packages/space.py", "excess", "return None"),
+    ),
+    "52 forbidden": mutant(
+        f"{HERE}packages.py::test_a_policy_limits_and_forbids_packages", Edit("host/packages.py", "_check_allowed", "pass")
     ),
     "51 the state": mutant(
         f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",

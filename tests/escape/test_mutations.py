@@ -11,12 +11,12 @@ from __future__ import annotations
 import ast
 import asyncio
 import base64
-import copy
 import os
 import shutil
 import struct
 import sys
 from collections.abc import Callable
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from cellblock import Host
 from cellblock.host import host as hosts
 from cellblock.sandbox import seccomp
 from cellblock.sandbox.plan import make_plan
+from cellblock.wire.sandbox import Bind, Mask, Plan, Protect, Step, Tmpfs
 from cells import value
 
 from .conftest import arm
@@ -34,71 +35,68 @@ from .test_system_calls import ABSENT, CLONE_NEW, REFUSED
 
 pytestmark = pytest.mark.slow
 
-Plan = dict[str, Any]
 ROOT = os.geteuid() == 0
 
 
-def allowing(*names: str) -> Callable[[Plan], None]:
+def allowing(*names: str) -> Callable[[Plan], Plan]:
     """Let some system calls through."""
-
-    def change(plan: Plan) -> None:
-        plan["seccomp"] = base64.b64encode(seccomp.program(os.uname().machine, True, frozenset(names))).decode()
-
-    return change
+    return lambda plan: filtered(plan, seccomp.program(os.uname().machine, True, frozenset(names)))
 
 
-def no_filter(plan: Plan) -> None:
+def no_filter(plan: Plan) -> Plan:
     """Let every system call through, of any architecture."""
-    plan["seccomp"] = base64.b64encode(struct.pack("=HBBI", 0x06, 0, 0, seccomp.ALLOW)).decode()
+    return filtered(plan, struct.pack("=HBBI", 0x06, 0, 0, seccomp.ALLOW))
 
 
-def without(*wanted: Any) -> Callable[[Plan], None]:
-    """Leave out the steps that begin like this."""
+def filtered(plan: Plan, program: bytes) -> Plan:
+    return replace(plan, restrictions=replace(plan.restrictions, seccomp=base64.b64encode(program).decode()))
 
-    def change(plan: Plan) -> None:
-        kept = [step for step in plan["steps"] if not all(part in step for part in wanted)]
-        assert len(kept) < len(plan["steps"])
-        plan["steps"] = kept
+
+def without(*wanted: str) -> Callable[[Plan], Plan]:
+    """Leave out the steps that have all of these as their kind or in their fields."""
+
+    def change(plan: Plan) -> Plan:
+        kept = tuple(step for step in plan.steps if not {*wanted} <= {step.kind, *map(str, astuple(step))})
+        assert len(kept) < len(plan.steps)
+        return replace(plan, steps=kept)
 
     return change
 
 
-def unlimited(name: str) -> Callable[[Plan], None]:
+def unlimited(name: str) -> Callable[[Plan], Plan]:
     """Leave out a limit."""
 
-    def change(plan: Plan) -> None:
-        del plan["limits"][name]
+    def change(plan: Plan) -> Plan:
+        limits = {key: value for key, value in plan.restrictions.limits.items() if key != name}
+        return replace(plan, restrictions=replace(plan.restrictions, limits=limits))
 
     return change
 
 
-def large_tmp(plan: Plan) -> None:
+def large_tmp(plan: Plan) -> Plan:
     """Make what is in memory as large as one likes."""
-    for step in plan["steps"]:
-        if step[0] == "tmpfs":
-            step[2] = 2**40
+    return replace(plan, steps=tuple(replace(step, size=2**40) if isinstance(step, Tmpfs) else step for step in plan.steps))
 
 
-def with_etc(plan: Plan) -> None:
+def with_etc(plan: Plan) -> Plan:
     """Show all of /etc."""
-    plan["steps"].append(["bind", "/etc", "/etc", "ro"])
+    return replace(plan, steps=(*plan.steps, Bind("/etc", "/etc", "ro")))
 
 
-def with_tests(plan: Plan) -> None:
+def with_tests(plan: Plan) -> Plan:
     """Show a directory that is nobody's business, as another's workspace is."""
     here = str(Path(__file__).parent)
-    plan["steps"].append(["bind", here, here, "ro"])
+    return replace(plan, steps=(*plan.steps, Bind(here, here, "ro")))
 
 
-def unbounded(plan: Plan) -> None:
+def unbounded(plan: Plan) -> Plan:
     """Leave out both of the limits on processes: the one that holds users and the one that holds root."""
-    unlimited("NPROC")(plan)
-    without("sysctl", "kernel/pid_max")(plan)
+    return without("sysctl", "kernel/pid_max")(unlimited("NPROC")(plan))
 
 
-def unreserved(plan: Plan) -> None:
+def unreserved(plan: Plan) -> Plan:
     """Leave out the placeholders."""
-    plan["reserve"] = {}
+    return replace(plan, reserve={})
 
 
 class Row(NamedTuple):
@@ -106,7 +104,7 @@ class Row(NamedTuple):
 
     attack: str
     with_it: Any
-    change: Callable[[Plan], None]
+    change: Callable[[Plan], Plan]
     without_it: Any
 
 
@@ -173,19 +171,23 @@ DATA: dict[str, Row] = {
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Plan], None], Path], None]:
+def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Plan], Plan], Path], None]:
     """Have plans changed on their way to the session. Names of steps in the workspace are given without it."""
 
-    def change_plans(change: Callable[[Plan], None], workspace: Path) -> None:
+    def change_plans(change: Callable[[Plan], Plan], workspace: Path) -> None:
         def changed(*arguments: Any) -> Plan:
-            plan = copy.deepcopy(make_plan(*arguments))
-            for step in plan["steps"]:
-                step[:] = [part.removeprefix(f"{workspace}/") if isinstance(part, str) else part for part in step]
-            change(plan)
-            for step in plan["steps"]:
-                if step[0] in ("mask", "protect") and not step[-1].startswith("/"):
-                    step[-1] = f"{workspace}/{step[-1]}"
-            return plan
+            plan = make_plan(*arguments)
+            return moved(change(moved(plan, f"{workspace}/", "")), "", f"{workspace}/")
+
+        def moved(plan: Plan, old: str, new: str) -> Plan:
+            """Rename what is masked or protected in the workspace."""
+
+            def renamed(step: Step) -> Step:
+                if isinstance(step, Mask | Protect) and (step.target.startswith(old) if old else step.target[0] != "/"):
+                    return replace(step, target=new + step.target.removeprefix(old))
+                return step
+
+            return replace(plan, steps=tuple(map(renamed, plan.steps)))
 
         monkeypatch.setattr(hosts, "make_plan", changed)
 
@@ -213,7 +215,7 @@ def _last_in_a_list(code: str) -> str:
 
 @pytest.mark.parametrize("row", DATA.values(), ids=DATA)
 async def test_an_attack_succeeds_without_its_defence(
-    native_host: Host, workspace: Path, tmp_path: Path, planned: Callable[[Callable[[Plan], None], Path], None], row: Row
+    native_host: Host, workspace: Path, tmp_path: Path, planned: Callable[[Callable[[Plan], Plan], Path], None], row: Row
 ) -> None:
     assert await attacked(native_host, workspace, tmp_path / "images", row.attack) == row.with_it
     shutil.rmtree(workspace)
@@ -263,7 +265,7 @@ REFUSED_BY_THE_KERNEL_TOO = frozenset(
 
 
 async def test_each_refused_call_is_refused_by_the_filter_itself(
-    native_host: Host, workspace: Path, tmp_path: Path, planned: Callable[[Callable[[Plan], None], Path], None]
+    native_host: Host, workspace: Path, tmp_path: Path, planned: Callable[[Callable[[Plan], Plan], Path], None]
 ) -> None:
     calls = {
         name: arguments for name, arguments in {**REFUSED, **ABSENT}.items() if name not in ("clone3", "ptrace", "seccomp")
@@ -280,7 +282,7 @@ async def test_each_refused_call_is_refused_by_the_filter_itself(
 
 @pytest.mark.parametrize("flag", CLONE_NEW)
 async def test_each_namespace_is_refused_by_the_filter_or_for_want_of_capabilities(
-    native_host: Host, workspace: Path, tmp_path: Path, planned: Callable[[Callable[[Plan], None], Path], None], flag: str
+    native_host: Host, workspace: Path, tmp_path: Path, planned: Callable[[Callable[[Plan], Plan], Path], None], flag: str
 ) -> None:
     planned(allowing("unshare"), workspace)
     bits = CLONE_NEW[flag] | CLONE_NEW["NEWUSER"]
@@ -312,10 +314,10 @@ CODE: dict[str, Change] = {
         Edit("sandbox/confine.py", "_forbid_new_privileges", "pass"), "1", 1, NOT_STARTED,
     ),
     "10 the interpreter is started from a read-only mount": Change(
-        Edit("sandbox/linux.py", "_set_read_only", "pass"), READ_ONLY.format("/proc/self/exe"), True, False,
+        Edit("sandbox/mounts.py", "_set_read_only", "pass"), READ_ONLY.format("/proc/self/exe"), True, False,
     ),
     "10 the host's devices keep their modes": Change(
-        Edit("sandbox/linux.py", "_BIND_ATTRIBUTES", '{"ro": _RDONLY, "rw": 0, "dev": _NOSUID | _NOEXEC}'),
+        Edit("sandbox/mounts.py", "_BIND_ATTRIBUTES", '{"ro": abi.MOUNT_ATTR_RDONLY, "rw": 0, "dev": abi.MOUNT_ATTR_NOSUID}'),
         READ_ONLY.format("/dev/null"), True, False,
     ),
     "9 standard input is the sandbox's": Change(  # a worker that is late opens the sandbox's by chance
@@ -327,30 +329,30 @@ CODE: dict[str, Change] = {
         Edit("init/processes.py", "close_descriptors", "pass"), "len(os.listdir('/proc/self/fd')) < 8", True, False,
     ),
     "2 the system is read-only": Change(
-        Edit("sandbox/linux.py", "_BIND_ATTRIBUTES", '{"ro": _NOSUID, "rw": 0, "dev": _NOSUID | _NOEXEC}'),
+        Edit("sandbox/mounts.py", "_BIND_ATTRIBUTES", '{"ro": abi.MOUNT_ATTR_NOSUID, "rw": 0, "dev": abi.MOUNT_ATTR_NOSUID}'),
         READ_ONLY.format("/usr"), True, False,
     ),
     "2 the root directory is sealed": Change(
-        Edit("sandbox/linux.py", "_seal_root", "pass"), "write('/planted')", "EROFS", None,
+        Edit("sandbox/mounts.py", "_seal_root", "pass"), "write('/planted')", "EROFS", None,
     ),
     "7 the old root is gone": Change(
-        Edit("sandbox/linux.py", "_detach_old_root", "pass"), "'shadow' in str(answer(os.listdir, '/../etc'))", False, True,
+        Edit("sandbox/mounts.py", "_detach_old_root", "pass"), "'shadow' in str(answer(os.listdir, '/../etc'))", False, True,
     ),
     "8 process 1 hides": Change(  # it has capabilities that nobody else has, for which the kernel refuses as well
         Edit("sandbox/syscall.py", "hide", "pass"), "read('/proc/1/environ')", "EACCES", "EACCES",
     ),
     "19 a network of its own": Change(  # which it may not even bring up then
-        Edit("sandbox/linux.py", "_CLONE_NEW_ALL", "0x3E020000"), "1", 1, NOT_STARTED,
+        Edit("sandbox/namespaces.py", "_NAMESPACES", "0x3E020000"), "1", 1, NOT_STARTED,
     ),
     "31 queues and shared memory of its own": Change(
-        Edit("sandbox/linux.py", "_CLONE_NEW_ALL", "0x76020000"),
+        Edit("sandbox/namespaces.py", "_NAMESPACES", "0x76020000"),
         f"os.readlink('/proc/self/ns/ipc') == {os.readlink('/proc/self/ns/ipc')!r}", False, True,
     ),
     "43 the way to what is protected": Change(
-        Edit("sandbox/linux.py", "_pin", "pass"), "answer(os.rename, 'real', 'x')", "EBUSY", None,
+        Edit("sandbox/mounts.py", "_pin", "pass"), "answer(os.rename, 'real', 'x')", "EBUSY", None,
     ),
     "43 links to what is protected": Change(
-        Edit("sandbox/linux.py", "_Builder._protect_end_of_link", "pass"), "write('real/.git/hooks/x')", "EROFS", None,
+        Edit("sandbox/mounts.py", "_Builder._protect_end_of_link", "pass"), "write('real/.git/hooks/x')", "EROFS", None,
     ),
     "47 new luck": Change(Edit("init/specialise.py", "reseed", "pass"), DRAW, "differ", "same"),
     "22 the environment is empty": Change(

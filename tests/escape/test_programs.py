@@ -149,7 +149,7 @@ async def test_python_says_what_forbids_its_own_ways(cage: Session, decider: Dec
     for way in sorted(WAYS):
         result = await cage.execute(way)
         assert result.error is not None, way
-        assert result.error.ename == "PermissionError", way
+        assert result.error.ename == "ProgramForbiddenError", way
         assert "programs are forbidden in this session" in result.error.evalue, way
     assert decider.asked == []
 

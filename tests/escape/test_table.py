@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from .test_mutants import MUTANTS
 from .test_mutations import CODE, DATA
 
-ATTACKS = range(1, 52)
+ATTACKS = range(1, 53)
 WITHOUT_MUTATION = {46, 48}
 """The document says why; 48 waits for checkpoints."""
 
@@ -32,6 +33,7 @@ def table() -> dict[int, list[str]]:
     }
 
 
+@functools.cache
 def defined() -> set[str]:
     """Return the names of all tests."""
     return {

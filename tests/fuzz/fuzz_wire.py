@@ -24,7 +24,7 @@ with atheris.instrument_imports():
 
     from cellblock.errors import ProtocolError
     from cellblock.wire import messages as m
-    from cellblock.wire.control import decode_control
+    from cellblock.wire.control import FROM_INIT, FROM_LAUNCHER, FROM_SERVER
     from cellblock.wire.messages import encode
     from cellblock.wire.protocol import Conversation, Side, State
 
@@ -72,10 +72,11 @@ def try_one(data: bytes) -> None:
                 encode(message)
     except ProtocolError as error:
         str(error).encode()
-    try:
-        decode_control(data).get("op")
-    except ProtocolError as error:
-        str(error).encode()
+    for incoming in (FROM_INIT, FROM_LAUNCHER, FROM_SERVER):
+        try:
+            incoming.decode(data)
+        except ProtocolError as error:
+            str(error).encode()
 
 
 def write_seeds(directory: Path) -> None:

@@ -285,3 +285,21 @@ def test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well() -> None:
 
 class Request:
     """What a notice is about."""
+
+
+@pytest.mark.timeout(20)
+def test_a_long_line_that_is_written_over_again_and_again_is_shown_at_once() -> None:
+    """In time that grows with the text; with its square it would take more than a minute."""
+    assert overwrite("x" * 1_000_000 + "\r" + "a\r" * 500_000 + "\rb") == "b" + "x" * 999_999
+
+
+@unhurried
+@given(st.lists(st.text("ab\r\n", max_size=30), max_size=5).map("\r".join))
+def test_what_is_shown_of_a_line_is_what_a_terminal_shows(text: str) -> None:
+    lines = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        shown: list[str] = []
+        for piece in line.split("\r"):
+            shown[: len(piece)] = piece
+        lines.append("".join(shown))
+    assert overwrite(text) == "\n".join(lines)

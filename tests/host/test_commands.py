@@ -126,8 +126,8 @@ async def test_nothing_but_true_lets_a_command_through(
     else:
         result = await shell.execute(code)
         assert result.error is not None
-        why = f": {decision}" if isinstance(decision, str) else ""
-        assert (result.error.ename, result.error.evalue) == ("PermissionError", f"the command was rejected{why}")
+        why = decision if isinstance(decision, str) else "the command was not approved"
+        assert (result.error.ename, result.error.evalue) == ("PermissionError", f"Rejected: {why}")
     assert not (tmp_path / "work" / "made").exists()
     decider.decision = True
     await ok(shell, "!touch made")
@@ -139,7 +139,7 @@ async def test_a_script_in_the_background_is_asked_for_as_well(host: Host, decid
         await ok(session, "%%bash --bg\necho > made")
         await eventually(lambda: (tmp_path / "made").exists())
         decider.decision = False
-        assert "rejected" in str((await session.execute("%%bash --bg\necho > other")).text)
+        assert "Rejected" in str((await session.execute("%%bash --bg\necho > other")).text)
     assert not (tmp_path / "other").exists()
 
 
@@ -279,7 +279,7 @@ async def test_packages_are_asked_for_as_well(shell: Session, decider: Decider) 
     decider.decision = False
     result = await shell.execute("%pip install 'demo>=1' --pre")
     assert result.error is not None
-    assert result.error.evalue == "the command was rejected"
+    assert result.error.evalue == "Rejected: the command was not approved"
     assert decider.last.command == "%pip install 'demo>=1' --pre"
 
 

@@ -18,7 +18,7 @@ from cellblock.host.environment import (
     find_interpreter,
     kernel_environment,
 )
-from cellblock.wire.control import MAX_CONTROL, encode_control
+from cellblock.wire.control import MAX_CONTROL, Setup, encode_control
 
 not_root = pytest.mark.skipif(os.getuid() == 0, reason="nothing is forbidden to root")
 
@@ -154,7 +154,7 @@ def test_the_largest_environment_fits_into_one_control_message() -> None:
     limit = MAX_CONTROL * 3 // 4
     room = limit - len(json.dumps(kernel_environment("/usr/bin/python3", {"A": ""})))
     environment = kernel_environment("/usr/bin/python3", {"A": "x" * room})
-    assert encode_control("be", env=environment, cwd="/" + "d" * 4096, stay_in="/" + "d" * 4096)
+    assert encode_control(Setup(environment, "/" + "d" * 4096, "/" + "d" * 4096, "/tmp/.packages"))
     with pytest.raises(InvalidInputError, match=f"over the limit of {limit}"):
         kernel_environment("/usr/bin/python3", {"A": "x" * (room + 1)})
 

@@ -184,19 +184,8 @@ def test_a_host_does_not_work_in_a_fork_of_its_process_and_goes_on_in_its_own() 
     assert done.returncode == 0, done.stderr
 
 
-async def test_the_second_session_of_a_host_starts_in_milliseconds(host: Host) -> None:
-    took = []
-    for _ in range(5):
-        began = asyncio.get_running_loop().time()
-        async with host.session() as session:
-            await session.execute("1")
-            took.append(asyncio.get_running_loop().time() - began)
-        await asyncio.sleep(0.02)
-    assert min(took) < 0.05, took
-
-
 ALIVE = """
-import asyncio, time
+import asyncio
 from cellblock import Host
 COUNT = {count}
 
@@ -207,13 +196,10 @@ async def main():
             await asyncio.gather(*(session.start() for session in sessions[start : start + 50]))
         for number, session in enumerate(sessions):
             assert (await session.execute(f"mine = {{number}}")).status == "success"
-        waits = []
         for number, session in enumerate(sessions):
-            began = time.perf_counter()
             result = await session.execute("mine")
-            waits.append(time.perf_counter() - began)
             assert result.return_value == str(number)
-        print("answered", sorted(waits)[int(0.99 * COUNT)])
+        print("answered")
 
 asyncio.run(main())
 """

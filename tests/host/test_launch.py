@@ -117,18 +117,22 @@ async def test_interpreters_that_are_really_too_old_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "script", ["exit 3", "kill -9 $$", pytest.param("sleep 600", marks=pytest.mark.slow), "echo no python here >&2; exit 1"]
+    ("script", "said"),
+    [
+        ("exit 3", "{python}"),
+        ("kill -9 $$", "{python}"),
+        ("sleep 600", "not ready within 0.5 s"),
+        ("echo no python here >&2; exit 1", "no python here"),
+    ],
 )
-async def test_a_program_that_is_no_interpreter_is_a_clear_error(tmp_path: Path, script: str) -> None:
+async def test_a_program_that_is_not_an_interpreter_is_a_clear_error(tmp_path: Path, script: str, said: str) -> None:
     fake = tmp_path / "python"
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
-    host = Host(python=fake, start_timeout=0.5)
+    host = Host(python=fake, start_timeout=0.5 if "sleep" in script else 60)
     with pytest.raises(LaunchError) as caught:
         await host.start()
-    assert str(fake) in str(caught.value) or "not ready within 0.5 s" in str(caught.value)
-    if "echo" in script:
-        assert "no python here" in str(caught.value)
+    assert said.format(python=fake) in str(caught.value)
     await host.close()
 
 
@@ -223,11 +227,9 @@ async def test_a_module_that_ends_the_process_is_an_error(odd_python: Path, name
 @pytest.mark.parametrize("launch", ["zygote", "spawn"])
 async def test_a_module_that_never_finishes_is_an_error_at_the_start_timeout(odd_python: Path, launch: str) -> None:
     host = Host(python=odd_python, preload=("odd_hangs",), launch=launch, start_timeout=1)  # type: ignore[arg-type]
-    began = time.monotonic()
     with pytest.raises(LaunchError, match="not ready within 1 s"):
         async with host, host.session():
             pass
-    assert time.monotonic() - began < 8
     await host.close()
 
 

@@ -88,7 +88,7 @@ def impossible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     place.mkdir()
     (place / "cgroup.controllers").write_text("memory\n")
     (place / "cgroup.subtree_control").write_text("memory\n")
-    monkeypatch.setattr(cgroups, "find", lambda: cgroups.Place(str(place)))
+    monkeypatch.setattr(cgroups, "find", lambda: cgroups.Availability(str(place)))
     monkeypatch.setattr(cgroups, "_enable", lambda _directory: None)
     return place
 
@@ -139,11 +139,11 @@ async def test_a_kill_by_the_group_is_told_as_one(tmp_path: Path) -> None:
 
 
 def test_doctor_tells_which_way_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "find", lambda: cgroups.Place("/sys/fs/cgroup/mine"))
+    monkeypatch.setattr(cgroups, "find", lambda: cgroups.Availability("/sys/fs/cgroup/mine"))
     (check,) = [check for check in doctor.examine() if check.name == "memory"]
     assert check.ok
     assert "cgroup v2, one group for each kernel in /sys/fs/cgroup/mine" in check.found
-    monkeypatch.setattr(cgroups, "find", lambda: cgroups.Place(None, "there is none", "make one"))
+    monkeypatch.setattr(cgroups, "find", lambda: cgroups.Availability(None, "there is none", "make one"))
     (check,) = [check for check in doctor.examine() if check.name == "memory"]
     assert (check.ok, check.needed) == (False, False)
     assert "RLIMIT_DATA" in check.found

@@ -13,58 +13,14 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, InvalidInputError, Session
-from cellblock.host.packages import PackageIndex, _check, configuration_files, name_places, remove_places_of_the_dead
+from cellblock.host.packages import SessionPackages, _check, name_places, remove_places_of_the_dead
 from cellblock.leftovers import make_place
-from cells import value
 from processes import eventually
 
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
-
-
-def test_without_settings_the_public_index_is_used() -> None:
-    index = PackageIndex.configured({}, [])
-    assert len(index.hosts) == 2
-    assert index.settings == ()
-    assert index.directories == ()
-
-
-def test_settings_of_files_and_environment_are_joined_and_the_environment_wins(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.conf", "[global]\nindex-url = https://index.example:8443/simple\ntimeout = 5\n")
-    second = write(tmp_path / "b.conf", "[install]\nextra_index_url = https://more.example/simple\n")
-    index = PackageIndex.configured({"PIP_TIMEOUT": "9", "HOME": "/nowhere"}, [first, second])
-    assert index.hosts == ("index.example:8443", "more.example")
-    assert dict(index.settings) == {
-        "PIP_INDEX_URL": "https://index.example:8443/simple",
-        "PIP_EXTRA_INDEX_URL": "https://more.example/simple",
-        "PIP_TIMEOUT": "9",
-    }
-
-
-def test_directories_of_packages_are_seen_by_the_session(tmp_path: Path) -> None:
-    (tmp_path / "index" / "simple").mkdir(parents=True)
-    (tmp_path / "wheels").mkdir()
-    settings = {"PIP_INDEX_URL": f"file://{tmp_path}/index/simple", "PIP_FIND_LINKS": f"{tmp_path}/wheels"}
-    index = PackageIndex.configured(settings, [])
-    assert index.directories == (str(tmp_path / "index"), str(tmp_path / "wheels"))
-    assert index.hosts == ()
-
-
-def test_an_index_that_is_switched_off_is_not_reached() -> None:
-    assert PackageIndex.configured({"PIP_NO_INDEX": "1"}, []).hosts == ()
-
-
-def test_a_broken_configuration_file_is_left_to_pip(tmp_path: Path) -> None:
-    broken = write(tmp_path / "pip.conf", "no section here\n")
-    assert PackageIndex.configured({}, [broken]).settings == ()
-
-
-def test_a_configuration_file_that_is_named_counts_last(tmp_path: Path) -> None:
-    files = configuration_files({"PIP_CONFIG_FILE": str(tmp_path / "own.conf")}, "/home/somebody")
-    assert files[-1] == tmp_path / "own.conf"
-    assert configuration_files({"PIP_CONFIG_FILE": os.devnull}, "/home/somebody") == []
 
 
 def test_the_places_of_hosts_that_were_killed_are_removed() -> None:
@@ -84,11 +40,15 @@ def test_the_places_of_hosts_that_were_killed_are_removed() -> None:
     assert not kept.exists()
 
 
-async def test_the_packages_of_a_session_are_not_taken_for_abandoned(native_host: Host, tmp_path: Path) -> None:
-    async with native_host.session(working_dir=tmp_path, images_dir=tmp_path) as session:
-        assert await value(session, "open('/tmp/.packages/module.py', 'w').write('answer = 42')") == 11
-        remove_places_of_the_dead()
-        assert await value(session, "__import__('os').listdir('/tmp/.packages')") == ["module.py"]
+async def test_closing_does_not_wait_for_packages_that_take_long_to_remove(tmp_path: Path) -> None:
+    packages = SessionPackages(str(tmp_path / "place"), sys.executable, {}, "/", isolate="native")
+    packages.prepare()
+    for number in range(300):
+        (tmp_path / "place" / f"{number}" / "inner").mkdir(parents=True)
+    await packages.remove(patience=0)
+    assert (tmp_path / "place").exists()  # a thread is at it
+    await eventually(lambda: not (tmp_path / "place").exists())
+    await packages.remove()
 
 
 async def test_a_host_removes_what_killed_ones_left_when_its_first_session_starts(tmp_path: Path) -> None:
@@ -183,8 +143,26 @@ def test_bundles_of_short_options_hide_nothing(arguments: str) -> None:
         _check(tuple(arguments.split()))
 
 
+@pytest.mark.parametrize("argument", ["https://x.example/y.whl", "git+https://x.example/y", "y @ https://x.example/y.whl"])
+def test_what_is_elsewhere_is_refused_at_once(argument: str) -> None:
+    with pytest.raises(InvalidInputError, match="is not in the host's package index"):
+        _check((argument,))
+
+
 @pytest.mark.parametrize(
-    "arguments", ["-qU x", "-r first.txt", "-rfirst.txt x", "-qrfirst.txt x", "-cfit x", "-e./fit x", "-Ca=fit x"]
+    "arguments",
+    [
+        "--pre x",
+        "./x",
+        "file:///x.whl",
+        "-qU x",
+        "-r first.txt",
+        "-rfirst.txt x",
+        "-qrfirst.txt x",
+        "-cfit x",
+        "-e./fit x",
+        "-Ca=fit x",
+    ],
 )
 def test_values_of_short_options_are_no_options(arguments: str) -> None:
     _check(tuple(arguments.split()))

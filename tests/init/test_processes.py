@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.init import processes
+from cellblock.sandbox import syscall
 from processes import alive, eventually
 
 
@@ -103,6 +104,7 @@ async def test_a_process_may_die_with_its_parent() -> None:
     script = """
 import os, signal, time
 from cellblock.init import processes
+from cellblock.sandbox import syscall
 reader, writer = os.pipe()
 pid = os.fork()
 if pid == 0:
@@ -121,6 +123,7 @@ def test_orphans_come_to_a_subreaper() -> None:
     script = """
 import os
 from cellblock.init import processes
+from cellblock.sandbox import syscall
 processes.become_subreaper()
 reader, writer = os.pipe()
 if (middle := os.fork()) == 0:
@@ -137,4 +140,23 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 
 def test_what_the_system_refuses_is_an_error() -> None:
     with pytest.raises(OSError, match="prctl"):
-        processes._prctl(-1, 0)
+        syscall.prctl(-1, 0)
+
+
+def test_what_is_resident_is_never_less_than_the_proportional_share(tree: list[int]) -> None:
+    for pid in map(str, (os.getpid(), *tree)):
+        assert 0 < processes._proportional_share(pid) <= processes._resident(pid)
+
+
+def test_a_look_at_memory_walks_over_page_tables_only_if_it_may_be_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[str] = []
+
+    def walk(pid: str) -> int:
+        walked.append(pid)
+        return 1
+
+    monkeypatch.setattr(processes, "_proportional_share", walk)
+    assert processes.memory_of_namespace("/tmp", 2**60) > 0
+    assert walked == []
+    processes.memory_of_namespace("/tmp", 0)
+    assert str(os.getpid()) in walked

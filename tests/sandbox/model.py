@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cellblock.sandbox.probe import Facts
+from cellblock.wire.sandbox import Bind, Graft, Mask, Plan, Protect, ReadOnly, Sysctl, Tmpfs
 
 FACTS = Facts(
     machine="x86_64",
@@ -27,20 +26,20 @@ def inside(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
-def access(plan: dict[str, Any], path: str) -> frozenset[str]:
+def access(plan: Plan, path: str) -> frozenset[str]:
     """Return what a session can do with a path of the host, if it exists; later steps win."""
-    found = READ if plan["everything"] else NOTHING
-    for step in plan["steps"]:
+    found = READ if plan.everything else NOTHING
+    for step in plan.steps:
+        if isinstance(step, Sysctl) or not inside(path, step.target):
+            continue
         match step:
-            case ["bind" | "bind?", _, target, kind] if inside(path, target):
+            case Bind(access=kind):
                 found = WRITE if kind == "rw" else READ
-            case ["graft", target] if inside(path, target):
+            case Graft():
                 found = READ
-            case ["tmpfs", target, *_] if inside(path, target):
-                found = NOTHING  # another of that name, which is not the host's
-            case ["mask", target] if inside(path, target):
-                found = NOTHING
-            case ["read_only", target] | ["protect", _, target] if inside(path, target):
+            case Tmpfs() | Mask():
+                found = NOTHING  # of a file system in memory: another of that name, which is not the host's
+            case ReadOnly() | Protect():
                 found &= READ
             case _:
                 continue

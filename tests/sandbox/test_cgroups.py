@@ -41,7 +41,7 @@ class Machine:
         lines = f"24 1 0:22 / /proc rw - proc proc rw\n31 24 0:27 {mount} {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw\n"
         (self.proc / "self" / "mountinfo").write_text(lines)
 
-    def find(self) -> cgroups.Place:
+    def find(self) -> cgroups.Availability:
         return cgroups.find(str(self.proc))
 
 
@@ -76,7 +76,7 @@ def forbid(directory: Path) -> None:
 def test_a_scope_of_the_users_own_has_groups_beside_it(desktop: Machine) -> None:
     desktop.group(f"{USER}/app.slice/run-1.scope", processes="76\n77\n")
     desktop.run_in(f"/{USER}/app.slice/run-1.scope")
-    assert desktop.find() == cgroups.Place(str(desktop.top / USER / "app.slice"))
+    assert desktop.find() == cgroups.Availability(str(desktop.top / USER / "app.slice"))
 
 
 def test_the_nearest_group_that_hands_memory_down_is_taken(desktop: Machine) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import replace
 
 import pytest
@@ -20,13 +19,13 @@ from cellblock.sandbox.plan import (
     usual_beginning,
 )
 from cellblock.sandbox.policy import MAKEABLE, Filesystem, Network, Policy, Resources
+from cellblock.wire.control import TO_NEW_INIT, Setup, encode_control
+from cellblock.wire.sandbox import Bind, Devpts, Graft, Link, Mask, Plan, Proc, Protect, ReadOnly, Sysctl, Tmpfs
 
 from .model import FACTS, INTERPRETER, NOTHING, READ, WORKSPACE, WRITE, access, inside
 
 
-def plan(
-    filesystem: Filesystem | None = None, workspace: str = WORKSPACE, interpreter: tuple[str, ...] = INTERPRETER
-) -> dict[str, object]:
+def plan(filesystem: Filesystem | None = None, workspace: str = WORKSPACE, interpreter: tuple[str, ...] = INTERPRETER) -> Plan:
     return make_plan(Policy(filesystem or Filesystem()), FACTS, workspace, interpreter)
 
 
@@ -34,24 +33,24 @@ def test_the_steps_of_a_small_policy() -> None:
     policy = Policy(
         Filesystem(read=("/data",), write=(".",), deny_read=(".env",), deny_write=(".vscode",)), resources=Resources(tmp=2**20)
     )
-    steps = make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["steps"]
-    assert [step for step in steps if not step[1].startswith("/proc/")] == [
-        ["tmpfs", "/tmp", 2**20, 0o1777],
-        ["tmpfs", HOME, 2**20, 0o755],
-        ["graft", "/usr"],
-        ["graft", "/py"],
-        ["graft", "/etc"],
-        ["graft", "/sys"],
-        ["graft", "/dev"],
-        ["link", "/bin", "usr/bin"],
-        ["tmpfs", "/dev/shm", 2**20, 0o1777],
-        ["devpts", "/dev/pts"],
-        ["proc", "/proc"],
-        ["sysctl", "kernel/pid_max", "512", [6, 14]],
-        ["bind", "/data", "/data", "ro"],
-        ["bind", "/w", "/w", "rw"],
-        ["mask", "/w/.env"],
-        ["protect", "/w", "/w/.vscode"],
+    steps = make_plan(policy, FACTS, WORKSPACE, INTERPRETER).steps
+    assert [step for step in steps if isinstance(step, Sysctl) or not step.target.startswith("/proc/")] == [
+        Tmpfs("/tmp", 2**20, 0o1777),
+        Tmpfs(HOME, 2**20, 0o755),
+        Graft("/usr"),
+        Graft("/py"),
+        Graft("/etc"),
+        Graft("/sys"),
+        Graft("/dev"),
+        Link("/bin", "usr/bin"),
+        Tmpfs("/dev/shm", 2**20, 0o1777),
+        Devpts("/dev/pts"),
+        Proc("/proc"),
+        Sysctl("kernel/pid_max", "512", 6, 14),
+        Bind("/data", "/data", "ro"),
+        Bind("/w", "/w", "rw"),
+        Mask("/w/.env"),
+        Protect("/w", "/w/.vscode"),
     ]
 
 
@@ -59,7 +58,7 @@ def test_plans_begin_with_what_was_done_ahead_unless_their_policy_is_unusual() -
     usual = usual_beginning(FACTS, INTERPRETER)
 
     def begins(policy: Policy) -> bool:
-        return bool(make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["steps"][: len(usual)] == usual)
+        return bool(make_plan(policy, FACTS, WORKSPACE, INTERPRETER).steps[: len(usual)] == usual)
 
     assert begins(Policy())
     assert begins(Policy(Filesystem(read=("/data",), deny_read=("secret",)), Network(("x.org",)), Resources(processes=400)))
@@ -68,21 +67,21 @@ def test_plans_begin_with_what_was_done_ahead_unless_their_policy_is_unusual() -
 
 
 def test_what_is_mounted_into_proc_is_below_its_seals() -> None:
-    steps = plan(Filesystem(read=("/proc",)))["steps"]
-    assert isinstance(steps, list)
-    assert steps.index(["bind", "/proc", "/proc", "ro"]) < len(steps) - 1 - steps[::-1].index(["mask", "/proc/kcore"])
-    assert steps[-1][0] == "read_only"
+    steps = plan(Filesystem(read=("/proc",))).steps
+    assert steps.index(Bind("/proc", "/proc", "ro")) < len(steps) - 1 - steps[::-1].index(Mask("/proc/kcore"))
+    assert isinstance(steps[-1], ReadOnly)
 
 
 def test_the_steps_that_all_sessions_share() -> None:
     steps = base_steps(FACTS, ("/py", "/py/lib", "/usr/lib/python3"))
-    assert [step[:2] for step in steps if step[0] == "bind" and not step[1].startswith("/dev/")] == [
-        ["bind", "/usr"],
-        ["bind", "/py"],
-        ["bind", "/etc/fonts"],
-        ["bind", "/usr/share/zoneinfo/UTC"],
+    binds = [step for step in steps if isinstance(step, Bind)]
+    assert [step.source for step in binds if step.access == "ro" and not step.optional] == [
+        "/usr",
+        "/py",
+        "/etc/fonts",
+        "/usr/share/zoneinfo/UTC",
     ]
-    assert {step[3] for step in steps if step[0].startswith("bind")} == {"ro", "dev"}
+    assert {step.access for step in binds} == {"ro", "dev"}
     assert grafts(steps) == ["/usr", "/py", "/etc", "/sys", "/dev"]
 
 
@@ -91,45 +90,41 @@ def test_a_plan_is_plain_data_and_the_same_each_time() -> None:
     first = make_plan(policy, FACTS, WORKSPACE, INTERPRETER)
     make_plan.cache_clear()
     assert make_plan(policy, FACTS, WORKSPACE, INTERPRETER) == first
-    assert json.loads(json.dumps(first)) == first
+    sent = Setup({}, "/w", None, "/tmp/p", plan=first)
+    assert TO_NEW_INIT.decode(encode_control(sent)) == sent
 
 
 def test_what_lies_in_a_directory_is_mounted_after_it() -> None:
-    steps = plan(Filesystem(read=("/a/b/c", "/a"), write=("/x/y", ".", "/x", "/x/y/z"), deny_read=("/x/y/s", "/a/b")))["steps"]
-    assert isinstance(steps, list)
-    targets = [
-        step[2] if step[0].startswith("bind") else step[1]
-        for step in steps
-        if step[0] in ("bind", "bind?", "tmpfs", "graft", "mask")
-    ]
+    steps = plan(Filesystem(read=("/a/b/c", "/a"), write=("/x/y", ".", "/x", "/x/y/z"), deny_read=("/x/y/s", "/a/b"))).steps
+    targets = [step.target for step in steps if isinstance(step, Bind | Tmpfs | Graft | Mask)]
     for at, target in enumerate(targets):
         assert not [later for later in targets[at + 1 :] if inside(target, later) and later != target], target
 
 
 def test_an_interpreter_in_what_is_denied_is_there_all_the_same() -> None:
     made = plan(Filesystem(read=("/",), deny_read=("/opt",)), interpreter=("/opt/py", "/usr"))
-    steps = made["steps"]
-    assert isinstance(steps, list)
-    assert steps.index(["mask", "/opt"]) < steps.index(["bind", "/opt/py", "/opt/py", "ro"])
+    steps = made.steps
+    assert steps.index(Mask("/opt")) < steps.index(Bind("/opt/py", "/opt/py", "ro"))
     assert (access(made, "/opt/py/bin/python"), access(made, "/opt/other")) == (READ, NOTHING)
-    assert ["bind", "/usr", "/usr", "ro"] not in steps
-    assert ["bind", "/tmp/py", "/tmp/py", "ro"] in plan(Filesystem(read=("/",)), interpreter=("/tmp/py",))["steps"]  # type: ignore[operator]
+    assert Bind("/usr", "/usr", "ro") not in steps
+    assert Bind("/tmp/py", "/tmp/py", "ro") in plan(Filesystem(read=("/",)), interpreter=("/tmp/py",)).steps
 
 
 def test_who_denies_everything_shows_the_system_and_what_is_allowed_again() -> None:
     made = plan(Filesystem(read=("/", "/data"), deny_read=("/", ".env")))
     assert made == plan(Filesystem(read=("/data",), deny_read=(".env",)))
-    assert not made["everything"]
+    assert not made.everything
 
 
 def test_a_plan_without_a_workspace_has_nothing_of_the_host() -> None:
-    steps = make_plan(Policy(Filesystem(write=(".", "/data"))), FACTS, None, INTERPRETER)["steps"]
-    assert [step[1] for step in steps if step[0] == "bind"] == ["/data"]
+    steps = make_plan(Policy(Filesystem(write=(".", "/data"))), FACTS, None, INTERPRETER).steps
+    assert [step.target for step in steps if isinstance(step, Bind)] == ["/data"]
 
 
 def test_settings_are_written_before_they_are_sealed() -> None:
-    steps = [step[:2] for step in make_plan(Policy(), FACTS, WORKSPACE, INTERPRETER)["steps"]]
-    assert steps.index(["proc", "/proc"]) < steps.index(["sysctl", "kernel/pid_max"]) < steps.index(["read_only", "/proc/sys"])
+    steps = make_plan(Policy(), FACTS, WORKSPACE, INTERPRETER).steps
+    (setting,) = [step for step in steps if isinstance(step, Sysctl)]
+    assert steps.index(Proc("/proc")) < steps.index(setting) < steps.index(ReadOnly("/proc/sys"))
 
 
 @pytest.mark.parametrize("lies", ["/w/.venv", "/w/tools/venv"])
@@ -137,7 +132,7 @@ def test_an_interpreter_in_the_workspace_stays_read_only(lies: str) -> None:
     made = plan(interpreter=(lies,))
     assert access(made, f"{lies}/bin/python") == READ
     assert access(made, "/w/file") == WRITE
-    assert ["protect", "/w", lies] in made["steps"]  # type: ignore[operator]
+    assert Protect("/w", lies) in made.steps
 
 
 def test_a_workspace_inside_of_an_interpreters_directory_can_be_written() -> None:
@@ -182,44 +177,42 @@ def test_a_workspace_that_is_not_writable_is_readable(write: tuple[str, ...]) ->
 
 
 def reserved(filesystem: Filesystem) -> object:
-    return plan(filesystem)["reserve"]
+    return plan(filesystem).reserve
 
 
 def test_names_are_reserved_in_every_writable_directory() -> None:
-    assert reserved(Filesystem(write=(".", "/data"))) == {
-        top: [".gitmodules", ".vscode", ".idea", ".claude", ".mcp.json"] for top in ("/w", "/data")
-    }
+    names = (".gitmodules", ".vscode", ".idea", ".claude", ".mcp.json")
+    assert reserved(Filesystem(write=(".", "/data"))) == {"/w": names, "/data": names}
     assert reserved(Filesystem(write=())) == reserved(Filesystem(deny_write=())) == {}
 
 
 def test_what_sessions_may_make_is_not_reserved_unless_it_is_said() -> None:
     assert reserved(Filesystem(deny_write=(*MAKEABLE,))) == {}
-    assert reserved(Filesystem(deny_write=(".git", "./.bashrc", ".git/config"))) == {"/w": [".bashrc", ".git/config"]}
+    assert reserved(Filesystem(deny_write=(".git", "./.bashrc", ".git/config"))) == {"/w": (".bashrc", ".git/config")}
 
 
 def test_paths_are_reserved_where_they_lie() -> None:
     denied = ("a/b/../c", "/w/x", "~/y", "/elsewhere", "../out", ".")
     assert reserved(Filesystem(write=(".", "~/", "/w/sub"), deny_write=denied)) == {
-        "/w": ["x", "a/c", "sub/a/c", "out", "sub"],
-        "/h/u": ["y", "a/c"],
-        "/w/sub": ["a/c"],
+        "/w": ("x", "a/c", "sub/a/c", "out", "sub"),
+        "/h/u": ("y", "a/c"),
+        "/w/sub": ("a/c",),
     }
 
 
 def test_an_interpreter_is_not_reserved() -> None:
-    assert plan(Filesystem(deny_write=()), interpreter=("/w/venv",))["reserve"] == {}
+    assert plan(Filesystem(deny_write=()), interpreter=("/w/venv",)).reserve == {}
 
 
 def test_what_a_home_lacks_is_no_error_but_what_is_named_is() -> None:
-    steps = plan(Filesystem(write=(".", "~/.ipython", "/data")))["steps"]
-    assert isinstance(steps, list)
-    kinds = {step[1]: step[0] for step in steps if step[0].startswith("bind")}
-    assert kinds == {"/w": "bind", "/h/u/.ipython": "bind?", "/data": "bind"}
+    steps = plan(Filesystem(write=(".", "~/.ipython", "/data"))).steps
+    optional = {step.target: step.optional for step in steps if isinstance(step, Bind)}
+    assert optional == {"/w": False, "/h/u/.ipython": True, "/data": False}
 
 
 def test_limits_are_those_of_the_policy() -> None:
     policy = Policy(resources=Resources(memory=2**30, processes=50, open_files=100, file_size=2**21))
-    limits = make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["limits"]
+    limits = make_plan(policy, FACTS, WORKSPACE, INTERPRETER).restrictions.limits
     assert (limits["DATA"], limits["NPROC"], limits["NOFILE"], limits["FSIZE"], limits["CORE"]) == (2**30, 50, 100, 2**21, 0)
 
 
@@ -230,7 +223,7 @@ def test_local_sockets_are_forbidden_where_everything_can_be_read(
     read: tuple[str, ...], unix_sockets: bool, allowed: bool
 ) -> None:
     policy = replace(Policy(Filesystem(read=read)), unix_sockets=unix_sockets)
-    program = base64.b64decode(make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["seccomp"])
+    program = base64.b64decode(make_plan(policy, FACTS, WORKSPACE, INTERPRETER).restrictions.seccomp)
     assert program == seccomp.program("x86_64", unix_sockets=allowed)
 
 

@@ -43,7 +43,7 @@ def test_documented_configurations_are_understood(text: str, tmp_path: Path) -> 
     assert set(PROTECTED) <= set(policy.filesystem.deny_write)
     assert policy.network.allow == tuple(data["network"]["allowedDomains"])
     assert not policy.unix_sockets
-    assert make_plan(policy, FACTS, WORKSPACE, INTERPRETER)["everything"]
+    assert make_plan(policy, FACTS, WORKSPACE, INTERPRETER).everything
 
 
 def test_nothing_said_is_no_writing_and_no_network() -> None:

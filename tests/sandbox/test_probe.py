@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from cellblock import Host, SandboxError
-from cellblock.sandbox import linux, probe
+from cellblock.sandbox import mounts, namespaces, probe
+from cellblock.wire.sandbox import Sysctl
 
 
 def test_facts_are_about_this_user_and_machine() -> None:
@@ -77,11 +78,11 @@ def test_this_machine_can() -> None:
 )
 def test_versions_of_the_kernel_are_read(monkeypatch: pytest.MonkeyPatch, release: str, version: tuple[int, int]) -> None:
     monkeypatch.setattr("os.uname", lambda: os.uname_result(("Linux", "x", release, "x", "x86_64")))
-    assert linux.kernel_version() == version
+    assert namespaces.kernel_version() == version
 
 
 def test_settings_of_the_whole_machine_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Linux 6.14 there was one pid_max for all, and a host that runs as root may write it."""
-    monkeypatch.setattr(linux, "kernel_version", lambda: (6, 13))
+    monkeypatch.setattr(mounts, "kernel_version", lambda: (6, 13))
     monkeypatch.setattr("builtins.open", lambda *_: pytest.fail("it was written"))
-    linux._Builder([])._do_sysctl("kernel/pid_max", "512", [6, 14])
+    mounts._Builder([])._do(Sysctl("kernel/pid_max", "512", 6, 14))

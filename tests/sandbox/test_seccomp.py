@@ -10,11 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellblock.sandbox import seccomp
+from cellblock.sandbox import abi, seccomp
 from cellblock.sandbox.seccomp import (
     ALLOW,
     ALLOWED,
-    CLONE_NEW,
     KILL,
     REFUSED,
     Conditional,
@@ -208,10 +207,10 @@ def test_what_depends_on_arguments_depends_on_them_as_the_tables_say(machine: st
                 assert ask(name, *arguments) == _by_tables(rule, tuple(arguments)), (name, arguments)
 
 
-@pytest.mark.parametrize("bit", [bit for bit in range(32) if CLONE_NEW >> bit & 1])
+@pytest.mark.parametrize("bit", [bit for bit in range(32) if abi.CLONE_NEW_ALL >> bit & 1])
 def test_no_fork_makes_a_namespace(ask: Filter, bit: int) -> None:
     assert ask("clone", 1 << bit | 17) == EPERM
-    assert ask("clone", CLONE_NEW | 0x3D0F00) == EPERM
+    assert ask("clone", abi.CLONE_NEW_ALL | 0x3D0F00) == EPERM
 
 
 def test_forks_and_threads_can_be_made(ask: Filter) -> None:

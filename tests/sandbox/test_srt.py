@@ -15,7 +15,8 @@ from cellblock import InvalidInputError
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Filesystem, Network, Policy, Resources
 from cellblock.sandbox.probe import Facts
-from cellblock.sandbox.srt import Place, SrtPolicy
+from cellblock.sandbox.srt import SrtDirectories, SrtPolicy
+from cellblock.wire.control import Setup
 
 FACTS = Facts(
     machine="x86_64",
@@ -25,7 +26,7 @@ FACTS = Facts(
     etc=(),
     home="/home/me",
 )
-PLACE = Place(workspace="/home/me/project", private="/tmp/own", readable=("/opt/python",), secret=("/etc/shadow",))
+PLACE = SrtDirectories(workspace="/home/me/project", private="/tmp/own", readable=("/opt/python",), secret=("/etc/shadow",))
 
 
 def made(policy: Policy, *, there: dict[str, tuple[str, ...]] | None = None, platform: str = "linux") -> dict[str, Any]:
@@ -198,7 +199,7 @@ def run_keeper(private: Path, *fake: str) -> subprocess.CompletedProcess[str]:
     script = private.parent / "srt"
     script.write_text("\n".join(["#!/bin/sh", *fake]))
     script.chmod(0o755)
-    place = Place(workspace=str(private.parent), private=str(private), readable=(), secret=())
+    place = SrtDirectories(workspace=str(private.parent), private=str(private), readable=(), secret=())
     arguments = srt.command(place, str(script), "/dev/fd/9", "inner 'line'")
     environment = {"PATH": "/usr/bin:/bin", "PRIVATE": str(private)}
     return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False, start_new_session=True)
@@ -235,19 +236,22 @@ def test_srt_is_told_nothing_of_this_programs_environment(monkeypatch: pytest.Mo
 # -- what kernels are told ---------------------------------------------------------------------------------------------
 
 
+def told(policy: Policy) -> Setup:
+    return srt.complete(Setup({}, "/work", None, "packages"), policy, FACTS)
+
+
 def test_kernels_learn_of_proxies_only_where_something_can_be_reached(tmp_path: Path) -> None:
-    assert srt.additions(Policy(), FACTS, "/work")["inherit"] == ["HOME", "TMPDIR"]
-    inherited = srt.additions(Policy(network=Network(("example.org",))), FACTS, "/work")["inherit"]
-    assert {"HTTP_PROXY", "https_proxy", "NO_PROXY"} <= {*inherited}
+    assert told(Policy()).inherit == ("HOME", "TMPDIR")
+    assert {"HTTP_PROXY", "https_proxy", "NO_PROXY"} <= {*told(Policy(network=Network(("example.org",)))).inherit}
     reached = {"network": {"allowedDomains": ["example.org"]}}
-    assert "HTTPS_PROXY" in srt.additions(SrtPolicy.load(written(tmp_path, reached)), FACTS, "/work")["inherit"]
-    assert "HTTPS_PROXY" not in srt.additions(SrtPolicy.load(written(tmp_path, {})), FACTS, "/work")["inherit"]
+    assert "HTTPS_PROXY" in told(SrtPolicy.load(written(tmp_path, reached))).inherit
+    assert "HTTPS_PROXY" not in told(SrtPolicy.load(written(tmp_path, {}))).inherit
 
 
 def test_kernels_restrict_themselves_as_in_a_native_sandbox() -> None:
-    restrictions = srt.additions(Policy(resources=Resources(open_files=100)), FACTS, "/work")["restrictions"]
-    assert sorted(restrictions) == ["limits", "nice", "seccomp"]
-    assert restrictions["limits"]["NOFILE"] == 100
+    restrictions = told(Policy(resources=Resources(open_files=100))).restrictions
+    assert restrictions is not None
+    assert restrictions.limits["NOFILE"] == 100
 
 
 # -- what is missing ---------------------------------------------------------------------------------------------------

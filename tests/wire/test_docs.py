@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from cellblock.wire import control, frames, messages
+from cellblock.wire import control, frames, messages, sandbox
 from cellblock.wire.protocol import TRANSITIONS, Side, State
 from wire_cases import TYPES
 
@@ -84,19 +84,42 @@ def test_the_diagram_shows_every_change_of_state() -> None:
     }
 
 
-def test_every_control_message_of_the_code_is_there() -> None:
-    source = DOCUMENT.parents[1] / "src" / "cellblock"
-    sent: set[str] = set()
-    for path in source.rglob("*.py"):
-        code = path.read_text(encoding="utf-8")
-        sent.update(re.findall(r'encode_control\(\s*"(\w+)"', code))
-        if "encode_control(op" in code:
-            sent.update(re.findall(r'(?:\.|def )_tell\(\s*"(\w+)"', code))
-        # What one module asks another to send: interrupt, kill_children.
-        sent.update(re.findall(r'\.(?:_command|command)\(\s*"(\w+)"', code))
-    assert sent
-    listed = {row[0].strip("`") for row in ROWS if len(row) == 5 and row[1] in ("host", "init", "fork server")}
-    assert sent == listed
+def control_rows() -> dict[str, tuple[str, set[str]]]:
+    """Return sender and fields of each control message, as the document has them."""
+    rows = [row for row in ROWS if len(row) == 5 and row[1] in SENDERS]
+    return {row[0].strip("`"): (row[1], set(re.findall(r"`(\w+)`", row[2]))) for row in rows}
+
+
+SENDERS = {
+    "host": (control.TO_LAUNCHER, control.TO_NEW_INIT, control.TO_INIT, control.TO_SERVER),
+    "fork server": (control.FROM_LAUNCHER,),
+    "init": (control.FROM_INIT, control.TO_WORKER, control.TO_MAKER, control.FROM_SERVER),
+}
+
+
+def test_every_control_message_is_there_with_its_sender_and_fields() -> None:
+    assert control_rows() == {
+        op: (sender, {field.name for field in dataclasses.fields(kind)})
+        for sender, directions in SENDERS.items()
+        for direction in directions
+        for op, kind in direction.kinds.items()
+    }
+
+
+@pytest.mark.parametrize("kind", [control.Listener, sandbox.Plan, sandbox.Restrictions, sandbox.Confinement])
+def test_what_control_messages_are_made_of_is_there_with_its_fields(kind: type) -> None:
+    (row,) = [row for row in ROWS if row[0] == kind.__name__]
+    assert re.findall(r"`(\w+)`", row[1]) == [field.name for field in dataclasses.fields(kind)]
+
+
+def test_every_step_is_there_with_its_fields() -> None:
+    steps = TEXT.partition("### Steps")[2].partition("\n## ")[0]
+    written = {
+        row[0].strip("`"): re.findall(r"`(\w+)`", row[1])
+        for row in ROWS
+        if len(row) == 3 and f"\n| {row[0]} | {row[1]} |" in steps and row[0].startswith("`")
+    }
+    assert written == {kind.kind: [field.name for field in dataclasses.fields(kind)] for kind in get_args(sandbox.Step)}
 
 
 def test_the_numbers_of_descriptors_are_right() -> None:

@@ -47,7 +47,8 @@ class ApprovalRequest:
     Attributes:
         server_name: Name of the MCP server; ``shell`` or ``network`` for what is no tool.
         tool_name: Name of the tool.
-        tool_args: The arguments, a copy: changing them does not change what is executed.
+        tool_args: The arguments, a copy: changing them does not change what is executed. For a command they are ``cmd`` (also
+            called ``command``) and, if there are any, ``program``, ``cwd`` and ``environment``.
         id: Unguessable, and good for one decision.
         kind: ``tool``, ``shell`` or ``network``.
         state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
@@ -81,6 +82,8 @@ class ApprovalRequest:
         self.server_name = server_name
         self.tool_name = tool_name
         self.tool_args = dict(tool_args)
+        if kind == "shell" and "command" in self.tool_args:
+            self.tool_args["cmd"] = self.tool_args["command"]  # what ipybox calls it
         self.kind: CallKind = kind
         self.changed = changed
         self.id = id or secrets.token_hex(16)
@@ -175,8 +178,9 @@ class ApprovalRequest:
 
     def __str__(self) -> str:
         # Names are for others to choose, too: none of them may look like more than a name, or steer a terminal.
-        names = (name if name.isidentifier() else repr(name) for name in self.tool_args)
-        arguments = ", ".join(f"{name}={value!r}" for name, value in zip(names, self.tool_args.values(), strict=True))
+        shown = {name: value for name, value in self.tool_args.items() if not (self.kind == "shell" and name == "cmd")}
+        names = (name if name.isidentifier() else repr(name) for name in shown)
+        arguments = ", ".join(f"{name}={value!r}" for name, value in zip(names, shown.values(), strict=True))
         changed = f" (the tool has changed: {self.changed})" if self.changed else ""
         return visible(f"{_shown(self.server_name)}.{_shown(self.tool_name)}({arguments}){changed}")
 

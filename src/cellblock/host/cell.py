@@ -318,12 +318,17 @@ def readable(items: list[OutputItem]) -> str | None:
 
 def overwrite(text: str) -> str:
     """Return text as a terminal shows it: a carriage return goes back to the start of the line, as progress bars do."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    for number, line in enumerate(lines):
-        if "\r" not in line:
-            continue
-        shown = ""
-        for piece in line.split("\r"):
-            shown = piece + shown[len(piece) :]
-        lines[number] = shown
-    return "\n".join(lines)
+    return "\n".join(_overwritten(line) if "\r" in line else line for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def _overwritten(line: str) -> str:
+    """Return what is seen of a line. In each column that is the last piece that reaches it: so begin with the last one."""
+    shown: list[str] = []
+    width, end = 0, len(line)
+    while end >= 0:
+        start = line.rfind("\r", 0, end) + 1
+        if end - start > width:
+            shown.append(line[start + width : end])
+            width = end - start
+        end = start - 1
+    return "".join(shown)

@@ -10,7 +10,26 @@ from typing import Any
 
 from cellblock.errors import KernelDiedError, ProtocolError
 from cellblock.host.descriptors import receive_control
-from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
+from cellblock.wire.control import (
+    FROM_INIT,
+    MAX_CONTROL,
+    Command,
+    Done,
+    Exited,
+    FromInit,
+    Interrupt,
+    Keep,
+    KillChildren,
+    Listen,
+    Listening,
+    Measure,
+    Memory,
+    Ran,
+    Refused,
+    Run,
+    Stop,
+    encode_control,
+)
 
 _PATIENCE = 0.5  # seconds for init to do what it is told
 
@@ -42,16 +61,13 @@ class Control:
         self.on_violation: Callable[[str], None] = lambda _what: None
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
-    async def command(self, op: str) -> None:
-        """Have something done at once, ``interrupt``, ``kill_children`` or ``stop``.
-
-        When this returns, it is, or init is gone.
-        """
+    async def command(self, command: Interrupt | KillChildren | Stop) -> None:
+        """Have something done at once. When this returns, it is, or init is gone."""
         if self.gone.done():
             return
         self._done = self._loop.create_future()
         try:
-            self._sock.send(encode_control(op))
+            self._sock.send(encode_control(command))
         except OSError:
             return  # its end is about to be noticed
         await asyncio.wait([self._done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
@@ -63,7 +79,7 @@ class Control:
         *,
         env: Mapping[str, str] | None = None,
         changes: Mapping[str, str | None] | None = None,
-        keep: str = "nothing",
+        keep: Keep = "nothing",
         place: str | None = None,
         stdin: int | None = None,
     ) -> None:
@@ -83,8 +99,8 @@ class Control:
             ProtocolError: It is too large to be passed on.
         """
         self._runs += 1
-        fields = {"env": env and dict(env), "changes": dict(changes or {}), "keep": keep, "place": place}
-        self._tell("run", () if stdin is None else (stdin,), number=self._runs, argv=[*argv], cwd=cwd, **fields)
+        run = Run(self._runs, tuple(argv), cwd, env, changes or {}, keep, place)
+        self._tell(run, () if stdin is None else (stdin,))
         self._ran = self._loop.create_future()
 
     async def finish(self) -> int:
@@ -102,7 +118,7 @@ class Control:
         finally:
             if self._ran.cancelled():
                 ended = self._ran = self._loop.create_future()
-                await self.command("stop")
+                await self.command(Stop())
                 await asyncio.wait([ended, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
                     ended.exception()  # that everything has ended is as good
@@ -117,13 +133,13 @@ class Control:
             KernelDiedError: The session's processes have ended.
         """
         self._listened = self._loop.create_future()
-        self._tell("listen")
+        self._tell(Listen())
         return await self._listened
 
-    def measure(self) -> None:
-        """Have the session's memory measured; `on_memory` is told."""
+    def measure(self, enough: int) -> None:
+        """Have the session's memory measured, exactly if it may be over some number of bytes; `on_memory` is told."""
         try:
-            self._sock.send(encode_control("measure"))
+            self._sock.send(encode_control(Measure(enough)))
         except OSError:
             return  # it is full, or its end is about to be noticed
 
@@ -145,8 +161,8 @@ class Control:
         """Read no more. The socket belongs to whoever made it."""
         self._loop.remove_reader(self._sock.fileno())
 
-    def _tell(self, op: str, descriptors: Sequence[int] = (), **fields: object) -> None:
-        message = encode_control(op, **fields)
+    def _tell(self, command: Command, descriptors: Sequence[int] = ()) -> None:
+        message = encode_control(command)
         try:
             if descriptors:
                 socket.send_fds(self._sock, [message], descriptors)
@@ -156,46 +172,44 @@ class Control:
             raise KernelDiedError(f"the session's init takes no requests: {error.strerror}") from error
 
     def _on_readable(self) -> None:
-        message: dict[str, Any]
+        message: FromInit | None = None
         try:
             data, listener = receive_control(self._sock, MAX_CONTROL)
-            message = decode_control(data) if data else {"op": "end"}
-            if listener is not None:
-                self._take_listener(listener, message)
+            message = FROM_INIT.decode(data) if data else None
         except BlockingIOError:
             return
         except (OSError, ProtocolError):
-            message = {"op": "end"}
+            listener = None
+        if listener is not None:
+            self._take_listener(listener, message)
         self._take(message)
 
-    def _take(self, message: dict[str, Any]) -> None:
-        number = message.get("status", message.get("bytes"))
-        number = number if isinstance(number, int) else None
-        match message["op"]:
-            case "done":
+    def _take(self, message: FromInit | None) -> None:
+        match message:
+            case Done():
                 _settle(self._done, None)
-            case "ran" if message.get("number") == self._runs:
+            case Ran(number, status) if number == self._runs:
                 # What is no wait status comes from somebody in init's name, and counts as a failure.
-                sane = number is not None and 0 <= number <= 0xFFFF and (os.WIFEXITED(number) or os.WIFSIGNALED(number))
-                _settle(self._ran, number if sane else 0xFF00)
-            case "memory" if number is not None:
-                self.on_memory(number)
-            case "refused":
-                self.refused = str(message.get("error"))
-            case "exited":
-                self.on_exit(number)
-            case "end":
+                sane = 0 <= status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
+                _settle(self._ran, status if sane else 0xFF00)
+            case Memory(used):
+                self.on_memory(used)
+            case Refused(error):
+                self.refused = error
+            case Exited(status):
+                self.on_exit(status)
+            case None:  # the end of the socket, or what is no message: nothing that follows can be relied on
                 self.close()
                 self.on_exit(None)
                 _settle(self.gone, None)
 
-    def _take_listener(self, listener: socket.socket, message: dict[str, Any]) -> None:
+    def _take_listener(self, listener: socket.socket, message: FromInit | None) -> None:
         """Take a listener that init made: named ones before there is any code in the session, others because we asked."""
-        port, name = message.get("port"), message.get("name")
-        if isinstance(name, str) and (taker := self.takers.pop(name, None)) is not None:
+        asked = message if isinstance(message, Listening) else None
+        if asked is not None and asked.name is not None and (taker := self.takers.pop(asked.name, None)) is not None:
             taker(listener)
-        elif self._listened is not None and not self._listened.done() and isinstance(port, int):
-            self._listened.set_result((listener, port))
+        elif asked is not None and asked.name is None and self._listened is not None and not self._listened.done():
+            self._listened.set_result((listener, asked.port))
         else:
             listener.close()
             self.on_violation("it passed a socket that nobody asked for")

@@ -16,6 +16,7 @@ from cellblock.host.checks import fit_policy
 from cellblock.sandbox import cgroups, probe
 from cellblock.sandbox.plan import HOME, make_plan
 from cellblock.sandbox.policy import Policy
+from cellblock.wire.sandbox import Bind, Graft, Mask, Protect, ReadOnly, Tmpfs
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def examine() -> list[Check]:
     ]
 
 
-def _memory(place: cgroups.Place) -> Check:
+def _memory(place: cgroups.Availability) -> Check:
     if place.directory is not None:
         return Check("memory", True, False, f"limited by cgroup v2, one group for each kernel in {place.directory}")
     found = "limited by RLIMIT_DATA, and a look at all processes of a session four times a second"
@@ -127,21 +128,21 @@ def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = No
     directory = str(environment.check_directory("workspace", workspace or os.getcwd()))
     policy = fit_policy(policy, "native")
     plan = make_plan(policy, probe.look(), directory, probe.interpreter_directories())
-    steps = plan["steps"]
-    readable = [step[1] for step in steps if step[0] == "graft"]
-    readable += [step[2] for step in steps if step[0] == "bind" and step[3] == "ro"]
+    steps = plan.steps
+    readable = [step.target for step in steps if isinstance(step, Graft)]
+    readable += [step.target for step in steps if isinstance(step, Bind) and step.access == "ro"]
     return {
-        "readable": ["/ (everything but what is masked)"] if plan["everything"] else sorted(set(readable)),
-        "writable": [step[2] for step in steps if step[0] == "bind" and step[3] == "rw"],
-        "private": [step[1] for step in steps if step[0] == "tmpfs"],
+        "readable": ["/ (everything but what is masked)"] if plan.everything else sorted(set(readable)),
+        "writable": [step.target for step in steps if isinstance(step, Bind) and step.access == "rw"],
+        "private": [step.target for step in steps if isinstance(step, Tmpfs)],
         "read_only": [
-            *(step[1] for step in steps if step[0] == "read_only" and not step[1].startswith("/proc/")),
-            *(step[2] for step in steps if step[0] == "protect" and os.path.lexists(step[2])),
+            *(step.target for step in steps if isinstance(step, ReadOnly) and not step.target.startswith("/proc/")),
+            *(step.target for step in steps if isinstance(step, Protect) and os.path.lexists(step.target)),
         ],
         "reserved": [
-            path for top, names in plan["reserve"].items() for name in names if not os.path.lexists(path := f"{top}/{name}")
+            path for top, names in plan.reserve.items() for name in names if not os.path.lexists(path := f"{top}/{name}")
         ],
-        "masked": [step[1] for step in steps if step[0] == "mask" and not step[1].startswith("/proc/")],
+        "masked": [step.target for step in steps if isinstance(step, Mask) and not step.target.startswith("/proc/")],
         "home": HOME,
         "reachable": list(policy.network.allow),
         "unreachable": list(policy.network.deny),

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
-from typing import Any
 
 from cellblock.errors import LaunchError, ProtocolError
 from cellblock.host.descriptors import Tail
@@ -26,7 +25,7 @@ from cellblock.host.launch import (
 )
 from cellblock.host.start import Starter
 from cellblock.sandbox.cgroups import Group, Groups
-from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
+from cellblock.wire.control import FROM_LAUNCHER, MAX_CONTROL, End, Failed, Fork, Kill, Ready, Setup, encode_control
 
 
 class ForkServer:
@@ -82,14 +81,14 @@ class ForkServer:
             raise LaunchError(f"the fork server was not ready within {timeout:g} s{quote(self._stderr.text())}")
         self._ready.result()
 
-    def launch(self, number: int, spec: dict[str, Any]) -> Ends:
+    def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
         if self._control is None:
             raise LaunchError(f"the fork server has ended{quote(self._stderr.text())}")
         # The zygote makes processes ahead, in a group that it was given ahead; with each request comes the group of the next.
         group, following = self._group, make_group(self._groups)
         with launching(following):
-            ends = connect(spec, group, lambda descriptors: self._fork(number, descriptors, following))
+            ends = connect(setup, group, lambda descriptors: self._fork(number, descriptors, following))
         self._group = following
         return ends
 
@@ -120,7 +119,7 @@ class ForkServer:
         assert self._control is not None
         try:
             with opened(following) as group:
-                socket.send_fds(self._control, [encode_control("fork", session=number)], [*descriptors, *group])
+                socket.send_fds(self._control, [encode_control(Fork(number))], [*descriptors, *group])
         except OSError as error:
             if isinstance(error, ConnectionError):
                 self._close_control()  # it has ended, and there was no time to hear of it
@@ -131,21 +130,22 @@ class ForkServer:
         assert self._ready is not None
         try:
             data = self._control.recv(MAX_CONTROL)
-            message: dict[str, Any] = decode_control(data) if data else {"op": "end"}
+            message = FROM_LAUNCHER.decode(data) if data else None
         except BlockingIOError:
             return
         except (OSError, ProtocolError):
-            message = {"op": "end"}
-        if message["op"] == "ready" and not self._ready.done():
-            if (found := message.get("interpreter")) is not None:
-                self.interpreter = tuple(found)
-            self._ready.set_result(None)
-        elif message["op"] == "failed":
-            self._failures[message["session"]] = message["error"]
-        elif message["op"] == "end":
-            self._close_control()
-            if not self._ready.done():
-                self._fail(self._why_it_ended())
+            message = None
+        match message:
+            case Ready(interpreter):
+                self.interpreter = interpreter
+                if not self._ready.done():
+                    self._ready.set_result(None)
+            case Failed(session, error):
+                self._failures[session] = error
+            case None:  # the end of the socket
+                self._close_control()
+                if not self._ready.done():
+                    self._fail(self._why_it_ended())
 
     def _why_it_ended(self) -> LaunchError:
         assert self._process is not None
@@ -157,7 +157,7 @@ class ForkServer:
         """Tell the zygote that this is an end in good order: it need not wait to see whether this process ends as well."""
         if self._control is not None:
             try:
-                self._control.send(encode_control("end"))
+                self._control.send(encode_control(End()))
             except OSError:
                 return  # it has ended, or will hear of it when the socket is closed
 
@@ -172,7 +172,7 @@ class ForkServer:
         if self._control is None:
             return  # every init ends with its zygote
         try:
-            self._control.send(encode_control("kill", session=number))
+            self._control.send(encode_control(Kill(number)))
         except OSError:
             self._close_control()
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
@@ -21,11 +21,12 @@ from cellblock.host.fork_server import ForkServer
 from cellblock.host.launch import Launcher
 from cellblock.host.launchers import Launchers, LaunchKey, key_of
 from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions
-from cellblock.host.packages import PackageIndex, configuration_files, name_places, remove_places_of_the_dead
+from cellblock.host.packages import name_places, remove_places_of_the_dead
 from cellblock.host.spawner import Spawner
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
 from cellblock.leftovers import remove_places
+from cellblock.packages.index import PackageIndex, configuration_files
 from cellblock.sandbox import cgroups, probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernel import Kernel
     from cellblock.host.kernel_spec import KernelSpec
     from cellblock.host.session import Session
+    from cellblock.wire.control import Setup
 
 Launch = Literal["zygote", "spawn"]
 _DESCRIPTORS_PER_KERNEL = 5 + 16  # its own, and the connections that its tool port may have in any case
@@ -233,7 +235,7 @@ class Host:
             self._sessions.remove(session)
             self._launchers.session_closed(key_of(session.wanted))
 
-    async def launch(self, wanted: KernelSpec, prepare: Callable[[], None]) -> Kernel:
+    async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
         """Start a kernel and wait until it takes cells. If this is cancelled nothing is left.
 
         Args:
@@ -280,7 +282,7 @@ class Host:
                 self._launchers.kernel_closed(launcher)
 
         number = next(self._numbers)
-        ends = launcher.launch(number, wanted.spec | self._what_to_enforce(launcher, wanted))
+        ends = launcher.launch(number, self._setup(launcher, wanted))
         try:
             kernel = Kernel(launcher, number, ends, wanted, on_closed)
         except BaseException:
@@ -295,15 +297,16 @@ class Host:
         if isolate == "native" and self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
 
-    def _what_to_enforce(self, launcher: Launcher, wanted: KernelSpec) -> dict[str, Any]:
-        policy, workspace = wanted.policy, wanted.spec["cwd"]
+    def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
+        """Return what a kernel's init is told, with the sandbox."""
+        setup, policy = wanted.setup, wanted.policy
         if wanted.isolate == "none":
-            return {}
+            return setup
         if wanted.isolate == "srt":
-            return srt.additions(policy, self.facts, workspace)
+            return srt.complete(setup, policy, self.facts)
         if launcher.interpreter is None:
-            return {"policy": policy.to_dict(), "workspace": workspace}
-        return {"plan": make_plan(policy, self.facts, workspace, launcher.interpreter)}
+            return replace(setup, policy=policy.to_dict())
+        return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))
 
     def _make_launcher(self, key: LaunchKey) -> Launcher:
         interpreter, preload, isolate, policy, workspace = key

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from cellblock.errors import KernelDiedError, LaunchError, ProtocolError, SandboxError
 from cellblock.host.cell import STATE_LOST, Cell
@@ -18,6 +19,7 @@ from cellblock.host.launch import Ends, Launcher
 from cellblock.host.requests import answers
 from cellblock.model import StreamName
 from cellblock.sandbox.cgroups import Group
+from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Clear,
@@ -30,6 +32,7 @@ from cellblock.wire.messages import (
     Inspect,
     Inspected,
     Install,
+    Message,
     Part,
     Ready,
     Reply,
@@ -42,6 +45,7 @@ from cellblock.wire.protocol import Conversation, Side, State
 
 _buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
 _LAST_WORDS = 1024 * 1024
+_TURN = 0.005  # seconds of one turn of the loop for the messages of one kernel
 _MOMENT = 0.001
 _EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
 _BUSY_WEIGHING, _IDLE_WEIGHING = 0.25, 5.0  # seconds between looks at a session's memory
@@ -55,6 +59,7 @@ class Kernel:
         ready: Done when it takes cells.
         wanted: What it was asked to be.
         control: Its init, for what is done in the session and not by the kernel.
+        output: Takes what its processes write, if that is somebody else's output: of the kernel that this one was made for.
         death_reported: Whether some result has said that it died.
         death: Why it ended, once it has.
     """
@@ -77,10 +82,15 @@ class Kernel:
         self._condemned: str | None = None
         self._closing = Closing()
         self._deaf = False
+        self._received: Iterator[Message] | None = None
+        """What was read from the channel and not taken yet. Nothing else is read before it is, or the order would be lost."""
         self._before: dict[int, int] = {}
         self._memory = wanted.memory
         self._memory_timer: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
+        self.output: Callable[[StreamName, bytes], None] | None = None
+        self._dying = False
+        self._heard_out = asyncio.Event()
         self.death_reported = False
         self.death: Death | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
@@ -111,9 +121,13 @@ class Kernel:
         )
         self._in_place_of_dead = False
         self._cell = cell
+        self.watch_memory()
+        self._send(Execute(cell.code, stdin=cell.on_input is not None))
+
+    def watch_memory(self) -> None:
+        """Look soon, and then again and again, how much memory is used, unless the machine itself does."""
         if self._memory is not None and self._ends.group is None:
             self._weigh_in(_BUSY_WEIGHING)
-        self._send(Execute(cell.code, stdin=cell.on_input is not None))
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
@@ -140,7 +154,7 @@ class Kernel:
 
     async def interrupt(self) -> None:
         """Send SIGINT to the kernel's process group. When this returns the signal is on its way."""
-        await self.control.command("interrupt")
+        await self.control.command(Interrupt())
 
     async def begun(self, patience: float) -> None:
         """Wait until the worker has read the cell that it was sent; an interrupt will then hit it."""
@@ -153,7 +167,7 @@ class Kernel:
 
     async def kill_children(self) -> None:
         """Kill every process that code of this kernel has started."""
-        await self.control.command("kill_children")
+        await self.control.command(KillChildren())
 
     async def kill(self) -> None:
         """End every process of the kernel, whatever they are doing."""
@@ -173,7 +187,7 @@ class Kernel:
             await asyncio.wait([self.control.gone], timeout=_GRACE)
         if not self.control.gone.done():
             await self.kill()
-        self._on_death(None)
+        self._die(None)
         self.control.close()
         self._ends.close()
         if self._ends.group is not None:
@@ -214,10 +228,12 @@ class Kernel:
         """Where the worker is gone and nobody has told us yet, wait until somebody has."""
         if self.death is None and hung_up(self._ends.channel.fileno()):
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
+        if self._dying:
+            await self._heard_out.wait()
 
     def abandon(self) -> None:
         """Take the kernel for dead: nothing that was done to end it has worked."""
-        self._on_death(None)
+        self._die(None)
 
     @property
     def packages(self) -> str | None:
@@ -268,25 +284,47 @@ class Kernel:
         self._loop.remove_writer(self._ends.channel.fileno())
 
     def _on_channel(self) -> None:
+        if self._received is None and (data := self._receive()):
+            self._received = self._conversation.messages(data)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._take_received(time.perf_counter() + _TURN):
+            self._loop.call_soon(self._go_on)
+
+    def _receive(self) -> bytes:
         # What is written from now on may stand behind anything that is read now.
         self._before = {descriptor: pending(descriptor) for descriptor in self._open_pipes}
         try:
             data = bytes(memoryview(_buffer)[: self._ends.channel.recv_into(_buffer)])
         except BlockingIOError:
-            return
+            return b""
         except OSError:
             data = b""
         if not data:
             self._stop_hearing()
             # Mostly the process has ended, and init is about to tell how.
             self._loop.call_later(_EXIT_NEWS, self._condemn, "the code closed the kernel's channel")
-            return
+        return data
+
+    def _take_received(self, until: float) -> bool:
+        """Take messages that were received until some time, as thousands fit into one read, and other sessions wait.
+
+        Returns:
+            Whether there are more.
+        """
+        if self._received is None or self.death is not None:
+            return False
         try:
-            for message in self._conversation.messages(data):
+            for message in self._received:
                 self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
+                if time.perf_counter() >= until:
+                    return True
         except ProtocolError as error:
             self._stop_hearing()
             self._condemn(f"it broke the protocol: {error}")
+        self._received = None
+        return False
 
     def _stop_hearing(self) -> None:
         self._deaf = True
@@ -296,7 +334,7 @@ class Kernel:
         # What was sent before these bytes were written comes first; both can have come since the loop last looked.
         if not self._deaf:
             self._on_channel()
-        if descriptor in self._open_pipes and self.death is None:
+        if self._received is None and descriptor in self._open_pipes and self.death is None:
             self._on_pipe(descriptor)
 
     def _on_pipe(self, descriptor: int, size: int = PIPE_READ) -> None:
@@ -359,6 +397,9 @@ class Kernel:
 
     def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
         """Take text for the output of the running cell, or of the next one; `ours` as in `Cell.emit`."""
+        if self.output is not None:
+            self.output(name, text)
+            return
         self._collector.add_text(name, text)
         if self._cell is not None and self._cell.streaming:
             self._cell.emit(text.decode("utf-8", "replace"), name, ours=ours)
@@ -412,7 +453,8 @@ class Kernel:
 
     def _measure(self) -> None:
         self._memory_timer = None
-        self.control.measure()
+        assert self._memory is not None
+        self.control.measure(self._memory)
 
     def _check_memory(self, used: int) -> None:
         """Kill a session that uses more memory than it may; no other one should suffer for it."""
@@ -423,15 +465,35 @@ class Kernel:
             self._weigh_in(_BUSY_WEIGHING if self._cell is not None else _IDLE_WEIGHING)
 
     def _on_death(self, status: int | None) -> None:
+        if not self._dying:
+            self._dying = True
+            self._hear_out(status, _LAST_WORDS)
+
+    def _hear_out(self, status: int | None, budget: int) -> None:
+        """Take what the worker had sent before it died; processes it left behind may go on writing, so not for ever."""
+        until = time.perf_counter() + _TURN
+        while budget > 0 and self._condemned is None and self.death is None:
+            if self._received is None:
+                budget -= (available := pending(self._ends.channel.fileno()))
+                if not available or not (data := self._receive()):
+                    break
+                self._received = self._conversation.messages(data)
+            if self._take_received(until):
+                self._loop.call_soon(self._hear_out, status, budget)
+                return
+        self._die(status)
+
+    def _die(self, status: int | None) -> None:
         if self.death is not None:
             return
         if self._memory_timer is not None:
             self._memory_timer.cancel()
-        self._last_words()
+        self._drain_pipes()
         self._listen(False)
         self._loop.remove_writer(self._ends.channel.fileno())
         cause = self._out_of_memory() or self._condemned or describe_status(status)
         self.death = Death(cause)
+        self._heard_out.set()
         if not self.ready.done():
             if self.control.refused is not None:
                 self.ready.set_exception(SandboxError(f"the sandbox cannot be made: {self.control.refused}"))
@@ -449,17 +511,6 @@ class Kernel:
         if self._memory is None or self._ends.group is None or not self._ends.group.ran_out_of_memory():
             return None
         return f"out of memory: the session may use {self._memory >> 20:,} MiB"
-
-    def _last_words(self) -> None:
-        """Take what the worker had sent before it died; processes it left behind may go on writing, so not for ever."""
-        budget = _LAST_WORDS
-        while budget > 0 and self._condemned is None:
-            available = pending(self._ends.channel.fileno())
-            if not available:
-                break
-            budget -= available
-            self._on_channel()
-        self._drain_pipes()
 
     def _said(self) -> str:
         self._drain_pipes()

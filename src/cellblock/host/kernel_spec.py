@@ -6,12 +6,13 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cellblock.host.checks import Isolate
 from cellblock.host.collect import Limits
 from cellblock.model import CommandRequest, StreamName
 from cellblock.sandbox.policy import Policy
+from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:
     from cellblock.host.control import Control
@@ -58,7 +59,7 @@ class KernelSpec:
         preload: Modules that it has imported when it starts.
         isolate: How it is kept in.
         policy: What it may do, where it is kept in.
-        spec: What its init is told: environment, directories, packages.
+        setup: What its init is told, but for the sandbox: environment, directories, packages.
         limits: How much output is kept.
         spill_dir: Where output that is too large to keep is written.
         takers: Each is given a listener that its init makes, ``egress`` or ``tools``, to serve on it.
@@ -71,7 +72,7 @@ class KernelSpec:
     preload: tuple[str, ...]
     isolate: Isolate
     policy: Policy
-    spec: dict[str, Any]
+    setup: Setup
     limits: Limits
     spill_dir: Path | None
     takers: Mapping[str, OnListener]

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError, SandboxError
 from cellblock.host.start import Starter
 from cellblock.sandbox.cgroups import Group, Groups
-from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, encode_control
+from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, Hello, Setup, encode_control
 
 _TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _BOOT = Path(__file__).parent.parent / "zygote" / "boot.py"
@@ -66,7 +66,7 @@ class Launcher(Protocol):
     async def start(self, timeout: float) -> None:
         """Get ready to start kernels, within this many seconds."""
 
-    def launch(self, number: int, spec: dict[str, Any]) -> Ends:
+    def launch(self, number: int, setup: Setup) -> Ends:
         """Start the processes of one kernel, without waiting for the kernel to be ready."""
 
     def kill(self, number: int) -> None:
@@ -88,7 +88,7 @@ class Launcher(Protocol):
         """End every process of this launcher."""
 
 
-def connect(spec: dict[str, Any], group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:
+def connect(setup: Setup, group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:
     """Make a kernel's connections, have the other ends taken by ``start(descriptors)``, and return ours."""
     with ExitStack() as undo, ExitStack() as theirs:
         channel, their_channel = socket.socketpair()
@@ -107,7 +107,7 @@ def connect(spec: dict[str, Any], group: Group | None, start: Callable[[Sequence
             readers.append(reader)
             writers.append(writer)
         # Init reads this first; the zygote, whose memory every later kernel inherits, never sees it.
-        control.send(encode_control("be", **spec))
+        control.send(encode_control(setup))
         start([their_channel.fileno(), their_control.fileno(), *writers])
         undo.pop_all()
     return Ends(channel, control, readers[0], readers[1], group)
@@ -188,7 +188,7 @@ def send_hello(control: socket.socket, places: str | None, group: Group | None) 
         places: What is to be removed after this process: all whose path begins in this way, or None.
         group: What the first session is to be in, which comes along.
     """
-    hello = encode_control("hello", places=places)
+    hello = encode_control(Hello(places))
     if sys.platform != "linux":
         control.send(hello)
         return

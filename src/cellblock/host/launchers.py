@@ -22,7 +22,7 @@ LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
 def key_of(wanted: KernelSpec) -> LaunchKey:
     """Return which launcher starts kernels like this one."""
     if wanted.isolate == "srt":
-        return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.spec["cwd"]
+        return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.setup.cwd
     return wanted.interpreter, wanted.preload, wanted.isolate, None, None
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from cellblock.errors import InvalidInputError
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, check_state_apart, fit_policy
 from cellblock.sandbox import srt
@@ -42,6 +43,9 @@ class SessionOptions:
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
         forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
             `on_command`: commands that it lets through run beside the kernel. ``isolate="native"`` only.
+
+    Raises:
+        InvalidInputError: An option is of the wrong type.
     """
 
     kernel_env: Mapping[str, str] | None = None
@@ -56,6 +60,14 @@ class SessionOptions:
     on_command: OnCommand | None = None
     on_host: OnHost | None = None
     forbid_programs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kernel_env is not None and not isinstance(self.kernel_env, Mapping):
+            raise InvalidInputError(f"kernel_env must be a dict of variables, not {self.kernel_env!r}")
+        for name in ("working_dir", "images_dir", "spill_dir"):
+            path = getattr(self, name)
+            if path is not None and not isinstance(path, str | os.PathLike):
+                raise InvalidInputError(f"{name} must be the path of a directory, not {path!r}")
 
 
 class SessionKeywords(TypedDict, total=False):

@@ -1,153 +1,45 @@
-"""Installs packages for one session: pip runs inside its sandbox, and reaches the package index and nothing else."""
+"""Installs packages for one session: pip runs in a sandbox of its own, with an index that the host serves."""
 
 from __future__ import annotations
 
 import asyncio
-import configparser
+import contextlib
 import os
 import secrets
-import socket
-import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from cellblock.egress.network import SandboxNetwork
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, KernelDiedError, SandboxError
 from cellblock.host.checks import Isolate
-from cellblock.host.srt import run_apart
+from cellblock.host.srt import sandbox_apart
 from cellblock.leftovers import find_places, make_place, remove_abandoned, remove_place
+from cellblock.packages.index import PackageIndex
+from cellblock.packages.space import excess
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Network, Policy
 from cellblock.sandbox.probe import Facts
+from cellblock.wire.control import Setup, Stop
+from cellblock.wire.sandbox import Bind, Step
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel_spec import RunningKernel
+    from cellblock.host.control import Control
+    from cellblock.host.kernel import Kernel
+    from cellblock.host.kernel_spec import KernelSpec, RunningKernel
 
 PLACE = "/tmp/.packages"  # in the session's own /tmp
 """Where a sandboxed session finds its own packages: every sandbox can have a directory made there."""
 
-# What of pip's settings decides where packages come from.
-_SETTINGS = (
-    "index-url",
-    "extra-index-url",
-    "find-links",
-    "no-index",
-    "trusted-host",
-    "cert",
-    "timeout",
-    "default-timeout",
-    "pre",
-)
 _PREFIX = "cellblock-packages-"
+_RUN_PIP = str(Path(__file__).parents[1] / "worker" / "run_pip.py")
+_LOOK = 0.5  # seconds between looks at how much there is
+_PATIENCE = 2.0  # seconds for packages to be removed while somebody waits
 
-
-@dataclass(frozen=True, slots=True)
-class PackageIndex:
-    """Where the host's pip takes packages from.
-
-    Attributes:
-        settings: pip's own settings, as environment variables for it.
-        hosts: Patterns of what it has to reach.
-        directories: Local directories that it reads.
-    """
-
-    settings: tuple[tuple[str, str], ...]
-    hosts: tuple[str, ...]
-    directories: tuple[str, ...]
-
-    @classmethod
-    def configured(cls, environment: Mapping[str, str], files: Iterable[Path]) -> PackageIndex:
-        """Return what pip is configured for.
-
-        Args:
-            environment: The host's environment, for its ``PIP_`` variables, which win.
-            files: pip's configuration files; later ones win.
-        """
-        values: dict[str, str] = {}
-        for file in files:
-            parser = configparser.RawConfigParser()
-            try:
-                parser.read(file, encoding="utf-8")
-            except (configparser.Error, UnicodeDecodeError):
-                continue  # pip itself will complain of it, in its own words
-            for section in ("global", "install"):
-                if parser.has_section(section):
-                    values |= {name.replace("_", "-"): value for name, value in parser.items(section)}
-        for name, value in environment.items():
-            if name.startswith("PIP_"):
-                values[name[4:].lower().replace("_", "-")] = value
-        kept = {name: value for name, value in values.items() if name in _SETTINGS}
-        urls = [url for name in ("index-url", "extra-index-url", "find-links") for url in kept.get(name, "").split()]
-        hosts = [] if kept.get("no-index", "").lower() in ("1", "true", "yes", "on") else _hosts(urls)
-        if hosts is not None and "index-url" not in kept and "no-index" not in kept:
-            hosts += _default_index()
-        settings = tuple((f"PIP_{name.upper().replace('-', '_')}", value) for name, value in kept.items())
-        return cls(settings, tuple(dict.fromkeys(hosts)), tuple(_directories(urls, kept.get("cert"))))
-
-    async def network(self) -> Network:
-        """Return what may be reached while pip runs: the index, wherever it lies, as that is what its user configured."""
-        allowed: list[str] = []
-        for name in self.hosts:
-            host, _, port = name.partition(":")
-            allowed.append(f"{name} private")
-            # A mirror may have an address that no rule for a name can allow, such as one reserved for documentation.
-            try:
-                found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            except OSError:
-                continue  # pip will say so
-            for address in dict.fromkeys(str(entry[4][0]) for entry in found):
-                shown = f"[{address}]" if ":" in address else address
-                allowed.append(f"{shown}:{port}" if port else shown)
-        return Network(allow=tuple(dict.fromkeys(allowed)))
-
-
-def _default_index() -> tuple[str, ...]:
-    """Return the hosts of the index that pip uses where nobody says another, as pip itself has them."""
-    try:
-        from pip._internal.models.index import PyPI
-    except ImportError:
-        return ()  # without pip there is nothing to install with, unless a session's own interpreter is set up for more
-    return PyPI.netloc, PyPI.file_storage_domain
-
-
-def _hosts(urls: Iterable[str]) -> list[str]:
-    found = []
-    for url in urls:
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname:
-            found.append(f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname)
-    return found
-
-
-def _directories(urls: Iterable[str], certificates: str | None) -> list[str]:
-    paths = [
-        urlsplit(url).path if url.startswith("file:") else url for url in urls if "://" not in url or url.startswith("file:")
-    ]
-    # An index on disk names files beside it, mostly: ../files next to simple.
-    paths = [os.path.dirname(path.rstrip("/")) if path.rstrip("/").endswith("/simple") else path for path in paths]
-    if certificates is not None:
-        paths.append(certificates)
-    return [os.path.realpath(path) for path in dict.fromkeys(paths) if os.path.isabs(path) and os.path.exists(path)]
-
-
-def configuration_files(environment: Mapping[str, str], home: str) -> list[Path]:
-    """Return pip's configuration files, in the order in which they count, as pip documents it."""
-    config = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    files = [
-        Path("/etc/pip.conf"),
-        Path("/etc/xdg/pip/pip.conf"),
-        Path(home, ".pip", "pip.conf"),
-        Path(config, "pip", "pip.conf"),
-    ]
-    files.append(Path(sys.prefix, "pip.conf"))
-    named = environment.get("PIP_CONFIG_FILE")
-    if named == os.devnull:
-        return []
-    return [*files, Path(named)] if named else files
+Launch: TypeAlias = Callable[["KernelSpec"], Awaitable["Kernel"]]
+"""Starts a kernel, which is then the caller's to close."""
 
 
 def name_places() -> str:
@@ -202,76 +94,194 @@ class SessionPackages:
             self._held = make_place(self.place)
             self._made = True
 
-    def mounts(self, index: PackageIndex, policy: Policy) -> list[list[str]]:
-        """Return the steps that let a sandboxed session see its packages, and the index where that is a directory."""
+    def mounts(self, index: PackageIndex, policy: Policy, *, writable: bool = False) -> tuple[Step, ...]:
+        """Return the steps that show a sandbox the packages, and the index if that is a directory.
+
+        Args:
+            index: Where packages come from.
+            policy: The session's.
+            writable: Whether the packages can be changed: by pip, and by nothing else.
+        """
         # Where everything is readable, all but what lies in /tmp is there already, and nothing can be made elsewhere.
         everything = policy.filesystem.everything
         local = [
-            ["bind?", path, path, "ro"]
+            Bind(path, path, "ro", optional=True)
             for path in index.directories
             if (path.startswith("/tmp/") if everything else not path.startswith(("/usr/", "/etc/ssl/")))
         ]
-        return [["bind", self.place, self.inside, "rw"], *local]
+        return (Bind(self.place, self.inside, _mode(writable=writable)), *local)
 
-    async def install(self, kernel: RunningKernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts) -> int:
-        """Have pip install something, inside the session, and return its exit status.
+    async def install(
+        self, kernel: RunningKernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts, launch: Launch
+    ) -> int:
+        """Have pip install something for the session, and return its exit status.
 
         Args:
             kernel: The session's kernel.
             arguments: pip's, behind ``install``.
             index: Where packages come from.
             facts: What this machine has.
+            launch: Starts kernels.
 
         Raises:
-            InvalidInputError: The arguments name nothing, or another place to take packages from or to put them.
-            SandboxError, LaunchError: No sandbox could be made for it, where it needs one of its own.
+            InvalidInputError: The policy forbids it; or the arguments name nothing, or another place to take packages from or
+                to put them; or the packages take more space than they may.
+            SandboxError, LaunchError: No sandbox could be made for pip, or it was ended.
         """
+        from cellblock.packages.mirror import PackageMirror  # loads an HTTP client, which few sessions need
+
+        limit = kernel.wanted.policy.resources.packages
+        _check_allowed(limit)
         _check(arguments)
-        # Not what lies in the session's directory or home under the name of pip.
-        command = [self._interpreter, "-P", "-s", "-m", "pip", "install"]
-        options = ["--no-input", *arguments]
-        env = {**self._env, **dict(index.settings), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_WARN_SCRIPT_LOCATION": "1"}
         if (packages := kernel.packages) is not None:
             self.place = os.path.join(packages, self.inside)
             os.makedirs(self.place, 0o700, exist_ok=True)
             self._made = True
-            reached = [name.removesuffix(" private") for name in (await index.network()).allow]
-            policy = srt.for_installing(kernel.wanted.policy, self.place, index.directories, reached)
-            # srt's own list says that local addresses are reached without its proxy. Nothing is, where pip runs.
-            env |= {"NO_PROXY": "", "no_proxy": "", "PIP_NO_CACHE_DIR": "1"}
-            return await run_apart(kernel, policy, facts, [*command, "--prefix", self.place, *options], env)
         self._make()
-        argv = [*command, "--prefix", self.inside, *options]
-        if self._isolate == "none":
-            kernel.control.begin(argv, self._cwd, env=env)
-            return await kernel.control.finish()
-        listener, port = await kernel.control.listen()
-        network = SandboxNetwork(await index.network(), kernel.note)
-        network.adopt(listener)
-        try:
-            kernel.control.begin(argv, self._cwd, env=env | network.environment(port))
-            return await kernel.control.finish()
-        finally:
-            await network.close()
+        await self._check_size(limit)
+        prefix = self.place if self._isolate == "srt" else self.inside
+        async with self._sandbox(kernel, index, facts, launch) as control:
+            listener, port = await control.listen()
+            async with PackageMirror(listener, index, limit) as mirror:
+                command = [self._interpreter, "-I", _RUN_PIP, "install", *_OPTIONS, *mirror.options(port)]
+                control.begin(
+                    [*command, "--prefix", prefix, *arguments], self._cwd, changes=_changes(self._env, self._isolate)
+                )
+                watching = asyncio.create_task(self._watch(control, limit))
+                try:
+                    status = await control.finish()
+                finally:
+                    watching.cancel()
+        await self._check_size(limit)
+        return status
 
-    async def remove(self) -> None:
-        """Remove all of them."""
+    @contextlib.asynccontextmanager
+    async def _sandbox(
+        self, kernel: RunningKernel, index: PackageIndex, facts: Facts, launch: Launch
+    ) -> AsyncIterator[Control]:
+        """Make a sandbox for pip. It sees what the session sees, but no code of the session runs there, or can reach it."""
+        wanted = kernel.wanted
+        if self._isolate == "none":
+            yield kernel.control
+            return
+        if self._isolate == "srt":
+            policy = srt.for_installing(wanted.policy, self.place, index.directories, ())
+            async with sandbox_apart(kernel, policy, facts) as control:
+                yield control
+            return
+        mounts = self.mounts(index, wanted.policy, writable=True)
+        setup = Setup(self._env, self._cwd, None, packages="", mounts=mounts)
+        alone = replace(wanted.policy, network=Network())
+        apart = await launch(
+            replace(wanted, policy=alone, setup=setup, takers={}, on_command=None, forbid_programs=False, spill_dir=None)
+        )
+        try:
+            apart.output = kernel.add_text
+            apart.watch_memory()
+            yield apart.control
+        except KernelDiedError as error:
+            raise SandboxError(f"pip was ended, with the sandbox that it ran in: {error}") from error
+        finally:
+            await apart.close()
+
+    async def _watch(self, control: Control, limit: int) -> None:
+        """Stop pip when there is too much."""
+        while True:
+            if await asyncio.to_thread(excess, self.place, limit) is not None:
+                await control.command(Stop())
+                return
+            await asyncio.sleep(_LOOK)
+
+    async def _check_size(self, limit: int) -> None:
+        if (reason := await asyncio.to_thread(excess, self.place, limit)) is not None:
+            raise InvalidInputError(
+                f"this session has {reason} of packages, which is over its limit (resources.packages): nothing more is "
+                "installed; start a new session, or allow more"
+            )
+
+    async def remove(self, patience: float = _PATIENCE) -> None:
+        """Remove all of them. What takes longer than somebody waits goes on in a thread, and the program ends after it.
+
+        Args:
+            patience: Seconds to wait.
+        """
         if not self._made:
             return
+        self._made = False
         held, self._held = self._held, None
-        try:
-            os.rmdir(self.place)  # mostly nothing was installed
-        except OSError:
-            await asyncio.to_thread(remove_place, self.place)
-        finally:
+        loop = asyncio.get_running_loop()
+        removed = asyncio.Event()
+
+        def remove() -> None:
+            remove_place(self.place)
             if held is not None:
                 os.close(held)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(removed.set)
+
+        try:
+            os.rmdir(self.place)  # usually nothing was installed
+        except OSError:
+            threading.Thread(target=remove, name="cellblock-removal").start()
+        else:
+            if held is not None:
+                os.close(held)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await removed.wait()
 
 
-_ELSEWHERE = ("--target", "--prefix", "--root", "--user", "--index-url", "--pypi-url", "--extra-index-url", "--find-links")
+# pip reads no configuration and no variables, asks nobody and caches nothing. The mirror is near: there is nothing to retry.
+_OPTIONS = (
+    "--isolated",
+    "--no-input",
+    "--no-cache-dir",
+    "--disable-pip-version-check",
+    "--no-warn-script-location",
+    "--retries=0",
+    "--timeout=60",
+)
+_ELSEWHERE = (
+    "--target",
+    "--prefix",
+    "--root",
+    "--user",
+    "--index-url",
+    "--pypi-url",
+    "--extra-index-url",
+    "--find-links",
+    "--python",
+    "--proxy",
+    "--cert",
+    "--client-cert",
+    "--trusted-host",
+    "--keyring-provider",
+)
+_WHOLE = ("--pre",)
+"""Options that are themselves, although longer ones begin like them."""
 _ELSEWHERE_SHORT = "tif"
 _WITH_VALUE = "rceC"
 """Short options that take what follows them for their value."""
+
+
+def _mode(*, writable: bool) -> Literal["ro", "rw"]:
+    return "rw" if writable else "ro"
+
+
+def _check_allowed(limit: int) -> None:
+    if limit == 0:
+        raise InvalidInputError("this session's policy forbids installing packages (resources.packages is 0)")
+
+
+def _changes(env: Mapping[str, str], isolate: Isolate) -> dict[str, str | None]:
+    """Return the changes to a session's environment that keep pip and Python from taking orders from it, or from its files."""
+    proxies = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+    steering = [name for name in env if name.startswith(("PYTHON", "PIP_"))]
+    names = (*steering, *proxies, *(name.lower() for name in proxies), "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "NETRC")
+    # The session's home and directory for temporary files may be in its workspace; /tmp is the sandbox's own.
+    places = {"HOME": "/tmp", "TMPDIR": None, "TEMP": None, "TMP": None} if isolate == "native" else {}
+    return {**dict.fromkeys(names), **places, "PIP_CONFIG_FILE": os.devnull}
 
 
 def _check(arguments: tuple[str, ...]) -> None:
@@ -280,10 +290,15 @@ def _check(arguments: tuple[str, ...]) -> None:
     for argument in arguments:
         name = argument.partition("=")[0]
         # pip takes the beginning of a long option for the option.
-        long = name.startswith("--") and any(option.startswith(name) for option in _ELSEWHERE)
+        long = name.startswith("--") and name not in _WHOLE and any(option.startswith(name) for option in _ELSEWHERE)
         if long or _goes_elsewhere(argument):
             raise InvalidInputError(
                 f"{argument} is not for a session to choose: packages come from the host's index, for this session"
+            )
+        if "://" in argument and not argument.startswith(("-", "file:", "./", "../", "/")):
+            raise InvalidInputError(
+                f"{argument} is not in the host's package index, and pip reaches nothing else: download it in a cell, if the "
+                "session's network allows it, and install the file"
             )
 
 

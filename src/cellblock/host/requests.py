@@ -16,13 +16,14 @@ from cellblock.errors import CellblockError, InvalidInputError, ProtocolError
 from cellblock.host.cell import Cell, OnInput
 from cellblock.host.kernel_spec import RunningKernel
 from cellblock.model import CommandRequest
+from cellblock.wire.control import Keep
 from cellblock.wire.frames import MAX_BODY
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, ToWorker
 
 answering: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("answering", default=None)
 """The cell for which the current task, or thread, works out an answer."""
 
-_REJECTED = "the command was rejected"
+_REJECTED = "Rejected: the command was not approved"
 _PLACE = "/tmp/.output-"  # in the session's own /tmp; the rest is for nobody to guess
 
 
@@ -81,7 +82,7 @@ def _checked_line(line: str) -> str:
 
 async def _have_installed(kernel: RunningKernel, cell: Cell, number: int, arguments: tuple[str, ...]) -> Installed:
     # pip runs what packages bring along, and any of them can start programs.
-    request = CommandRequest("shell", f"%pip install {shlex.join(arguments)}", cwd=kernel.wanted.spec["cwd"])
+    request = CommandRequest("shell", f"%pip install {shlex.join(arguments)}", cwd=kernel.wanted.setup.cwd)
     if kernel.wanted.on_command is not None and (refusal := await _refusal(kernel, cell, request)) is not None:
         return Installed(number, 1, refusal)
     try:
@@ -118,24 +119,24 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
     """Have it decided whether a command may run; return why not. Nothing but a plain yes is one."""
     decide = kernel.wanted.on_command
     if decide is None:
-        return f"{_REJECTED}: nobody decides about commands here"
+        return "Rejected: nobody decides about commands here"
     try:
         allowed = await decide(request)
     except Exception as error:
         cell.fail(error)  # raised to the caller when the cell has ended
-        return f"{_REJECTED}: whoever decides has failed"
+        return "Rejected: the function that decides has failed"
     if cell.reason is not None:
-        return f"{_REJECTED}: the cell is being stopped"
+        return "Rejected: the cell is being stopped"
     if allowed is True:
         return None
-    return f"{_REJECTED}: {allowed}" if isinstance(allowed, str) else _REJECTED
+    return f"Rejected: {allowed}" if isinstance(allowed, str) else _REJECTED
 
 
-def _begin(kernel: RunningKernel, request: CommandRequest, keep: str, place: str | None) -> None:
+def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: str | None) -> None:
     """Begin to run what was shown, and nothing that the worker has said besides."""
     begin = functools.partial(kernel.control.begin, cwd=request.cwd, changes=request.environment, keep=keep, place=place)
     if request.tool == "shell":
-        shell = kernel.wanted.spec["env"].get("SHELL", "/bin/sh")
+        shell = kernel.wanted.setup.env.get("SHELL", "/bin/sh")
         begin([shell, "-c", request.command])
         return
     # Not a pipe, and sealed: nobody can write to it between the decision and the program that reads it.

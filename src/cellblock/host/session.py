@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
@@ -23,7 +23,7 @@ from cellblock.host.kernel import Kernel
 from cellblock.host.kernel_slot import KernelSlot
 from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
-from cellblock.host.packages import PackageIndex, SessionPackages
+from cellblock.host.packages import SessionPackages
 from cellblock.host.requests import answering
 from cellblock.host.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.model import (
@@ -32,8 +32,11 @@ from cellblock.model import (
     Completions,
     HistoryEntry,
 )
+from cellblock.packages.index import PackageIndex
 from cellblock.sandbox.plan import EGRESS_PORT, HOME
+from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
@@ -42,8 +45,7 @@ if TYPE_CHECKING:
 
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
-# The port of each listener inside (0 is any), and the variable that tells it to the code.
-_LISTENERS = {"egress": (EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": (0, "CELLBLOCK_TOOL_PORT")}
+_LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
 class SessionHost(Protocol):
@@ -67,7 +69,7 @@ class SessionHost(Protocol):
     def forget(self, session: Session) -> None:
         """Take note that a session is closed."""
 
-    async def launch(self, wanted: KernelSpec, prepare: Callable[[], None]) -> Kernel:
+    async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
         """Start a kernel and wait until it takes cells; first `prepare` makes what it needs outside of it."""
 
 
@@ -121,23 +123,27 @@ class Session:
             takers["egress"] = self._network.adopt
         if self._hooks.tool_port is not None:
             takers["tools"] = self._hooks.tool_port
-        spec: dict[str, Any] = {
-            "env": env,
-            "cwd": resolved.cwd,
-            "stay_in": resolved.stay_in,
-            "packages": self._packages.inside,
-            "listeners": {name: _LISTENERS[name] for name in takers},
-        }
-        if resolved.isolate != "none":
-            spec["mounts"] = self._packages.mounts(self._host.index, resolved.policy)
+        commands: Commands | None = None
         if options.on_command is not None:
-            spec["commands"] = "forbidden" if options.forbid_programs else "asked"
+            commands = "forbidden" if options.forbid_programs else "asked"
+        mounts: tuple[Step, ...] = ()
+        if resolved.isolate != "none":
+            mounts = self._packages.mounts(self._host.index, resolved.policy)
+        setup = Setup(
+            env=env,
+            cwd=resolved.cwd,
+            stay_in=resolved.stay_in,
+            packages=self._packages.inside,
+            commands=commands,
+            listeners={name: _LISTENERS[name] for name in takers},
+            mounts=mounts,
+        )
         return KernelSpec(
             interpreter=resolved.interpreter,
             preload=resolved.preload,
             isolate=resolved.isolate,
             policy=resolved.policy,
-            spec=spec,
+            setup=setup,
             limits=options.limits or Limits(),
             spill_dir=resolved.spill_dir,
             takers=takers,
@@ -259,8 +265,8 @@ class Session:
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, as ``%pip install`` in a cell does.
 
-        pip runs inside the session (under srt in a sandbox of its own, docs/srt.md), with the settings of this program's pip,
-        and reaches its index and nothing else. What it installs can be imported at once, survives `reset` (not where each
+        pip runs in a sandbox of its own, which no code of the session can reach, and takes packages from the index that this
+        program's pip is configured for. What it installs can be imported at once, survives `reset` (not where each
         kernel has an srt of its own, ``launch="spawn"``), and is gone with the session.
 
         Args:
@@ -279,7 +285,7 @@ class Session:
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
-        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts)
+        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
 
     async def interrupt(self) -> bool:
         """Stop the running cell; its result says ``interrupted``. Variables are kept where the code lets go in time.

@@ -6,13 +6,12 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
-from typing import Any
 
 from cellblock.errors import LaunchError
 from cellblock.host.launch import Ends, connect, exit_code, failure, launching, make_group, run_boot, send_hello
 from cellblock.host.start import Starter
 from cellblock.sandbox.cgroups import Group, Groups
-from cellblock.wire.control import encode_control
+from cellblock.wire.control import Fork, Setup, encode_control
 
 
 class Spawner:
@@ -47,12 +46,12 @@ class Spawner:
     async def start(self, timeout: float) -> None:
         """See `Launcher`."""
 
-    def launch(self, number: int, spec: dict[str, Any]) -> Ends:
+    def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
         self._forget_ended()
         group = make_group(self._groups)
         with launching(group):
-            return connect(spec, group, lambda descriptors: self._spawn(number, descriptors, group))
+            return connect(setup, group, lambda descriptors: self._spawn(number, descriptors, group))
 
     def _spawn(self, number: int, descriptors: Sequence[int], group: Group | None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -62,7 +61,7 @@ class Spawner:
             self._processes[number] = run_boot(self._starter, self._interpreter, arguments, theirs, descriptors[-1])
             send_hello(ours, self._places, group)
             try:
-                socket.send_fds(ours, [encode_control("fork", session=number)], descriptors)
+                socket.send_fds(ours, [encode_control(Fork(number))], descriptors)
             except ConnectionError:
                 pass  # it has ended already: the other ends of its connections close, which is noticed
 

@@ -12,9 +12,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
 
 from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
 from cellblock.host.control import Control
@@ -25,6 +25,7 @@ from cellblock.model import StreamName
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts
+from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:
     from cellblock.host.kernel_spec import RunningKernel
@@ -58,7 +59,7 @@ class UnderSrt:
         if command is None:
             raise SandboxError("the srt command is gone")
         _complete_repository(self._workspace)
-        place = srt.Place(
+        place = srt.SrtDirectories(
             workspace=self._workspace,
             private=_new_name(),
             readable=(*_directories(arguments[0]), os.path.dirname(os.path.dirname(arguments[1])), *srt.own_directories()),
@@ -97,41 +98,36 @@ class UnderSrt:
             _signal(process, number)
         await process_ended(process, timeout=_PATIENCE)
         process.poll()
-        remove_place(self._directories.pop(process.pid))
+        await asyncio.to_thread(remove_place, self._directories.pop(process.pid))
 
     def packages(self, process: subprocess.Popen[bytes]) -> str | None:
         """See `Starter`."""
         return f"{self._directories[process.pid]}/packages"
 
 
-async def run_apart(kernel: RunningKernel, policy: Policy, facts: Facts, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a program for a session in a sandbox of srt of its own. What it writes is shown as the kernel's output.
+@asynccontextmanager
+async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> AsyncIterator[Control]:
+    """Make another sandbox of srt for a session, to run a program in. What that writes is shown as the kernel's output.
 
     Args:
         kernel: The session's kernel.
         policy: What the program may do.
         facts: What this machine has.
-        argv: The program and its arguments.
-        env: Its environment.
-
-    Returns:
-        Its wait status.
 
     Raises:
         SandboxError: The sandbox could not be made; srt has said why, in the output.
         LaunchError: srt cannot be started.
     """
-    workspace = kernel.wanted.spec["cwd"]
+    workspace = kernel.wanted.setup.cwd
     launcher = Spawner(kernel.wanted.interpreter, (), "srt", UnderSrt(policy, facts, workspace), None)
-    spec: dict[str, Any] = {"env": {}, "cwd": "/", "stay_in": None, "packages": "none", "listeners": {}}
+    setup = srt.complete(Setup(kernel.wanted.setup.env, "/", None, packages="none"), policy, facts)
     try:
-        ends = launcher.launch(0, spec | srt.additions(policy, facts, workspace))
+        ends = launcher.launch(0, setup)
         control = Control(ends.control)
         control.gone.add_done_callback(lambda _: control.give_up("it ended"))
         try:
             with _shown(ends.stdout, "stdout", kernel), _shown(ends.stderr, "stderr", kernel):
-                control.begin(argv, workspace, env=env)
-                return await control.finish()
+                yield control
         except KernelDiedError as error:
             raise SandboxError("srt did not make the sandbox for this, or ended it: see the output") from error
         finally:

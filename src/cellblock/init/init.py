@@ -12,19 +12,47 @@ import signal
 import socket
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.init import processes
 from cellblock.init.programs import Programs
 from cellblock.init.specialise import specialise
 from cellblock.leftovers import remove_after
-from cellblock.sandbox import linux
+from cellblock.sandbox import mounts, namespaces
 from cellblock.sandbox.confine import confine, drop_capabilities
-from cellblock.sandbox.ground import Ground
+from cellblock.sandbox.ground import Ground, enclose, reserve
 from cellblock.sandbox.placeholders import Hold
-from cellblock.sandbox.plan import HOME, Step
+from cellblock.sandbox.plan import HOME
 from cellblock.sandbox.syscall import hide, identity_of_root
-from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
+from cellblock.wire.codec import decoder, encoder
+from cellblock.wire.control import (
+    FROM_INIT,
+    MAX_CONTROL,
+    MAX_DESCRIPTORS,
+    TO_INIT,
+    TO_MAKER,
+    TO_NEW_INIT,
+    TO_WORKER,
+    Done,
+    Exited,
+    FromInit,
+    Held,
+    Interrupt,
+    KillChildren,
+    Listen,
+    Listening,
+    Measure,
+    Memory,
+    Ran,
+    Refused,
+    Run,
+    Setup,
+    Stop,
+    WorkerSetup,
+    encode_control,
+)
+from cellblock.wire.sandbox import Confinement, Plan, Restrictions, Step
 
 if TYPE_CHECKING:
     from cellblock.worker.shell import Shell
@@ -58,7 +86,7 @@ def run_init(
         places: What the paths of all that the host keeps for its sessions begin with, where nobody else removes it after it.
     """
     try:
-        prepared = ground.enter_namespaces() if ground is not None else []
+        prepared = ground.enter_namespaces() if ground is not None else ()
         _place({_HANDOVER: handover} if host is None else {_HANDOVER: handover, _HOST: host})
         if os.getsid(0) != os.getpid():
             os.setsid()
@@ -82,6 +110,22 @@ def run_init(
         os._exit(EXIT_BROKEN)
 
 
+def rehearse(beginning: tuple[Step, ...]) -> None:
+    """As a zygote: work out how to read and write what inits and workers are told, so that none of them has to.
+
+    Args:
+        beginning: What most plans begin with.
+    """
+    restrictions = Restrictions({}, 0, "")
+    plan = Plan(everything=False, home="", steps=beginning, reserve={}, restrictions=restrictions)
+    TO_NEW_INIT.decode(encode_control(Setup({}, "", None, "", plan=plan)))
+    TO_WORKER.decode(encode_control(WorkerSetup({}, "", None, "", None, Confinement((0, 0), restrictions))))
+    TO_MAKER.decode(encode_control(Held(())))
+    for kind in (*TO_INIT.kinds.values(), *FROM_INIT.kinds.values()):
+        decoder(kind)
+        encoder(kind)
+
+
 def _place(wanted: dict[int, int]) -> None:
     """Put descriptors where they belong, close everything else above standard error, and read nothing."""
     os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0, inheritable=True)
@@ -101,7 +145,7 @@ def _wake_on_signals() -> int:
 
 
 def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
-    status, spec = EXIT_BROKEN, None
+    status, setup = EXIT_BROKEN, None
     try:
         processes.die_with_parent(signal.SIGKILL)
         signal.set_wakeup_fd(-1)
@@ -113,7 +157,7 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
             drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
         if warmed is None:
             # It takes long and may fail: what it says is for the session's standard error, which comes first.
-            spec = _take_over()
+            setup = _take_over()
             from cellblock.worker.warm import warm
 
             warmed = warm(preload)
@@ -122,17 +166,17 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
 
         # The socket by its number: what the channel is to be lies elsewhere until a session takes this process over.
         worker = Worker(shell, outbox, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL))
-        if spec is None:
+        if setup is None:
             if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits
                 worker.touch_pages()
-            spec = _take_over()
+            setup = _take_over()
         # First this: in the session's directory, whatever imports something may find the session's own file.
-        if (confinement := spec.get("confinement")) is not None:
-            confine(confinement)
-        specialise(spec)
+        if setup.confinement is not None:
+            confine(setup.confinement)
+        specialise(setup)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
-        worker.stay_in = spec.get("stay_in")
-        worker.commands = spec.get("commands")
+        worker.stay_in = setup.stay_in
+        worker.commands = setup.commands
         worker.run()
         leave()
     except SystemExit as error:
@@ -148,7 +192,7 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
             os._exit(status)
 
 
-def _take_over() -> dict[str, Any]:
+def _take_over() -> WorkerSetup:
     """In the worker: wait for the session's channel, stdout and stderr, put them into place, and return what to be."""
     with socket.socket(fileno=CHANNEL) as inner:
         data, descriptors, _, _ = socket.recv_fds(inner, MAX_CONTROL, MAX_DESCRIPTORS)
@@ -159,7 +203,7 @@ def _take_over() -> dict[str, Any]:
     for source, place in ((out, 1), (err, 2), (channel, CHANNEL)):
         os.dup2(source, place, inheritable=place < CHANNEL)
         os.close(source)
-    return decode_control(data)
+    return TO_WORKER.decode(data)
 
 
 class _Init:
@@ -173,7 +217,7 @@ class _Init:
         wake: int,
         worker: int,
         ground: Ground | None,
-        prepared: list[Step],
+        prepared: tuple[Step, ...],
         places: str | None,
     ) -> None:
         self._handover = handover
@@ -216,43 +260,53 @@ class _Init:
         self._poll.unregister(self._handover)
         self._poll.register(control, select.POLLIN)
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
-        spec = decode_control(self._control.recv(MAX_CONTROL))
-        # What the sandbox that this zygote runs in has set, such as where its proxies are.
-        spec["packages"] = os.path.join(os.environ.get("CELLBLOCK_PACKAGES", ""), spec["packages"])
-        self._programs.inherited = {name: os.environ[name] for name in spec.pop("inherit", ()) if name in os.environ}
-        spec["env"] = self._programs.inherited | spec["env"]
-        if (restrictions := spec.pop("restrictions", None)) is not None:
-            spec["confinement"] = restrictions | {"root": identity_of_root()}
-            hide()
+        setup = TO_NEW_INIT.decode(self._control.recv(MAX_CONTROL))
         try:
-            if self._ground is not None:
-                spec["confinement"] = self._ground.build(spec, self._prepared, self._keep)
-            for name, (port, variable) in spec.pop("listeners").items():
-                spec["env"][variable] = str(self._listen(port, name=name))
+            ready = self._make(setup)
         except (OSError, ValueError) as error:
-            self._tell("refused", error=str(error))
+            self._tell(Refused(str(error)))
             self._end()
-        self._programs.env, self._programs.confinement = spec["env"], spec.get("confinement")
-        if spec.get("commands") == "forbidden":
-            spec["confinement"] = {**spec["confinement"], "programs": False}
+        self._programs.env, self._programs.confinement = dict(ready.env), ready.confinement
+        if setup.commands == "forbidden" and ready.confinement is not None:
+            ready = replace(ready, confinement=replace(ready.confinement, programs=False))
         self._handover.close()
-        socket.send_fds(self._inner, [encode_control(**spec)], [channel, out, err])
+        socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err])
         self._inner.close()
         _place_output(out, err)
         os.close(channel)
 
-    def _listen(self, port: int, **fields: Any) -> int:
+    def _make(self, setup: Setup) -> WorkerSetup:
+        """Make what a session needs around its worker; return what the worker is to be."""
+        # What the sandbox that this zygote runs in has set, such as where its proxies are.
+        packages = os.path.join(os.environ.get("CELLBLOCK_PACKAGES", ""), setup.packages)
+        self._programs.inherited = {name: os.environ[name] for name in setup.inherit if name in os.environ}
+        env = {**self._programs.inherited, **setup.env}
+        confinement = None
+        if setup.restrictions is not None:
+            confinement = Confinement(identity_of_root(), setup.restrictions)
+            hide()
+        if self._ground is not None:
+            plan = self._ground.plan(setup)
+            if env.get("HOME") == HOME:
+                env["HOME"] = plan.home
+            reserve(plan, self._keep)
+            confinement = enclose(plan, self._prepared)
+        for name, listener in setup.listeners.items():
+            env[listener.variable] = str(self._listen(listener.port, name))
+        return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement)
+
+    def _listen(self, port: int, name: str | None) -> int:
         """Make a listener in the session, for the host to serve; return its port."""
         assert self._control is not None
-        with linux.listen(port) as listener:
+        with namespaces.listen(port) as listener:
             port = listener.getsockname()[1]
-            socket.send_fds(self._control, [encode_control("listening", port=port, **fields)], [listener.fileno()])
+            socket.send_fds(self._control, [encode_control(Listening(port, name))], [listener.fileno()])
         return port
 
     def _keep(self, top: str, hold: Hold) -> None:
         """Share a hold on placeholders with whoever made us, to be released there if we are killed."""
         self._holds[top] = hold
-        socket.send_fds(self._handover, [encode_control("hold", names=hold.names)], [hold.descriptor])
+        socket.send_fds(self._handover, [encode_control(Held(hold.names))], [hold.descriptor])
 
     def _obey(self) -> None:
         assert self._control is not None
@@ -262,26 +316,25 @@ class _Init:
             data, descriptors = b"", []
         if not data:
             self._end()
-        message = decode_control(data)
-        if message["op"] == "interrupt":
-            self._interrupt()
-        elif message["op"] == "kill_children":
-            processes.kill(pid for pid in processes.descendants(os.getpid()) if pid != self._worker)
-        elif message["op"] == "run":
-            self._programs.run(message, descriptors)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            return
-        elif message["op"] == "stop":
-            self._programs.stop(self._worker)
-        elif message["op"] == "listen":
-            self._listen(0)
-            return
-        elif message["op"] == "measure":
-            self._tell("memory", bytes=processes.memory_of_namespace(HOME))
-            return
-        # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
-        self._tell("done")
+        match TO_INIT.decode(data):
+            case Run() as message:
+                self._programs.run(message, descriptors)
+            case Listen():
+                self._listen(0, None)
+            case Measure() as message:
+                self._tell(Memory(processes.memory_of_namespace(HOME, message.enough)))
+            # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
+            case Interrupt():
+                self._interrupt()
+                self._tell(Done())
+            case KillChildren():
+                processes.kill(pid for pid in processes.descendants(os.getpid()) if pid != self._worker)
+                self._tell(Done())
+            case Stop():
+                self._programs.stop(self._worker)
+                self._tell(Done())
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def _interrupt(self) -> None:
         self._programs.interrupt()
@@ -300,16 +353,16 @@ class _Init:
             if pid == 0:
                 return
             if (number := self._programs.ended(pid, self._worker)) is not None:
-                self._tell("ran", number=number, status=status)
+                self._tell(Ran(number, status))
             if pid == self._worker:
-                self._tell("exited", status=status)
+                self._tell(Exited(status))
                 self._end()
 
-    def _tell(self, op: str, **fields: Any) -> None:
+    def _tell(self, message: FromInit) -> None:
         if self._control is None:
             return
         try:
-            self._control.send(encode_control(op, **fields), socket.MSG_NOSIGNAL)
+            self._control.send(encode_control(message), socket.MSG_NOSIGNAL)
         except OSError:
             self._end()
 
@@ -323,7 +376,7 @@ class _Init:
                     continue
             except ChildProcessError:  # whatever is below us has an ancestor among our children
                 for top, hold in self._holds.items():
-                    linux.detach(top)
+                    mounts.detach(top)
                     hold.release()
                 remove_after(self._host, self._places, None if self._control is None else self._control.fileno())
                 os._exit(0)
@@ -368,6 +421,6 @@ def release_holds(handover: socket.socket) -> None:
                 return  # it ended before it had taken anything over
             if not data:
                 return
-            hold = Hold(descriptors[0], decode_control(data)["names"])
+            hold = Hold(descriptors[0], TO_MAKER.decode(data).names)
             hold.release()
             hold.close()

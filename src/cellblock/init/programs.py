@@ -6,15 +6,17 @@ import fcntl
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cellblock.init import processes
 from cellblock.sandbox.confine import confine
+from cellblock.wire.control import Keep, Run
+from cellblock.wire.sandbox import Confinement
 
 _PASSES = 3  # what forks while it is killed is met by the next one
 
 # Which of a program's streams go to files, under which names.
-_KEPT = {
+_KEPT: dict[Keep, dict[int, str]] = {
     "nothing": {},
     "out": {1: ".out"},
     "err": {2: ".err"},
@@ -36,19 +38,19 @@ class Programs:
     def __init__(self) -> None:
         self.env: dict[str, str] = {}
         self.inherited: dict[str, str] = {}
-        self.confinement: dict[str, Any] | None = None
+        self.confinement: Confinement | None = None
         self._running: dict[int, tuple[int, frozenset[int]]] = {}
         """pid → the host's number, and what there was when it began"""
         self._interrupted: set[int] = set()
 
-    def run(self, message: dict[str, Any], descriptors: list[int]) -> None:
+    def run(self, message: Run, descriptors: list[int]) -> None:
         """Begin what the host wants run, with the file that came with the message as its standard input."""
         sys.stderr.flush()
         before = frozenset(processes.descendants(os.getpid()))
         pid = os.fork()
         if pid == 0:
             self._become(message, descriptors)
-        self._running[pid] = (message["number"], before)
+        self._running[pid] = (message.number, before)
 
     def ended(self, pid: int, worker: int) -> int | None:
         """Forget a program that has ended; return its number, or None where it is none of them.
@@ -75,9 +77,8 @@ class Programs:
             spared = {worker, *processes.descendants(worker)}.union(*(before for _, before in self._running.values()))
             processes.kill(pid for pid in processes.descendants(os.getpid()) if pid not in spared)
 
-    def _become(self, message: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    def _become(self, message: Run, descriptors: list[int]) -> NoReturn:
         """In a fork of init: execute a program with the session's standard streams, and nothing else of init's."""
-        argv: list[str] = message["argv"]
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
@@ -90,23 +91,23 @@ class Programs:
             if self.confinement is not None:
                 confine(self.confinement)
             # From here on with no more rights than code of the session: it has chosen the directory.
-            os.chdir(message["cwd"])
+            os.chdir(message.cwd)
             if source is not None:
                 os.dup2(source, 0)
-            _keep(message.get("keep", "nothing"), message.get("place"))
-            os.execvpe(argv[0], argv, self._environment(message))
+            _keep(message.keep, message.place)
+            os.execvpe(message.argv[0], message.argv, self._environment(message))
         except BaseException as error:
-            os.write(2, f"{argv[0]} cannot be run: {error}\n".encode(errors="backslashreplace"))
+            os.write(2, f"{message.argv[0]} cannot be run: {error}\n".encode(errors="backslashreplace"))
         finally:
             os._exit(127)
 
-    def _environment(self, message: dict[str, Any]) -> dict[str, str]:
+    def _environment(self, message: Run) -> dict[str, str]:
         """Return the environment of a program. Of what the code has changed there is in it only what was shown."""
-        env = self.env if message["env"] is None else self.inherited | message["env"]
-        return {name: value for name, value in (env | message.get("changes", {})).items() if value is not None}
+        env = self.env if message.env is None else {**self.inherited, **message.env}
+        return {name: value for name, value in {**env, **message.changes}.items() if value is not None}
 
 
-def _keep(keep: str, place: str | None) -> None:
+def _keep(keep: Keep, place: str | None) -> None:
     """Have output go to new files, for the code to read."""
     opened: dict[str, int] = {}
     for stream, suffix in _KEPT[keep].items():

@@ -9,7 +9,8 @@ import sysconfig
 import tempfile
 import time
 import warnings
-from typing import Any
+
+from cellblock.wire.control import WorkerSetup
 
 
 def _layout() -> tuple[str, ...]:
@@ -23,19 +24,19 @@ def _layout() -> tuple[str, ...]:
 _LAYOUT = _layout()
 
 
-def specialise(spec: dict[str, Any]) -> None:
+def specialise(setup: WorkerSetup) -> None:
     """Take on a kernel's environment.
 
     Args:
-        spec: ``env`` (the whole environment), ``cwd``, ``packages`` (where the session's own lie).
+        setup: What it is to be.
 
     Raises:
         OSError: The directory cannot be entered.
     """
-    env: dict[str, str] = spec["env"]
+    env = setup.env
     os.environ.clear()
     os.environ.update(env)
-    os.chdir(spec["cwd"])
+    os.chdir(setup.cwd)
     time.tzset()
     # What a starting interpreter would have read from its environment.
     if path := env.get("PYTHONPATH"):
@@ -44,8 +45,7 @@ def specialise(spec: dict[str, Any]) -> None:
         sys.dont_write_bytecode = True
     for action in filter(None, env.get("PYTHONWARNINGS", "").split(",")):
         warnings.simplefilter(action.partition(":")[0])  # type: ignore[arg-type]  # a wrong name raises, and says so
-    if packages := spec.get("packages"):
-        _find_packages(packages)
+    _find_packages(setup.packages)
     reseed()
 
 

@@ -12,14 +12,15 @@ import select
 import shutil
 import signal
 import socket
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cellblock.init import processes
-from cellblock.sandbox import linux, probe
+from cellblock.sandbox import mounts, namespaces, probe
 from cellblock.sandbox.confine import confine, drop_capabilities
 from cellblock.sandbox.ground import enclose
 from cellblock.sandbox.placeholders import Hold
-from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
+from cellblock.wire.control import MAX_CONTROL, TO_SERVER, Made, Refused, ServerSetup, encode_control
+from cellblock.wire.sandbox import Confinement
 
 _EXIT_NOT_STARTED = 127
 _MAX_HIDDEN = 10
@@ -38,17 +39,17 @@ def run_sandboxed(control: int, command: list[str]) -> tuple[int, list[Hold]]:
         Process 1 of the sandbox, which exits as the program does, and holds on placeholders: to be released when it is gone.
     """
     with socket.socket(fileno=control) as host:
-        spec = decode_control(host.recv(MAX_CONTROL))
-        holds = [Hold(descriptor, names) for descriptor, names in spec["holds"]]
+        setup = TO_SERVER.decode(host.recv(MAX_CONTROL))
+        holds = [Hold(descriptor, names) for descriptor, names in setup.holds]
         needed, named = _program(command), _arguments(command)
         keeper = os.pidfd_open(os.getpid())
         try:
-            init = linux.fork_into_namespaces(spec["group"])
+            init = namespaces.fork_into_namespaces(setup.group)
         except OSError as error:
             _refuse(host, f"{'; '.join(probe.missing()) or error}; 'cellblock doctor' tells more")
             init = _fork_in_vain()
         if init == 0:
-            _be_init(host, keeper, spec, command, needed, named)
+            _be_init(host, keeper, setup, command, needed, named)
         os.close(keeper)
     return init, holds
 
@@ -62,7 +63,7 @@ def _fork_in_vain() -> int:
 
 
 def _be_init(
-    host: socket.socket, keeper: int, spec: dict[str, Any], command: list[str], needed: list[str], named: list[str]
+    host: socket.socket, keeper: int, setup: ServerSetup, command: list[str], needed: list[str], named: list[str]
 ) -> NoReturn:
     try:
         processes.forget_signals()
@@ -72,7 +73,7 @@ def _be_init(
         if select.select([_KEEPER], [], [], 0)[0]:
             os._exit(_EXIT_NOT_STARTED)  # it was gone before its end could have ended us
         try:
-            confinement = _make(host, spec, needed, named)
+            confinement = _make(host, setup, needed, named)
         except (OSError, ValueError) as error:
             _refuse(host, str(error))
             os._exit(_EXIT_NOT_STARTED)
@@ -80,7 +81,7 @@ def _be_init(
         drop_capabilities()
         program = os.fork()
         if program == 0:
-            _become(confinement, spec["cwd"], command)
+            _become(confinement, setup.cwd, command)
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
@@ -94,26 +95,27 @@ def _be_init(
         os._exit(_EXIT_NOT_STARTED)
 
 
-def _make(host: socket.socket, spec: dict[str, Any], needed: list[str], named: list[str]) -> dict[str, Any]:
+def _make(host: socket.socket, setup: ServerSetup, needed: list[str], named: list[str]) -> Confinement:
     """Make the sandbox, and tell the host; return what the program has to apply to itself."""
-    linux.enter_namespaces(*spec["user"])
-    linux.make_base(spec["base"])
-    confinement = enclose(spec["plan"], [])
+    namespaces.enter_namespaces(*setup.user)
+    mounts.cut_ties()
+    mounts.make_base(setup.base)
+    confinement = enclose(setup.plan, ())
     for path in needed:
         if not os.path.lexists(path):  # where a link leads is the next one
             raise FileNotFoundError(
                 f"it does not show {path}, which the program needs: add the directory that it is installed in to "
                 "filesystem.allowRead"
             )
-    listeners = [linux.listen(spec["port"])] if spec["port"] else []
-    hidden = [path for path in named if not os.path.lexists(path)][:_MAX_HIDDEN]
-    socket.send_fds(host, [encode_control("made", hidden=hidden)], [listener.fileno() for listener in listeners])
+    listeners = [] if setup.port is None else [namespaces.listen(setup.port)]
+    hidden = tuple(path for path in named if not os.path.lexists(path))[:_MAX_HIDDEN]
+    socket.send_fds(host, [encode_control(Made(hidden))], [listener.fileno() for listener in listeners])
     for listener in listeners:
         listener.close()
     return confinement
 
 
-def _become(confinement: dict[str, Any], cwd: str, command: list[str]) -> NoReturn:
+def _become(confinement: Confinement, cwd: str, command: list[str]) -> NoReturn:
     """In a fork of process 1: be the program, with its streams and nothing else."""
     try:
         os.setsid()
@@ -130,7 +132,7 @@ def _become(confinement: dict[str, Any], cwd: str, command: list[str]) -> NoRetu
 
 
 def _refuse(host: socket.socket, why: str) -> None:
-    host.send(encode_control("refused", error=why), socket.MSG_NOSIGNAL)
+    host.send(encode_control(Refused(why)), socket.MSG_NOSIGNAL)
 
 
 def _program(command: list[str]) -> list[str]:

@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 
 from cellblock.sandbox.policy import Resources
+from cellblock.sandbox.syscall_numbers import number
 
 _CONTROLLERS = ("memory", "pids", "cpu")  # the first is what this is for; the others are taken where they are
-_CLONE3 = 435
 _NAME = re.compile(r"cellblock-(\d+)-(\d+)-\d+")
 _numbers = itertools.count(1)
 
@@ -28,7 +28,7 @@ _DELEGATE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Availability:
     """Where groups can be made.
 
     Attributes:
@@ -42,7 +42,7 @@ class Place:
     remedy: str = ""
 
 
-def find(proc: str = "/proc") -> Place:
+def find(proc: str = "/proc") -> Availability:
     """Look for a group to make others in: the nearest one above this process that lets us. Nothing is changed.
 
     Processes are in leaves only, so it cannot be this process's own, but for the root; and this process is never moved.
@@ -53,30 +53,34 @@ def find(proc: str = "/proc") -> Place:
     try:
         top, own = _hierarchy(proc)
         if "memory" not in _words(f"{top}/cgroup.controllers"):
-            return Place(None, "cgroup v2 is mounted without the memory controller: cgroup v1 has it, or it is off", _BOOT)
+            return Availability(
+                None, "cgroup v2 is mounted without the memory controller: cgroup v1 has it, or it is off", _BOOT
+            )
         if _pid(proc) not in _words(f"{own}/cgroup.procs"):
-            return Place(None, f"{own} is not the group of this process: it is in another cgroup namespace", _DELEGATE)
+            return Availability(None, f"{own} is not the group of this process: it is in another cgroup namespace", _DELEGATE)
         return _nearest(top, own)
     except FileNotFoundError:
-        return Place(None, "there is no cgroup v2", _BOOT)
+        return Availability(None, "there is no cgroup v2", _BOOT)
     except OSError as error:
-        return Place(None, f"cgroup v2 cannot be read: {error}", _DELEGATE)
+        return Availability(None, f"cgroup v2 cannot be read: {error}", _DELEGATE)
 
 
-def _nearest(top: str, own: str) -> Place:
+def _nearest(top: str, own: str) -> Availability:
     if not _can_clone_into():
-        return Place(None, "clone3 is forbidden here, by a container's own filter mostly", "allow clone3 in the container")
+        return Availability(
+            None, "clone3 is forbidden here, by a container's own filter mostly", "allow clone3 in the container"
+        )
     directory = own
     while directory != top:
         if (limit := _limit_of(directory)) is not None:
             remedy = "set it on a slice that the groups are made in, not on the scope or service"
-            return Place(None, f"{directory} has a {limit} that groups beside it would escape", remedy)
+            return Availability(None, f"{directory} has a {limit} that groups beside it would escape", remedy)
         directory = os.path.dirname(directory)
         if _lets_us(directory, is_top=directory == top):
-            return Place(directory)
+            return Availability(directory)
     if own == top and _lets_us(top, is_top=True):
-        return Place(top)
-    return Place(None, f"no group above {own} is delegated to this user with the memory controller", _DELEGATE)
+        return Availability(top)
+    return Availability(None, f"no group above {own} is delegated to this user with the memory controller", _DELEGATE)
 
 
 def _lets_us(directory: str, *, is_top: bool) -> bool:
@@ -145,7 +149,7 @@ def _started(pid: str) -> str | None:
 def _can_clone_into() -> bool:
     """Whether the system call that makes a process in a group is let through; asked with arguments that it refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall(ctypes.c_long(_CLONE3), None, ctypes.c_long(0))
+    libc.syscall(ctypes.c_long(number("clone3")), None, ctypes.c_long(0))
     return ctypes.get_errno() == errno.EINVAL
 
 

@@ -8,49 +8,44 @@ import errno
 import os
 import resource
 import struct
-from typing import Any
 
-from cellblock.sandbox import seccomp
+from cellblock.sandbox import abi, seccomp
 from cellblock.sandbox.plan import USER
-from cellblock.sandbox.syscall import call, identity_of_root, libc, map_user, prctl
-
-_CLONE_NEWUSER = 0x10000000
-_CAPSET = {"x86_64": 126, "aarch64": 91}
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 22, 24, 38, 47
+from cellblock.sandbox.syscall import call, identity_of_root, libc, map_user, prctl, unshare
+from cellblock.wire.sandbox import Confinement
 
 
-def confine(plan: dict[str, Any]) -> None:
+def confine(confinement: Confinement) -> None:
     """As the worker, last of all: limits, no capabilities, no new privileges, and the filter for system calls.
 
     Args:
-        plan: From `make_plan`, with the ``root`` that init built. ``programs`` false: this process and its children may
-            execute none.
+        confinement: What init has worked out.
 
     Raises:
         OSError: Something of it cannot be done; the process must not go on.
     """
-    if identity_of_root() != plan["root"]:
+    if identity_of_root() != confinement.root:
         # It was forked before the tree was built, and should have been moved with everybody else.
         raise OSError(errno.EXDEV, "this process is not in the sandbox's file system")
     _take_null_device()
-    may_execute = plan.get("programs", True)
-    if not may_execute:
+    restrictions = confinement.restrictions
+    if not confinement.programs:
         _stand_apart()
-    for name, value in plan["limits"].items():
+    for name, value in restrictions.limits.items():
         number = getattr(resource, f"RLIMIT_{name}", None)
         if number is None:
-            number = {"MSGQUEUE": 12}[name]
+            number = {"MSGQUEUE": abi.RLIMIT_MSGQUEUE}[name]
         _, hard = resource.getrlimit(number)
         wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (wanted, wanted))
-    os.nice(plan["nice"])
+    os.nice(restrictions.nice)
     drop_capabilities()
     _forbid_new_privileges()
-    if not may_execute:
+    if not confinement.programs:
         _forbid_programs()
-    _filter(base64.b64decode(plan["seccomp"]))  # last: it allows no more filters
+    _filter(base64.b64decode(restrictions.seccomp))  # last: it allows no more filters
     # It may have been forked from a process that hides. Not before: code of the session could write to its memory then.
-    prctl(_PR_SET_DUMPABLE, 1)
+    prctl(abi.PR_SET_DUMPABLE, 1)
 
 
 def _take_null_device() -> None:
@@ -61,7 +56,7 @@ def _take_null_device() -> None:
 
 
 def _forbid_new_privileges() -> None:
-    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _forbid_programs() -> None:
@@ -71,7 +66,7 @@ def _forbid_programs() -> None:
 def _filter(program: bytes) -> None:
     # The address of the bytes themselves: for a buffer ctypes would make a type of its size.
     address = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value
-    prctl(_PR_SET_SECCOMP, 2, struct.pack("HxxxxxxQ", len(program) // 8, address))
+    prctl(abi.PR_SET_SECCOMP, abi.SECCOMP_MODE_FILTER, struct.pack("HxxxxxxQ", len(program) // 8, address))
 
 
 def _stand_apart() -> None:
@@ -80,17 +75,14 @@ def _stand_apart() -> None:
     Nobody has power over a process of a namespace further up: code that may execute nothing can otherwise write, through
     /proc/PID/mem, to the memory of a program that was approved, and execute whatever it likes there.
     """
-    if libc.unshare(_CLONE_NEWUSER) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"unshare: {os.strerror(code)}")
+    unshare(abi.CLONE_NEWUSER)
     map_user(USER, USER, USER, USER)
 
 
 def drop_capabilities() -> None:
     """Give up every capability, for this process and all that it will ever execute."""
     for capability in range(64):
-        if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+        if libc.prctl(abi.PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # the kernel knows no more of them
-    prctl(_PR_CAP_AMBIENT, 4)
-    header = struct.pack("Ii", 0x20080522, 0)
-    call("capset", _CAPSET[os.uname().machine], header, bytes(24))
+    prctl(abi.PR_CAP_AMBIENT, abi.PR_CAP_AMBIENT_CLEAR_ALL)
+    call("capset", struct.pack("Ii", abi.LINUX_CAPABILITY_VERSION_3, 0), bytes(24))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from cellblock.sandbox import linux, seccomp
-from cellblock.sandbox import syscall as calls
+from cellblock.sandbox import mounts, namespaces, seccomp, syscall
 from cellblock.sandbox.placeholders import Hold
-from cellblock.sandbox.plan import HOME, Step, base_steps, make_plan, usual_beginning
+from cellblock.sandbox.plan import base_steps, make_plan, usual_beginning
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts, interpreter_directories, look
+from cellblock.wire.control import Setup
+from cellblock.wire.sandbox import Confinement, Plan, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Ground:
 
     facts: Facts
     interpreter: tuple[str, ...]
-    beginning: list[Step]
+    beginning: tuple[Step, ...]
 
     @classmethod
     def prepare(cls) -> Ground:
@@ -40,53 +40,58 @@ class Ground:
     def enter(cls) -> None:
         """Go into namespaces in which mounts can be made, and make the ones that all sessions share.
 
-        This process must be started again then (exec): see `linux.enter_base`.
+        This process must be started again then (exec): see `mounts.cover_interpreter`.
 
         Raises:
             OSError: This machine does not let us.
         """
         facts = look()
-        linux.enter_base(facts.uid, facts.gid, base_steps(facts, interpreter_directories()))
+        namespaces.enter_mount_namespace(facts.uid, facts.gid)
+        mounts.cut_ties()
+        mounts.make_base(base_steps(facts, interpreter_directories()))
+        mounts.cover_interpreter()
 
-    def enter_namespaces(self) -> list[Step]:
-        """As process 1 of new namespaces: see `linux.enter_namespaces` and, for what is returned, `linux.prepare`."""
-        linux.enter_namespaces(self.facts.uid, self.facts.gid)
-        return linux.prepare(self.beginning)
+    def enter_namespaces(self) -> tuple[Step, ...]:
+        """As process 1 of new namespaces: see `namespaces.enter_namespaces` and, for what is returned, `mounts.prepare`."""
+        namespaces.enter_namespaces(self.facts.uid, self.facts.gid)
+        mounts.cut_ties()
+        return mounts.prepare(self.beginning)
 
-    def build(self, spec: dict[str, Any], prepared: list[Step], keep: Callable[[str, Hold], None]) -> dict[str, Any]:
-        """As a session's init: build what the session's policy asks for.
-
-        Args:
-            spec: From the host, with the session's ``plan``, or with ``policy`` and ``workspace`` where the host does not know
-                this interpreter.
-            prepared: From `enter_namespaces`.
-            keep: Takes each directory and our hold on its placeholders, before any is made; to be released at the end.
-
-        Returns:
-            What the worker must apply to itself, before it runs anything.
+    def plan(self, setup: Setup) -> Plan:
+        """Return what to build for a session: the host's plan, or one of our own if the host does not know this interpreter.
 
         Raises:
-            OSError, InvalidInputError: It cannot be built.
+            InvalidInputError: The policy cannot be met.
         """
-        plan = spec.pop("plan", None)
+        plan = setup.plan
         if plan is None:
-            plan = make_plan(Policy.from_dict(spec["policy"]), self.facts, spec["workspace"], self.interpreter)
-        for top, names in plan["reserve"].items():
-            hold = Hold.take(top, names)
-            if hold is not None:
-                keep(top, hold)
-                hold.fill()
-        if spec["env"].get("HOME") == HOME:
-            spec["env"]["HOME"] = plan["home"]
-        return enclose({**plan, "steps": [*plan["steps"], *spec.pop("mounts", [])]}, prepared)
+            plan = make_plan(Policy.from_dict(setup.policy or {}), self.facts, setup.cwd, self.interpreter)
+        return replace(plan, steps=(*plan.steps, *setup.mounts))
 
 
-def enclose(plan: dict[str, Any], prepared: list[Step]) -> dict[str, Any]:
+def reserve(plan: Plan, keep: Callable[[str, Hold], None]) -> None:
+    """As a session's init: keep the names that the plan reserves from being made.
+
+    Args:
+        plan: The plan.
+        keep: Takes each directory and our hold on its placeholders, before any is made; to be released at the end.
+
+    Raises:
+        OSError: They cannot be kept.
+    """
+    for top, names in plan.reserve.items():
+        hold = Hold.take(top, names)
+        if hold is not None:
+            keep(top, hold)
+            hold.fill()
+
+
+def enclose(plan: Plan, prepared: tuple[Step, ...]) -> Confinement:
     """As process 1 of a sandbox: build it, and hide from what will run in it.
 
     Args:
         plan: From `make_plan`.
-        prepared: As for `linux.build`.
+        prepared: As for `mounts.build`.
 
     Returns:
         What each process must apply to itself (`confine`), before it runs anything.
@@ -94,11 +99,6 @@ def enclose(plan: dict[str, Any], prepared: list[Step]) -> dict[str, Any]:
     Raises:
         OSError: It cannot be built.
     """
-    linux.build(plan, prepared)
-    calls.hide()
-    return {
-        "root": calls.identity_of_root(),
-        "limits": plan["limits"],
-        "nice": plan["nice"],
-        "seccomp": plan["seccomp"],
-    }
+    mounts.build(plan, prepared)
+    syscall.hide()
+    return Confinement(syscall.identity_of_root(), plan.restrictions)

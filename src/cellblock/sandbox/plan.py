@@ -11,15 +11,30 @@ import functools
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
 from cellblock.sandbox.policy import MAKEABLE, Policy, Resources
 from cellblock.sandbox.probe import Facts
-
-Step: TypeAlias = list[Any]
-"""``[what, path, …]``: see `cellblock.sandbox.linux` for what each does."""
+from cellblock.wire.sandbox import (
+    Bind,
+    Devpts,
+    Directory,
+    File,
+    Graft,
+    Link,
+    Mask,
+    Plan,
+    Proc,
+    Protect,
+    ReadOnly,
+    Restrictions,
+    Seal,
+    Step,
+    Sysctl,
+    Tmpfs,
+)
 
 HOME = "/home/user"
 USER = 1000
@@ -75,33 +90,33 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
         interpreter: Directories that the interpreter and its packages lie in, absolute and without symbolic links.
     """
     covered = [path for path, target in facts.system if target is None]
-    steps: list[Step] = [["bind", path, path, "ro"] for path in covered]
+    steps: list[Step] = [Bind(path, path, "ro") for path in covered]
     for path in sorted(interpreter, key=len):
         if not any(_inside(path, other) for other in covered):
-            steps.append(["bind", path, path, "ro"])
+            steps.append(Bind(path, path, "ro"))
             covered.append(path)
     steps += [
-        ["directory", STAGE],
+        Directory(STAGE),
         # What masks are made of: nobody may open them, and there is nothing in them.
-        ["tmpfs", _MASKS, 64 * 1024, 0o755],
-        ["file", BLANK, "", 0],
-        ["tmpfs", EMPTY, 64 * 1024, 0],
-        ["seal", EMPTY],
-        ["seal", _MASKS],
-        ["tmpfs", "/etc", 1024 * 1024, 0o755],
-        *(["bind", real, path, "ro"] for path, real in facts.etc),
-        *(["file", path, content] for path, content in _files()),
-        ["seal", "/etc"],
-        ["tmpfs", "/sys", 64 * 1024, 0o755],
-        *(["bind?", path, path, "ro"] for path in _READABLE_SYS),
-        ["seal", "/sys"],
-        ["tmpfs", "/dev", 64 * 1024, 0o755],
-        *(["bind", f"/dev/{name}", f"/dev/{name}", "dev"] for name in _DEVICES),
-        *(["link", f"/dev/{name}", f"/proc/self/fd{tail}"] for name, tail in _DEVICE_LINKS),
-        ["link", "/dev/ptmx", "pts/ptmx"],
-        ["directory", "/dev/pts"],
-        ["directory", "/dev/shm"],  # the session's own
-        ["seal", "/dev"],
+        Tmpfs(_MASKS, 64 * 1024, 0o755),
+        File(BLANK, "", 0),
+        Tmpfs(EMPTY, 64 * 1024, 0),
+        Seal(EMPTY),
+        Seal(_MASKS),
+        Tmpfs("/etc", 1024 * 1024, 0o755),
+        *(Bind(real, path, "ro") for path, real in facts.etc),
+        *(File(path, content) for path, content in _files()),
+        Seal("/etc"),
+        Tmpfs("/sys", 64 * 1024, 0o755),
+        *(Bind(path, path, "ro", optional=True) for path in _READABLE_SYS),
+        Seal("/sys"),
+        Tmpfs("/dev", 64 * 1024, 0o755),
+        *(Bind(f"/dev/{name}", f"/dev/{name}", "dev") for name in _DEVICES),
+        *(Link(f"/dev/{name}", f"/proc/self/fd{tail}") for name, tail in _DEVICE_LINKS),
+        Link("/dev/ptmx", "pts/ptmx"),
+        Directory("/dev/pts"),
+        Directory("/dev/shm"),  # the session's own
+        Seal("/dev"),
     ]
     return steps
 
@@ -110,10 +125,8 @@ def grafts(steps: list[Step]) -> list[str]:
     """Return the places of a base's tree that a session takes over, with all that is mounted below each."""
     places: list[str] = []
     for step in steps:
-        if step[0] in ("bind", "bind?", "tmpfs"):
-            target = step[2] if step[0].startswith("bind") else step[1]
-            if not _inside(target, _MASKS) and not any(_inside(target, place) for place in places):
-                places.append(target)
+        if isinstance(step, Bind | Tmpfs) and not any(_inside(step.target, place) for place in (_MASKS, *places)):
+            places.append(step.target)
     return places
 
 
@@ -149,18 +162,14 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: tuple[str, ...]) -> dict[str, Any]:
-    """Return what to do for one session. Nobody may change it: it is kept for the next session that asks for the same.
+def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: tuple[str, ...]) -> Plan:
+    """Return what to do for one session. It is kept for the next session that asks for the same.
 
     Args:
         policy: What is asked.
         facts: What this machine has.
         workspace: The directory that ``.`` is, absolute and without symbolic links. None: the home directory in the sandbox.
         interpreter: As for `base_steps`.
-
-    Returns:
-        The plan, as JSON data: names to ``reserve`` in each directory, ``steps`` for the file system, and what else init and
-        worker apply.
 
     Raises:
         InvalidInputError: The workspace cannot be one.
@@ -174,30 +183,40 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
     resources = policy.resources
     mounts = _mounts(policy, facts, workspace, interpreter)
     # Where a mount is put into /proc or on it, its seals must lie on top.
-    again = any(_inside(step[-2 if step[0].startswith("bind") else -1], "/proc") for step in mounts)
-    return {
-        "uid": facts.uid,
-        "gid": facts.gid,
-        "everything": everything,
-        "home": _HOME_IN_TMP if everything else HOME,
-        "steps": [
+    again = any(_inside(step.target, "/proc") for step in mounts)
+    return Plan(
+        everything=everything,
+        home=_HOME_IN_TMP if everything else HOME,
+        steps=(
             *_own(facts, policy, interpreter, everything),
             *_proc(),
             # The only setting in there, and before they are sealed. Since Linux 6.14 each pid namespace has its own; it holds
             # root, too, whom RLIMIT_NPROC does not.
-            ["sysctl", "kernel/pid_max", str(max(resources.processes, 301)), [6, 14]],
-            ["read_only", "/proc/sys"],
+            Sysctl("kernel/pid_max", str(max(resources.processes, 301)), 6, 14),
+            ReadOnly("/proc/sys"),
             *mounts,
-            *([*_proc(), ["read_only", "/proc/sys"]] if again else ()),
-        ],
-        "reserve": _reserved(policy, facts, workspace),
-        "limits": _limits(resources),
-        # The scheduler's own idea of a weight; what a session has given up it cannot take back.
-        "nice": round(19 * (100 - resources.cpu) / 100),
-        "seccomp": base64.b64encode(seccomp.program(facts.machine, unix_sockets=policy.unix_sockets or not everything)).decode(
-            "ascii"
+            *((*_proc(), ReadOnly("/proc/sys")) if again else ()),
         ),
-    }
+        reserve=_reserved(policy, facts, workspace),
+        restrictions=restrictions(policy, facts),
+    )
+
+
+def restrictions(policy: Policy, facts: Facts) -> Restrictions:
+    """Return what each process of a session puts on itself.
+
+    Args:
+        policy: What is asked.
+        facts: What this machine has.
+    """
+    resources = policy.resources
+    filtered = seccomp.program(facts.machine, unix_sockets=policy.unix_sockets or not policy.filesystem.everything)
+    return Restrictions(
+        limits=_limits(resources),
+        # The scheduler's own idea of a weight; what a session has given up it cannot take back.
+        nice=round(19 * (100 - resources.cpu) / 100),
+        seccomp=base64.b64encode(filtered).decode("ascii"),
+    )
 
 
 def _limits(resources: Resources) -> dict[str, int]:
@@ -212,59 +231,62 @@ def _limits(resources: Resources) -> dict[str, int]:
     }
 
 
-def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> list[Step]:
+def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> tuple[Step, ...]:
     """Return the steps that a plan begins with whose policy has nothing unusual. They need no workspace.
 
     All of them are about the tree, so that nothing is left of them where another tree is built instead.
     """
-    return [*_own(facts, Policy(), interpreter, everything=False), *_proc()]
+    return (*_own(facts, Policy(), interpreter, everything=False), *_proc())
 
 
 def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything: bool) -> list[Step]:
     """Return the steps for what every session has, and shares with none."""
     size = policy.resources.tmp
     steps: list[Step] = [
-        ["tmpfs", "/tmp", size, 0o1777],  # the session's own; first, because an interpreter can lie below it
-        ["tmpfs", _HOME_IN_TMP if everything else HOME, size, 0o755],
+        Tmpfs("/tmp", size, 0o1777),  # the session's own; first, because an interpreter can lie below it
+        Tmpfs(_HOME_IN_TMP if everything else HOME, size, 0o755),
     ]
     if everything:
         # Sockets of the host's services lie here; a read-only mount does not keep anybody from connecting.
-        steps += [["tmpfs", "/run", 64 * 1024, 0o755], ["graft", "/dev"]]
+        steps += [Tmpfs("/run", 64 * 1024, 0o755), Graft("/dev")]
     else:
-        steps += [["graft", place] for place in grafts(base_steps(facts, interpreter))]
-        steps += [["link", path, target] for path, target in facts.system if target is not None]
+        steps += [Graft(place) for place in grafts(base_steps(facts, interpreter))]
+        steps += [Link(path, target) for path, target in facts.system if target is not None]
     return [
         *steps,
-        ["tmpfs", "/dev/shm", size, 0o1777],  # likewise
-        ["devpts", "/dev/pts"],
-        ["proc", "/proc"],
+        Tmpfs("/dev/shm", size, 0o1777),  # likewise
+        Devpts("/dev/pts"),
+        Proc("/proc"),
     ]
 
 
-def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> list[Step]:
-    """Return the steps for what the policy names: parents before what lies in them, and so below it."""
-    mounts: dict[str, list[Step]] = {}
+_Placed: TypeAlias = Bind | Mask | ReadOnly | Protect
 
-    def add(path: str, step: Step) -> None:
+
+def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> list[_Placed]:
+    """Return the steps for what the policy names: parents before what lies in them, and so below it."""
+    mounts: dict[str, list[_Placed]] = {}
+
+    def add(path: str, step: _Placed) -> None:
         mounts.setdefault(path, []).append(step)
 
     writable = _resolve(policy.filesystem.write, workspace, facts)
     own = () if workspace == HOME else (workspace,)
     for path in (*own, *_resolve(policy.filesystem.read, workspace, facts)):
         if path != "/" and not any(_inside(path, top) for top in writable):
-            add(path, ["bind", path, path, "ro"])
+            add(path, Bind(path, path, "ro"))
     for pattern, path in zip(policy.filesystem.write, writable, strict=True):
         check_workspace(path)
         # What a home directory has in it differs between machines, and one policy is for many.
-        add(path, ["bind?" if pattern.startswith("~/") else "bind", path, path, "rw"])
+        add(path, Bind(path, path, "rw", optional=pattern.startswith("~/")))
     masked = [path for path in _resolve(policy.filesystem.deny_read, workspace, facts) if path != "/"]
     for path in masked:
-        add(path, ["mask", path])
+        add(path, Mask(path))
     # An interpreter in a home directory that is denied is needed all the same, or in what every session has for itself.
     hidden = [*masked, *(("/tmp", "/run") if policy.filesystem.everything else ())]
     for path in interpreter:
         if path not in masked and any(_inside(path, above) for above in hidden):
-            add(path, ["bind", path, path, "ro"])
+            add(path, Bind(path, path, "ro"))
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
     kept = _denied(policy.filesystem.deny_write, policy, facts, workspace)
     denied = [*interpreter, *kept]
@@ -273,8 +295,8 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     protect = {(top, path) for top in writable for path in denied if path != top and _inside(path, top)}
     return [
         *(step for path in _by_depth(mounts) for step in mounts[path]),
-        *(["read_only", path] for path in _by_depth(unwritable)),
-        *(["protect", top, path] for top, path in sorted(protect, key=lambda item: (item[1].count("/"), item))),
+        *(ReadOnly(path) for path in _by_depth(unwritable)),
+        *(Protect(top, path) for top, path in sorted(protect, key=lambda item: (item[1].count("/"), item))),
     ]
 
 
@@ -292,13 +314,13 @@ def writable_places(policy: Policy, facts: Facts, workspace: str) -> list[str]:
     return [os.path.realpath(path) for path in (workspace, *_resolve(policy.filesystem.write, workspace, facts))]
 
 
-def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, list[str]]:
+def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, tuple[str, ...]]:
     """Return the names below each writable directory that must not come to be where they do not exist."""
     patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
     reserved = {}
     for top in dict.fromkeys(_resolve(policy.filesystem.write, workspace, facts)):
         denied = dict.fromkeys(_denied(patterns, policy, facts, workspace))
-        names = [os.path.relpath(path, top) for path in denied if path != top and _inside(path, top)]
+        names = tuple(os.path.relpath(path, top) for path in denied if path != top and _inside(path, top))
         if names:
             reserved[top] = names
     return reserved
@@ -309,7 +331,7 @@ def _by_depth(paths: Iterable[str]) -> list[str]:
 
 
 def _proc() -> list[Step]:
-    return [*(["mask", path] for path in _PROC_MASKED), *(["read_only", path] for path in _PROC_READ_ONLY)]
+    return [*(Mask(path) for path in _PROC_MASKED), *(ReadOnly(path) for path in _PROC_READ_ONLY)]
 
 
 _DEVICE_LINKS = (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2"))

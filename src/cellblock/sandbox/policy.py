@@ -101,6 +101,7 @@ class Resources:
         tmp: Bytes in each of /tmp, /dev/shm and the home directory.
         file_size: Bytes of one file.
         cpu: Share of one processor's time, as a weight from 1 to 100, where other sessions compete.
+        packages: Bytes on disk of the packages that are installed for it. 0 forbids installing.
     """
 
     memory: int = 4096 * MIB
@@ -109,6 +110,7 @@ class Resources:
     tmp: int = 512 * MIB
     file_size: int = 8192 * MIB
     cpu: int = 100
+    packages: int = 8192 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,7 @@ _RESOURCES = {
     "tmp": "tmp",
     "fileSize": "file_size",
     "cpu": "cpu",
+    "packages": "packages",
 }
 _BOUNDS = {
     "memory": (64 * MIB, 2**50),
@@ -271,6 +274,7 @@ _BOUNDS = {
     "tmp": (MIB, 2**50),
     "file_size": (MIB, 2**60),
     "cpu": (1, 100),
+    "packages": (0, 2**60),
 }
 
 

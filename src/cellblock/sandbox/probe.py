@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import functools
 import os
@@ -13,11 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellblock.sandbox import seccomp
-
-_CLONE_NEWUSER = 0x10000000
-_CLONE_NEWNS = 0x00020000
-_MOUNT_SETATTR = 442
+from cellblock.sandbox import abi, seccomp
+from cellblock.sandbox.syscall import call, unshare
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "nix", "gnu")
 
@@ -140,9 +136,9 @@ def _system() -> list[tuple[str, str | None]]:
 def _missing() -> list[str]:
     if sys.platform != "linux":
         return ["the native sandbox needs Linux: use isolate='srt' on macOS"]
-    missing: list[str] = []
     if not seccomp.supported(platform.machine()):
-        missing.append(f"there is no system-call policy for {platform.machine()}: use isolate='srt'")
+        return [f"there is no system-call policy for {platform.machine()}: use isolate='srt'"]
+    missing: list[str] = []
     outcome = _try_namespaces()
     if outcome == errno.ENOSYS:
         missing.append("the kernel is older than Linux 5.12 (mount_setattr): update it, or use isolate='srt'")
@@ -153,18 +149,16 @@ def _missing() -> list[str]:
 
 def _try_namespaces() -> int:
     """Make a user and a mount namespace in a child; return 0, or the errno of what failed."""
-    libc = ctypes.CDLL(None, use_errno=True)
     child = os.fork()
     if child == 0:
         code = 255
         try:
-            if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) != 0:
-                code = ctypes.get_errno()
-            else:
-                # AT_RECURSIVE, MS_PRIVATE: what the sandbox does first.
-                attributes = struct.pack("QQQQ", 0, 0, 1 << 18, 0)
-                failed = libc.syscall(_MOUNT_SETATTR, -100, b"/", 0x8000, attributes, 32)
-                code = ctypes.get_errno() if failed else 0
+            unshare(abi.CLONE_NEWUSER | abi.CLONE_NEWNS)
+            private = struct.pack("QQQQ", 0, 0, abi.MS_PRIVATE, 0)  # what the sandbox does first
+            call("mount_setattr", abi.AT_FDCWD, b"/", abi.AT_RECURSIVE, private, len(private))
+            code = 0
+        except OSError as error:
+            code = error.errno or 255
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

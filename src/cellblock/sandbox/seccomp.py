@@ -13,7 +13,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cellblock.sandbox.syscall_numbers import AARCH64, X86_64
+from cellblock.sandbox import abi
+from cellblock.sandbox.syscall_numbers import BY_MACHINE
 
 ALLOWED: tuple[tuple[str, str], ...] = (
     (
@@ -101,7 +102,6 @@ REFUSED: tuple[tuple[str, str], ...] = (
 """Reason and names of what gives EPERM. The rest of what is dangerous is absent: clone3 (its flags lie behind a pointer),
 openat2 (likewise), io_uring (walks past the rules for sockets), sendfile (as splice): for all of these libraries fall back."""
 
-CLONE_NEW = 0x7E020000
 _SETID = 0o6000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
@@ -189,7 +189,7 @@ def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
     unix = (((_same(0, _AF_UNIX),), ALLOW),) if unix_sockets else (((_same(0, _AF_UNIX),), _PERM),)
     unsupported = error(errno.EAFNOSUPPORT)
     return (
-        Conditional("clone", "threads and forks, but no new namespace", _deny(_has(0, CLONE_NEW)), ALLOW),
+        Conditional("clone", "threads and forks, but no new namespace", _deny(_has(0, abi.CLONE_NEW_ALL)), ALLOW),
         Conditional(
             "socket", "TCP, UDP and local: others are where kernels break", (*unix, *_internet(2), *_internet(10)), unsupported
         ),
@@ -240,7 +240,7 @@ def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
     )
 
 
-_ARCHITECTURES = {"x86_64": (0xC000003E, X86_64), "aarch64": (0xC00000B7, AARCH64)}
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 
 # Classic BPF: load a word, compare, jump, return.
@@ -261,7 +261,7 @@ def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = f
         unix_sockets: Whether local sockets may be made, other than in pairs.
         without: Names of calls to allow after all, for tests that show what each rule stops.
     """
-    number, table = _ARCHITECTURES[machine]
+    table = BY_MACHINE[machine]
     outcomes: dict[int, int | Conditional] = {}
     for _reason, names in ALLOWED:
         outcomes |= {table[name]: ALLOW for name in names.split() if name in table}
@@ -272,7 +272,7 @@ def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = f
     outcomes |= {table[name]: ALLOW for name in without if name in table}
     code = _Assembler()
     code.add(_LOAD, 4)
-    code.add(_JEQ, number, 1, 0)
+    code.add(_JEQ, _ARCHITECTURES[machine], 1, 0)
     code.add(_RET, KILL)
     code.add(_LOAD, 0)
     if machine == "x86_64":
@@ -290,7 +290,7 @@ def no_programs(machine: str) -> bytes:
     Args:
         machine: The architecture, as `platform.machine` names it.
     """
-    table = _ARCHITECTURES[machine][1]
+    table = BY_MACHINE[machine]
     code = _Assembler()
     code.add(_LOAD, 0)
     for name in ("execve", "execveat"):

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
-from cellblock.sandbox import seccomp
-from cellblock.sandbox.plan import make_plan
+from cellblock.sandbox import plan, seccomp
 from cellblock.sandbox.policy import Network, Policy, read_settings
 from cellblock.sandbox.probe import Facts
+from cellblock.wire.control import Setup
 
 PACKAGES = "CELLBLOCK_PACKAGES"
 """The variable that tells what runs inside where packages of sessions lie."""
@@ -95,7 +95,7 @@ class SrtPolicy(Policy):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SrtDirectories:
     """What one run of srt has around it.
 
     Attributes:
@@ -125,7 +125,7 @@ def entries(path: str) -> Sequence[str] | None:
 def settings(
     policy: Policy,
     facts: Facts,
-    place: Place,
+    place: SrtDirectories,
     *,
     look: Callable[[str], Sequence[str] | None] = entries,
     platform: str = sys.platform,
@@ -195,7 +195,7 @@ def for_installing(policy: Policy, target: str, readable: Iterable[str], hosts: 
     return replace(policy, given=json.dumps(given, sort_keys=True))
 
 
-def command(place: Place, srt: str, settings_path: str, inner: str) -> list[str]:
+def command(place: SrtDirectories, srt: str, settings_path: str, inner: str) -> list[str]:
     """Return what to run, with `environment`, to have srt run a shell's command line in its sandbox.
 
     Args:
@@ -207,7 +207,7 @@ def command(place: Place, srt: str, settings_path: str, inner: str) -> list[str]
     return ["/bin/sh", "-c", _KEEPER, place.private, srt, "--settings", settings_path, "-c", inner]
 
 
-def command_line(policy: Policy, place: Place, arguments: Sequence[str]) -> str:
+def command_line(policy: Policy, place: SrtDirectories, arguments: Sequence[str]) -> str:
     """Return the command line that starts a program inside.
 
     srt must run in the workspace, its command must not: an interpreter would take modules from there.
@@ -217,7 +217,7 @@ def command_line(policy: Policy, place: Place, arguments: Sequence[str]) -> str:
     return f"cd / && {home}{packages}exec {shlex.join(arguments)}"
 
 
-def environment(facts: Facts, place: Place) -> dict[str, str]:
+def environment(facts: Facts, place: SrtDirectories) -> dict[str, str]:
     """Return the environment of srt. Nothing of the host's gets into it but where its commands are."""
     found = (where(name) for name in _commands(sys.platform))
     directories = dict.fromkeys(os.path.dirname(path) for path in found if path is not None)
@@ -229,21 +229,21 @@ def environment(facts: Facts, place: Place) -> dict[str, str]:
     }
 
 
-def additions(policy: Policy, facts: Facts, workspace: str) -> dict[str, Any]:
-    """Return what a kernel under srt is told besides what every kernel is told.
+def complete(setup: Setup, policy: Policy, facts: Facts) -> Setup:
+    """Return what a kernel under srt is told: what every kernel is told, and what srt does not do.
 
-    Returns:
-        ``inherit``, the variables to take over from srt where the kernel's own environment has none of the name, and
-        ``restrictions``, what the worker puts on itself, because srt does not.
+    Args:
+        setup: What every kernel is told.
+        policy: What this one may do.
+        facts: What this machine has.
     """
     reaches = policy.reaches() if isinstance(policy, SrtPolicy) else bool(policy.network.allow)
     proxies = [*_PROXIES, *(name.lower() for name in _PROXIES)] if reaches else []
-    spec: dict[str, Any] = {"inherit": ["HOME", "TMPDIR", *proxies]}
+    restrictions = None
     if sys.platform == "linux" and seccomp.supported(facts.machine):
         # Of a native sandbox, what a process can do to itself. Which local sockets there can be is for srt's filter to say.
-        plan = make_plan(Policy(resources=policy.resources), facts, workspace, ())
-        spec["restrictions"] = {name: plan[name] for name in ("limits", "nice", "seccomp")}
-    return spec
+        restrictions = plan.restrictions(Policy(resources=policy.resources), facts)
+    return replace(setup, inherit=("HOME", "TMPDIR", *proxies), restrictions=restrictions)
 
 
 def where(name: str) -> str | None:
@@ -311,7 +311,7 @@ def _commands(platform: str) -> Iterable[str]:
     return ("srt", "node", "rg", "bash", *(("bwrap", "socat") if platform == "linux" else ()))
 
 
-def _with_own_place(given: dict[str, Any], place: Place) -> dict[str, Any]:
+def _with_own_place(given: dict[str, Any], place: SrtDirectories) -> dict[str, Any]:
     """Add srt's own directory to somebody's settings; kernels need a place for temporary files."""
     files = given.get("filesystem")
     if not isinstance(files, dict):
@@ -322,7 +322,7 @@ def _with_own_place(given: dict[str, Any], place: Place) -> dict[str, Any]:
     return given
 
 
-def _readable(place: Place) -> tuple[str, str]:
+def _readable(place: SrtDirectories) -> tuple[str, str]:
     return f"{place.private}/run", f"{place.private}/packages"
 
 

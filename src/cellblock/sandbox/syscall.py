@@ -6,25 +6,25 @@ import ctypes
 import os
 from typing import Any
 
-_PR_SET_DUMPABLE = 4
+from cellblock.sandbox import abi
+from cellblock.sandbox.syscall_numbers import number
 
 libc = ctypes.CDLL(None, use_errno=True)
 """The C library. After a call that failed, `ctypes.get_errno` says why."""
 
 
-def call(name: str, number: int, *arguments: Any) -> int:
+def call(name: str, *arguments: Any) -> int:
     """Make a system call.
 
     Args:
-        name: What it is called, for the error.
-        number: Its number.
+        name: What it is called.
         arguments: Its arguments.
 
     Raises:
         OSError: It failed.
     """
     converted = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
-    result: int = libc.syscall(ctypes.c_long(number), *converted)
+    result: int = libc.syscall(ctypes.c_long(number(name)), *converted)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
@@ -43,6 +43,31 @@ def prctl(option: int, *arguments: Any) -> None:
         raise OSError(code, f"prctl({option}): {os.strerror(code)}")
 
 
+def unshare(namespaces: int) -> None:
+    """Go into new namespaces.
+
+    Raises:
+        OSError: It failed.
+    """
+    if libc.unshare(namespaces) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"unshare: {os.strerror(code)}")
+
+
+def umount(path: str, *, missing_ok: bool = False) -> bool:
+    """Take the topmost mount at a path away from this mount namespace; return whether there was one.
+
+    Raises:
+        OSError: It failed, unless ``missing_ok``.
+    """
+    if libc.umount2(os.fsencode(path), abi.MNT_DETACH) == 0:
+        return True
+    code = ctypes.get_errno()
+    if not missing_ok:
+        raise OSError(code, f"umount of {path}: {os.strerror(code)}")
+    return False
+
+
 def map_user(uid: int, outer_uid: int, gid: int, outer_gid: int) -> None:
     """In a new user namespace: say which user and group of the outside this process is in it."""
     for name, content in (("setgroups", "deny"), ("uid_map", f"{uid} {outer_uid} 1"), ("gid_map", f"{gid} {outer_gid} 1")):
@@ -58,12 +83,12 @@ def write(path: str, content: str) -> None:
         os.close(descriptor)
 
 
-def identity_of_root() -> list[int]:
+def identity_of_root() -> tuple[int, int]:
     """Return what tells one root directory from another."""
     found = os.stat("/")
-    return [found.st_dev, found.st_ino]
+    return found.st_dev, found.st_ino
 
 
 def hide() -> None:
     """Keep the worker out of this process: of its memory, root directory and environment in /proc."""
-    prctl(_PR_SET_DUMPABLE, 0)
+    prctl(abi.PR_SET_DUMPABLE, 0)

@@ -101,8 +101,12 @@ class ServerRegistry:
         except ValueError as error:
             raise StoreError(f"what is stored of MCP server {name!r} is damaged: register it again ({error})") from error
 
-    def root_within(self, name: str, workspace: str) -> str | None:
-        """Return the root of the server that a workspace's sessions mean by a name, the one registered last; None for none.
+    def root_within(self, name: str, *directories: str) -> str | None:
+        """Return the root of the server that a session means by a name, the one registered last; None for none.
+
+        Args:
+            name: The server's name.
+            directories: The session's workspace, and what else it may take tools from.
 
         Asked for each call of a tool, always in one thread, and so on a connection that stays open until `close`: to open the
         file takes 0.3 ms, and to look only 10 µs. What anybody has registered since is seen at once.
@@ -113,7 +117,7 @@ class ServerRegistry:
             looked = self._looking.execute("SELECT root FROM servers WHERE name = ? ORDER BY registered DESC", (name,))
             rows = looked.fetchall()
         roots = [str(root) for (root,) in rows]
-        return next((root for root in roots if _is_within(root, workspace)), None)
+        return next((root for root in roots if any(_is_within(root, directory) for directory in directories)), None)
 
     def hints(self, name: str, root: str, tool: str) -> Hints | None:
         """Return what a server said of a tool when it was registered; None where nothing is known."""

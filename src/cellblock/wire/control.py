@@ -1,14 +1,19 @@
-"""Control messages between host, zygote and init: one small JSON object in one datagram of a SOCK_SEQPACKET socket.
+"""Control messages between host, fork server, init and worker: one JSON object in one datagram of a SOCK_SEQPACKET socket.
 
 On a stream socket two messages can arrive as one, and a descriptor passed with the second is then silently dropped.
+docs/wire.md describes them.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from cellblock.errors import ProtocolError
+from cellblock.wire.codec import decoder, encoder
+from cellblock.wire.sandbox import Confinement, Plan, Restrictions, Step
 
 MAX_CONTROL = 160 * 1024
 """Largest message, in bytes: below what the kernel lets a datagram carry with its default buffers."""
@@ -22,29 +27,339 @@ EXIT_PRELOAD = 66
 FORK_DESCRIPTORS = 4
 """What comes with ``fork``: the worker's channel, init's control socket, and the write ends of the two output pipes."""
 
+Commands: TypeAlias = Literal["asked", "forbidden"]
+"""What becomes of the commands of cells: the host is asked about them, or runs them as well, since the worker cannot."""
 
-def encode_control(op: str, **fields: Any) -> bytes:
-    """Return one message.
+Keep: TypeAlias = Literal["nothing", "out", "err", "both", "together"]
+"""Which output of a program goes to files."""
+
+# -- host → fork server, or an interpreter that makes one kernel ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message. ``places``: what the paths begin with that are to be removed after the host."""
+
+    op: ClassVar[str] = "hello"
+    places: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Make a kernel of the descriptors that come along."""
+
+    op: ClassVar[str] = "fork"
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Kill a kernel's init, and with it everything below."""
+
+    op: ClassVar[str] = "kill"
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End; the host goes on."""
+
+    op: ClassVar[str] = "end"
+
+
+# -- fork server → host --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The modules are imported. ``interpreter``: directories that a native sandbox shows to have it run."""
+
+    op: ClassVar[str] = "ready"
+    interpreter: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A kernel could not be forked."""
+
+    op: ClassVar[str] = "failed"
+    session: int
+    error: str
+
+
+# -- host → init ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listener to make in the session before there is code: its port (0 is any), and the variable that tells it."""
+
+    port: int
+    variable: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What init and its worker are to be.
+
+    Attributes:
+        env: The whole environment.
+        cwd: The directory that the worker begins in, which is the workspace.
+        stay_in: The directory that it comes back to after each cell; None: it stays where the code went.
+        packages: Where the session's own packages lie; relative to what srt gives it, if that runs it.
+        commands: What becomes of the commands of its cells; None: nobody is asked.
+        listeners: What to listen on, by name.
+        mounts: Steps for the file system after those of the plan.
+        plan: What to build, in a native sandbox.
+        policy: What to make a plan of, if the host does not know this interpreter (`Policy.to_dict`).
+        inherit: Variables to take over from the sandbox around this one.
+        restrictions: What the worker puts on itself in a sandbox that is not ours.
+    """
+
+    op: ClassVar[str] = "setup"
+    env: Mapping[str, str]
+    cwd: str
+    stay_in: str | None
+    packages: str
+    commands: Commands | None = None
+    listeners: Mapping[str, Listener] = field(default_factory=dict)
+    mounts: tuple[Step, ...] = ()
+    plan: Plan | None = None
+    policy: Mapping[str, Any] | None = None
+    inherit: tuple[str, ...] = ()
+    restrictions: Restrictions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Send SIGINT to the worker's process group."""
+
+    op: ClassVar[str] = "interrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class KillChildren:
+    """Kill every process below, but not the worker."""
+
+    op: ClassVar[str] = "kill_children"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run a program, confined like the worker.
+
+    Attributes:
+        number: Counts the programs of this kernel.
+        argv: The program and its arguments.
+        cwd: The directory that it runs in.
+        env: Its environment; None: the session's.
+        changes: What differs in it; None takes a variable away.
+        keep: Which output goes to files.
+        place: What the names of these files begin with.
+    """
+
+    op: ClassVar[str] = "run"
+    number: int
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str] | None
+    changes: Mapping[str, str | None]
+    keep: Keep
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Kill the programs that were run, and whatever was started since they began, but for the worker's own children."""
+
+    op: ClassVar[str] = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Make a listener on the session's own loopback interface."""
+
+    op: ClassVar[str] = "listen"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measure the session's memory; what is certainly not over ``enough`` bytes need not be exact."""
+
+    op: ClassVar[str] = "measure"
+    enough: int
+
+
+# -- init → host ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A listener was made, and comes along. ``name``: one that `Setup` asked for; None: one that `Listen` asked for."""
+
+    op: ClassVar[str] = "listening"
+    port: int
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the session uses."""
+
+    op: ClassVar[str] = "memory"
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A program has ended, with this wait status."""
+
+    op: ClassVar[str] = "ran"
+    number: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The sandbox could not be made, and there is no code in it."""
+
+    op: ClassVar[str] = "refused"
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command was carried out."""
+
+    op: ClassVar[str] = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The worker has ended, with this wait status."""
+
+    op: ClassVar[str] = "exited"
+    status: int
+
+
+# -- init → worker, and → who made it ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """What a worker is to be: see `Setup`. ``confinement`` is applied before any code runs; None: nothing is."""
+
+    op: ClassVar[str] = "setup_worker"
+    env: Mapping[str, str]
+    cwd: str
+    stay_in: str | None
+    packages: str
+    commands: Commands | None
+    confinement: Confinement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Names are kept from being made in the directory that comes along, locked: to be released when init has ended."""
+
+    op: ClassVar[str] = "held"
+    names: tuple[str, ...]
+
+
+# -- host ↔ the sandbox of an MCP server ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetup:
+    """What to build for an MCP server.
+
+    Attributes:
+        user: User and group outside.
+        base: What trees are put together from.
+        plan: What to build.
+        cwd: The directory that it runs in.
+        port: The port of the listener for the proxy; None: there is no network.
+        holds: Descriptors of directories, inherited, and the names that are kept from being made in each.
+        group: A descriptor of the control group that it is to be in, inherited.
+    """
+
+    op: ClassVar[str] = "setup_server"
+    user: tuple[int, int]
+    base: tuple[Step, ...]
+    plan: Plan
+    cwd: str
+    port: int | None
+    holds: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    group: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """It was made, and the server is about to start. ``hidden``: arguments that name what the sandbox does not show."""
+
+    op: ClassVar[str] = "made"
+    hidden: tuple[str, ...]
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------------------
+
+ToLauncher: TypeAlias = Hello | Fork | Kill | End
+FromLauncher: TypeAlias = Ready | Failed
+Command: TypeAlias = Interrupt | KillChildren | Run | Stop | Listen | Measure
+ToInit: TypeAlias = Setup | Command
+FromInit: TypeAlias = Listening | Memory | Ran | Refused | Done | Exited
+FromServer: TypeAlias = Made | Refused
+ControlMessage: TypeAlias = ToLauncher | FromLauncher | ToInit | FromInit | WorkerSetup | Held | ServerSetup | FromServer
+
+_M = TypeVar("_M")
+
+
+def encode_control(message: ControlMessage) -> bytes:
+    """Return one message as bytes.
 
     Raises:
         ProtocolError: It is larger than one datagram may be.
     """
-    data = json.dumps({"op": op, **fields}, separators=(",", ":")).encode()
+    convert = encoder(type(message))
+    assert convert is not None
+    data = json.dumps({"op": message.op, **convert(message)}, separators=(",", ":")).encode()
     if len(data) > MAX_CONTROL:
-        raise ProtocolError(f"a {op!r} message of {len(data)} bytes is over the limit of {MAX_CONTROL}")
+        raise ProtocolError(f"a {message.op!r} message of {len(data)} bytes is over the limit of {MAX_CONTROL}")
     return data
 
 
-def decode_control(data: bytes) -> dict[str, Any]:
-    """Return the fields of one message; ``op`` is always a string.
+class Incoming(Generic[_M]):
+    """The messages that one end of a connection may be sent."""
 
-    Raises:
-        ProtocolError: It is no JSON object with an ``op``.
-    """
-    try:
-        message = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a control message is no JSON: {error}") from None
-    if not isinstance(message, dict) or not isinstance(message.get("op"), str):
-        raise ProtocolError("a control message is no object with an op")
-    return message
+    def __init__(self, *kinds: type[_M]) -> None:
+        self.kinds: dict[str, type[_M]] = {kind.op: kind for kind in kinds}  # type: ignore[attr-defined]  # messages all
+
+    def decode(self, data: bytes) -> _M:
+        """Return one message.
+
+        Raises:
+            ProtocolError: It is not one of these, or a field is missing, unknown or of the wrong type.
+        """
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"a control message is not valid JSON: {error}") from None
+        op = fields.pop("op", None) if isinstance(fields, dict) else None
+        if not isinstance(op, str) or op not in self.kinds:
+            raise ProtocolError(f"a control message has no op that may be sent here: {', '.join(self.kinds)}")
+        try:
+            message: _M = decoder(self.kinds[op])(fields)
+        except ProtocolError as error:
+            raise ProtocolError(f"a {op!r} message is wrong: {error}") from None
+        return message
+
+
+TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
+FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed)
+TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
+TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Run, Stop, Listen, Measure)
+FROM_INIT: Incoming[FromInit] = Incoming(Listening, Memory, Ran, Refused, Done, Exited)
+TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
+TO_MAKER: Incoming[Held] = Incoming(Held)
+TO_SERVER: Incoming[ServerSetup] = Incoming(ServerSetup)
+FROM_SERVER: Incoming[FromServer] = Incoming(Made, Refused)

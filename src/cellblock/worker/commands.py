@@ -21,9 +21,21 @@ from IPython.utils._process_common import arg_split
 from cellblock.worker.requests import Requester
 
 _FORBIDDEN = (
-    "programs are forbidden in this session: run a command with !cmd or %%bash, for somebody to decide about; "
-    "of multiprocessing's ways to start processes, 'fork' works"
+    "Direct {way} calls are not allowed: programs are forbidden in this session. Run a command with !cmd or %%bash, so that "
+    "somebody can decide about it; of multiprocessing's ways to start processes, 'fork' works"
 )
+_WAYS = (
+    *(f"exec{kind}" for kind in ("v", "ve", "vp", "vpe", "l", "le", "lp", "lpe")),
+    *(f"spawn{kind}" for kind in ("v", "ve", "vp", "vpe", "l", "le", "lp", "lpe")),
+    "posix_spawn",
+    "posix_spawnp",
+    "system",
+)
+"""Functions of `os` that execute programs."""
+
+
+class ProgramForbiddenError(PermissionError, RuntimeError):
+    """Code tried to execute a program itself. A `RuntimeError` as well, because that is what ipybox raises."""
 
 
 class Commands:
@@ -142,12 +154,18 @@ def _take(place: str | None, suffix: str) -> str:
 
 
 def _say_so() -> None:
-    """Have Python's own ways to start programs say what it is that forbids them. The system forbids the others as well."""
+    """Have Python's own ways to start programs say why they fail. The system forbids all the other ways as well."""
+    import pty
 
+    _posixsubprocess.fork_exec = _refusal("subprocess")
+    subprocess._fork_exec = _refusal("subprocess")  # type: ignore[attr-defined]  # noqa: SLF001
+    for name in _WAYS:
+        setattr(os, name, _refusal(f"os.{name}()"))
+    pty.spawn = _refusal("pty.spawn()")
+
+
+def _refusal(way: str) -> Callable[..., NoReturn]:
     def refuse(*_args: object, **_options: object) -> NoReturn:
-        raise PermissionError(_FORBIDDEN)
+        raise ProgramForbiddenError(_FORBIDDEN.format(way=way))
 
-    _posixsubprocess.fork_exec = refuse
-    subprocess._fork_exec = refuse  # type: ignore[attr-defined]  # noqa: SLF001
-    for name in ("system", "posix_spawn", "posix_spawnp", "execv", "execve"):
-        setattr(os, name, refuse)
+    return refuse

@@ -12,6 +12,7 @@ import socket
 import sys
 import traceback
 from collections import deque
+from pathlib import Path
 from typing import Literal, NoReturn
 
 from IPython.core.completer import provisionalcompleter, rectify_completions
@@ -96,6 +97,7 @@ class Worker:
         self._interrupter.install()
         self._asker.take_places()
         self._shell.packages = self._asker.install
+        self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
@@ -244,6 +246,7 @@ class Worker:
             pass  # the code removed the directory it was in
         try:
             os.chdir(self.stay_in)
+            self._shell.note_directory(Path(self.stay_in))
             self._outbox.write("stderr", f"[cellblock] back in the working directory {self.stay_in}\n")
         except OSError as error:
             self._outbox.write("stderr", f"[cellblock] cannot go back to the working directory: {error}\n")

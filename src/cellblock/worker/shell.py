@@ -14,13 +14,13 @@ from typing import Any
 
 import IPython
 from IPython.core import oinspect, ultratb
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
 from IPython.utils.text import LSString, SList
 from traitlets.config import Config
 
 from cellblock.worker.commands import Commands, guard_scripts
 from cellblock.worker.display import Hook, Publisher
+from cellblock.worker.notebook import NotebookShell
 from cellblock.worker.streams import Outbox, keep_order
 
 _MAX_ERROR_TEXT = 256 * 1024
@@ -44,7 +44,7 @@ class CellError:
         return cls(name, text, (f"{name}: {text}",))
 
 
-class Shell(InteractiveShell):
+class Shell(NotebookShell):
     """The shell of one kernel: shows through the outbox, keeps nothing on disk, has no terminal and no threads."""
 
     displayhook_class = Hook
@@ -63,11 +63,6 @@ class Shell(InteractiveShell):
 
     def init_virtualenv(self) -> None:
         """The interpreter was chosen by whoever started us."""
-
-    def init_user_ns(self) -> None:
-        """Give the user's `__main__` what every module has: multiprocessing looks for it. `%reset` comes here, too."""
-        super().init_user_ns()
-        self.user_ns.setdefault("__spec__", None)
 
     def init_magics(self) -> None:
         """Let ``%pip install`` ask the host, which knows where packages may come from."""
@@ -189,6 +184,9 @@ class Shell(InteractiveShell):
         return self.error
 
 
+Shell.__name__ = Shell.__qualname__ = "ZMQInteractiveShell"  # the name by which libraries know a notebook's shell
+
+
 class _Profile(ProfileDir):
     """IPython's own directory (``%store``, aliases) in whatever home the kernel has, of which nothing is made ahead."""
 
@@ -211,6 +209,7 @@ def create(outbox: Outbox) -> Shell:
     config.InteractiveShell.history_load_length = 0
     config.HistoryManager.hist_file = ":memory:"
     config.HistoryManager.enabled = False  # no database, and so no thread that writes to it
+    config.IPKernelApp.connection_file = ""  # libraries look for this section to know that they are in a notebook
     config.Completer.use_jedi = False  # loads 30 MB for completions that follow the live objects anyway
     Publisher.outbox = Hook.outbox = outbox
     keep_order(outbox)

@@ -32,7 +32,7 @@ TICK = 0.01
 """Seconds that text of a burst may wait."""
 
 _QUIET_TICKS = 5
-_CATCH_UP, _CATCH_UP_STEP = 0.25, 0.0001  # seconds; a host that makes the cell wait is not waited for any longer
+_CATCH_UP_STEP, _CATCH_UP_LONG_STEP = 0.0001, 0.002  # seconds between two looks, at first and later
 _READ_UP, _HURRIED = 0.02, 1.0  # seconds that it is waited for, and for which it is not after that was in vain
 _NONE = -1
 _PIECE_CHARS = PIECE // 6  # a character takes at most six bytes: a lone surrogate is written as an escape
@@ -62,7 +62,7 @@ class Outbox:
         self._count = array.array("i", [0])
         self._main = _thread.get_ident()
         self.forked = True
-        os.register_at_fork(before=self.settle, after_in_child=self.leave_parent)
+        os.register_at_fork(before=self._before_fork, after_in_child=self.leave_parent)
 
     def attach(self, channel: Channel) -> None:
         """Send through this channel from now on, and take the place of Python's streams."""
@@ -134,14 +134,18 @@ class Outbox:
     def let_host_catch_up(self) -> None:
         """Before something is written past this outbox, to a descriptor: have the host read what came before it.
 
-        Two sockets have no common order. Waiting here, and `Stream.behind` on the way back, give them one.
+        Two sockets have no common order. Waiting here, and `Stream.behind` on the way back, give them one. However long it
+        takes: a host that is busy would see the wrong order, and one that makes a printing cell wait means writing as well.
+        Other threads send nothing meanwhile, as there would be no end to it.
         """
         if self._channel is None or self.forked:
             return
-        self.flush()
-        deadline = time.monotonic() + _CATCH_UP
-        while self._channel.unread() and time.monotonic() < deadline:
-            time.sleep(_CATCH_UP_STEP)
+        with self._lock:
+            self.flush()
+            step = _CATCH_UP_STEP
+            while self._channel.unread():
+                time.sleep(step)
+                step = min(2 * step, _CATCH_UP_LONG_STEP)
 
     def flush(self) -> None:
         """Send what is pending, now."""
@@ -229,15 +233,30 @@ class Outbox:
         return False
 
     def tick(self) -> bool:
-        """Send what a burst left over; return whether there was anything."""
+        """Send what a burst left over, unless another thread is about to; return whether there was anything."""
         busy = bool(self._pending)
-        self.flush()
+        # Not waited for: who holds it may wait for the end of the gathering thread, which calls this.
+        if self._lock.acquire(blocking=False):
+            try:
+                self.flush()
+            finally:
+                self._lock.release()
         return busy
 
-    def last_tick(self) -> None:
-        """Look at each text again, and send what was written before."""
+    def last_tick(self) -> bool:
+        """Send what was written before, and look at each text again; return whether that could be done."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self.look_again()
+            self.flush()
+        finally:
+            self._lock.release()
+        return True
+
+    def look_again(self) -> None:
+        """Look at each text that is written: there is no gathering thread any more."""
         self._room = _NONE
-        self.tick()
 
     def settle(self) -> None:
         """Send everything and end the gathering thread. After this the worker has no thread of ours."""
@@ -250,10 +269,15 @@ class Outbox:
             ticker, self._ticker = self._ticker, None
             if ticker is not None:
                 ticker.stop()
+                self.look_again()
             self.flush()
         finally:
             if in_main:
                 GATE.open()
+
+    def _before_fork(self) -> None:
+        self.settle()
+        self.let_host_catch_up()  # the child writes to the descriptors
 
     def leave_parent(self) -> None:
         """In a child that user code forked: never touch the parent's channel again."""
@@ -284,13 +308,15 @@ class _Ticker:
             # Signals belong to the main thread: one that landed here would not wake it from a system call.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             quiet = 0
-            while quiet < _QUIET_TICKS and not self._wake.acquire(timeout=TICK):
+            while quiet < _QUIET_TICKS or not self._outbox.last_tick():
+                if self._wake.acquire(timeout=TICK):
+                    return  # whoever stops it sends what is left
                 quiet = 0 if self._outbox.tick() else quiet + 1
+        except BaseException:
+            self._outbox.look_again()
+            raise
         finally:
-            try:
-                self._outbox.last_tick()
-            finally:
-                self._done.release()
+            self._done.release()
 
     def stop(self) -> None:
         """End the thread and wait until it is gone."""

@@ -61,7 +61,8 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     allow_nested_run()
     for name in preload:
         try:
-            importlib.import_module(name)
+            with shell.builtin_trap:  # with `get_ipython`, as in a cell: pandas asks when it is imported where it is
+                importlib.import_module(name)
         except BaseException:  # whatever a module does when it is imported, the answer is the same
             traceback.print_exc()
             sys.exit(EXIT_PRELOAD)

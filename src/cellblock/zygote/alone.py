@@ -11,9 +11,9 @@ from typing import NoReturn
 from cellblock.init import processes
 from cellblock.init.init import release_holds, run_init
 from cellblock.leftovers import remove_after
-from cellblock.sandbox import linux
 from cellblock.sandbox.ground import Ground
-from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, decode_control
+from cellblock.sandbox.namespaces import fork_into_namespaces
+from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_LAUNCHER, Hello
 
 
 def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
@@ -27,13 +27,15 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
         if not data:
             os._exit(0)
         host, group = (*descriptors, None, None)[:2]
-        places = decode_control(data)["places"]
+        hello = TO_LAUNCHER.decode(data)
+        assert isinstance(hello, Hello)
+        places = hello.places
         if not native:
             run_init(handover.detach(), host, None, preload, None, places)
         ground = Ground.prepare()
         processes.open_many_files()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        init = linux.fork_into_namespaces(group)
+        init = fork_into_namespaces(group)
         if init == 0:
             run_init(theirs.detach(), host, None, preload, ground)
         theirs.close()

@@ -10,15 +10,28 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.init import processes
-from cellblock.init.init import release_holds, run_init
+from cellblock.init.init import rehearse, release_holds, run_init
 from cellblock.leftovers import remove_after
 from cellblock.sandbox.ground import Ground
-from cellblock.sandbox.linux import fork_into_namespaces
+from cellblock.sandbox.namespaces import fork_into_namespaces
 from cellblock.sandbox.syscall import hide
-from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, decode_control, encode_control
+from cellblock.wire.control import (
+    FORK_DESCRIPTORS,
+    MAX_CONTROL,
+    MAX_DESCRIPTORS,
+    TO_LAUNCHER,
+    End,
+    Failed,
+    Fork,
+    FromLauncher,
+    Hello,
+    Kill,
+    Ready,
+    encode_control,
+)
 from cellblock.worker.warm import warm
 from cellblock.zygote.hugepages import collapse
 
@@ -49,15 +62,17 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
         processes.open_many_files()
     with _ending_with(control):
         warmed = warm(preload)
+        rehearse(() if ground is None else ground.beginning)
         collapse()
         if ground is not None:
             _end_threads()
     if "SANDBOX_RUNTIME" in os.environ and sys.platform == "linux":
         hide()  # srt has put us into its sandbox, and kernels are to be in there with us
-    places = decode_control(data)["places"]
-    control.send(encode_control("ready", interpreter=ground.interpreter if ground is not None else None))
+    hello = TO_LAUNCHER.decode(data)
+    assert isinstance(hello, Hello)
+    control.send(encode_control(Ready(ground.interpreter if ground is not None else None)))
     host, group = (*descriptors, None, None)[:2]
-    _Zygote(control, host, group, warmed, ground, places).run()
+    _Zygote(control, host, group, warmed, ground, hello.places).run()
 
 
 @contextmanager
@@ -144,18 +159,17 @@ class _Zygote:
             data, descriptors = b"", []
         if not data:
             self._end()
-        message = decode_control(data)
-        if message["op"] == "end":
-            self._places = None  # the host goes on, and what it keeps may be in use by other kernels
-            self._end()
-        session: int = message["session"]
-        if message["op"] == "fork":
-            self._fork(session, data, descriptors[:FORK_DESCRIPTORS])
-            if self._group is not None:
-                os.close(self._group)
-            self._group = os.dup(descriptors[-1]) if len(descriptors) > FORK_DESCRIPTORS else None
-        elif message["op"] == "kill":
-            self._kill(session)
+        match TO_LAUNCHER.decode(data):
+            case End():
+                self._places = None  # the host goes on, and what it keeps may be in use by other kernels
+                self._end()
+            case Fork(session):
+                self._fork(session, data, descriptors[:FORK_DESCRIPTORS])
+                if self._group is not None:
+                    os.close(self._group)
+                self._group = os.dup(descriptors[-1]) if len(descriptors) > FORK_DESCRIPTORS else None
+            case Kill(session):
+                self._kill(session)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -164,13 +178,13 @@ class _Zygote:
 
     def _fork(self, session: int, data: bytes, descriptors: list[int]) -> None:
         if len(descriptors) != FORK_DESCRIPTORS:
-            self._tell("failed", session=session, error=f"{len(descriptors)} descriptors arrived of {FORK_DESCRIPTORS}")
+            self._tell(Failed(session, f"{len(descriptors)} descriptors arrived of {FORK_DESCRIPTORS}"))
             return
         self._can_make = True
         try:
             pid, handover = self._spare or self._make()
         except OSError as error:
-            self._tell("failed", session=session, error=f"cannot fork: {error.strerror}")
+            self._tell(Failed(session, f"cannot fork: {error.strerror}"))
             return
         self._spare = None
         self._inits[pid] = session, handover
@@ -211,9 +225,9 @@ class _Zygote:
             known = {*self._inits, *([self._spare[0]] if self._spare else [])}
             processes.kill(pid for pid in processes.children(os.getpid()) if pid not in known)
 
-    def _tell(self, op: str, **fields: Any) -> None:
+    def _tell(self, message: FromLauncher) -> None:
         try:
-            self._control.send(encode_control(op, **fields), socket.MSG_NOSIGNAL)
+            self._control.send(encode_control(message), socket.MSG_NOSIGNAL)
         except OSError:
             self._end()
 

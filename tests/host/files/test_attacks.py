@@ -274,11 +274,10 @@ async def test_a_file_under_a_lease_is_an_error_at_once(files: Files, workspace:
     assert holder.stdout is not None
     try:
         holder.stdout.readline()
-        begun = time.monotonic()
+        # An open() that waits breaks the lease after 45 seconds, and succeeds.
         with pytest.raises(FilesError, match="holds a lease") as caught:
             await files.read("x")
         assert caught.value.errno == errno.EAGAIN
-        assert time.monotonic() - begun < 5  # a lease would be broken for us after 45 seconds
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()

@@ -6,7 +6,6 @@ import importlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,10 +122,8 @@ async def test_a_name_that_no_package_can_have_is_refused_before_anything_is_sta
 
 
 async def test_a_server_that_does_not_start_leaves_no_package(tmp_path: Path, registry: ServerRegistry) -> None:
-    start = time.monotonic()
-    with pytest.raises(McpServerError, match="broken"):
+    with pytest.raises(McpServerError, match=r"broken.*(ended|exited)"):
         await generate_mcp_sources("broken", {"command": "/bin/false"}, tmp_path / "mcptools", registry=registry)
-    assert time.monotonic() - start < 30
     assert not (tmp_path / "mcptools").exists()
     assert registry.names() == []
 

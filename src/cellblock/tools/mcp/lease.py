@@ -11,7 +11,7 @@ from cellblock.tools.calling.content import CallTool, ToolOutcome
 from cellblock.tools.mcp.params import ServerParams
 from cellblock.tools.mcp.servers import Servers
 
-Place = tuple[str, str]
+ServerKey = tuple[str, str]
 """What tells one server from another: the root that it is registered for, and its name there."""
 
 
@@ -35,9 +35,9 @@ class SharedServers:
         self._connect_timeout = connect_timeout
         self._environment = environment
         self._by_root: dict[str, Servers] = {}
-        self._users: dict[Place, set[Lease]] = {}
+        self._users: dict[ServerKey, set[Lease]] = {}
 
-    def use(self, place: Place, lease: Lease) -> Servers:
+    def use(self, place: ServerKey, lease: Lease) -> Servers:
         """Return what calls a server, and note who uses it."""
         root = place[0]
         if root not in self._by_root:
@@ -47,7 +47,7 @@ class SharedServers:
         self._users.setdefault(place, set()).add(lease)
         return self._by_root[root]
 
-    async def give_up(self, place: Place, lease: Lease) -> None:
+    async def give_up(self, place: ServerKey, lease: Lease) -> None:
         """Note that somebody does not use a server any more, and stop it if nobody does."""
         users = self._users.get(place, set())
         users.discard(lease)
@@ -68,7 +68,7 @@ class Lease:
         """
         self._shared = shared
         self._find = find
-        self._used: set[Place] = set()
+        self._used: set[ServerKey] = set()
 
     def caller(self, server: str) -> CallTool | None:
         """Return what calls the tools of a server, None where the session may not name it. Nothing is used or started yet."""
@@ -84,6 +84,6 @@ class Lease:
         """Give up everything."""
         await self.reset()
 
-    async def _call(self, place: Place, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
+    async def _call(self, place: ServerKey, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
         self._used.add(place)
         return await self._shared.use(place, self).call(place[1], tool, arguments, **options)

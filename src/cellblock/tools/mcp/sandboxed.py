@@ -12,7 +12,6 @@ import socket
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 from cellblock import config
 from cellblock.egress.network import SandboxNetwork
@@ -21,7 +20,7 @@ from cellblock.sandbox import cgroups, probe
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import EGRESS_PORT, base_steps, make_plan
 from cellblock.sandbox.policy import Policy
-from cellblock.wire.control import MAX_CONTROL, decode_control, encode_control
+from cellblock.wire.control import FROM_SERVER, MAX_CONTROL, FromServer, Made, Refused, ServerSetup, encode_control
 
 _LOG = logging.getLogger("cellblock.tools")
 
@@ -48,26 +47,26 @@ class ServerSandbox:
         self._policy = _fitting(policy)
         self._plan = make_plan(self._policy, facts, workspace, own)
         self._network = SandboxNetwork(policy.network, lambda line: _LOG.info("MCP server %r: %s", server, line))
-        self._spec: dict[str, Any] = {
-            "user": (facts.uid, facts.gid),
-            "base": base_steps(facts, own),
-            "plan": self._plan,
-            "cwd": workspace or self._plan["home"],
-            "port": EGRESS_PORT if self._network.reaches else None,
-        }
+        self._setup = ServerSetup(
+            user=(facts.uid, facts.gid),
+            base=tuple(base_steps(facts, own)),
+            plan=self._plan,
+            cwd=workspace or self._plan.home,
+            port=EGRESS_PORT if self._network.reaches else None,
+        )
         self._held, self._theirs = ExitStack(), ExitStack()
         self._control: socket.socket | None = None
         self._group: cgroups.Group | None = None
         self.refused: str | None = None
         self._over_memory = False
-        self._hidden: list[str] = []
+        self._hidden: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
         """Return the variables that are others in the sandbox than outside."""
         proxies = self._network.environment()
         if proxies:
             proxies["NODE_USE_ENV_PROXY"] = "1"  # Node looks at the others only where it is told to
-        return {**proxies, "HOME": self._plan["home"], "USER": "user", "LOGNAME": "user"}
+        return {**proxies, "HOME": self._plan.home, "USER": "user", "LOGNAME": "user"}
 
     def prepare(self) -> tuple[int, list[int]]:
         """Take what the sandbox needs of this machine. Blocks where somebody has locked a directory.
@@ -87,8 +86,8 @@ class ServerSandbox:
             self._control.setblocking(False)
             holds = self._hold()
             group = self._limit()
-            spec = encode_control("be", **self._spec, holds=[(hold.descriptor, hold.names) for hold in holds], group=group)
-            self._control.send(spec)
+            held = tuple((hold.descriptor, hold.names) for hold in holds)
+            self._control.send(encode_control(replace(self._setup, holds=held, group=group)))
         except (OSError, ProtocolError) as error:
             raise SandboxError(f"its sandbox cannot be made: {error}") from error
         passed = [theirs.fileno(), *(hold.descriptor for hold in holds)]
@@ -97,7 +96,7 @@ class ServerSandbox:
     def _hold(self) -> list[Hold]:
         """Keep what is protected and does not exist from being made. The keeper holds it, too, for where this is killed."""
         holds = []
-        for top, names in self._plan["reserve"].items():
+        for top, names in self._plan.reserve.items():
             if (hold := Hold.take(top, names)) is not None:
                 self._held.callback(hold.close)
                 self._held.callback(hold.release)
@@ -146,20 +145,23 @@ class ServerSandbox:
 
     def _hear(self) -> None:
         assert self._control is not None
+        message: FromServer | None = None
+        descriptors: list[int] = []
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, MAX_CONTROL, 1)
-            message: dict[str, Any] = decode_control(data) if data else {"op": "end"}
+            message = FROM_SERVER.decode(data) if data else None
         except BlockingIOError:
             return
-        except (OSError, ProtocolError):
-            message, descriptors = {"op": "end"}, []
+        except (OSError, ProtocolError) as error:
+            _LOG.debug("no word from a sandbox: %s", error)
         asyncio.get_running_loop().remove_reader(self._control.fileno())  # there is one message
         for descriptor in descriptors:
             self._network.adopt(socket.socket(fileno=descriptor))
-        if message["op"] == "made":
-            self._hidden = message["hidden"]
-        elif message["op"] == "refused":
-            self.refused = message["error"]
+        match message:
+            case Made(hidden):
+                self._hidden = hidden
+            case Refused(error=why):
+                self.refused = why
 
 
 def _fitting(policy: Policy) -> Policy:

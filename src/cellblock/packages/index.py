@@ -1,0 +1,120 @@
+"""Where this host takes packages from: what its pip is configured for."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+_LISTS = ("index-url", "extra-index-url", "find-links", "trusted-host")
+_SETTINGS = (*_LISTS, "no-index", "cert", "proxy", "pre")
+_YES = ("1", "true", "yes", "on")
+
+
+@dataclass(frozen=True, slots=True)
+class PackageIndex:
+    """Where packages come from.
+
+    Attributes:
+        indexes: Indexes, the main one first: URLs (``http``, ``https``, ``file``) or directories. They may hold credentials.
+        links: Pages and directories that list files, likewise.
+        trusted: Hosts, or ``host:port``, whose certificates are not checked.
+        certificates: A file of certificates to check the others with; None for the system's.
+        proxy: The proxy to reach them by; None for the one that the environment names.
+        prereleases: Whether pip considers versions that are not final.
+    """
+
+    indexes: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
+    certificates: str | None = None
+    proxy: str | None = None
+    prereleases: bool = False
+
+    @classmethod
+    def configured(cls, environment: Mapping[str, str], files: Iterable[Path]) -> PackageIndex:
+        """Return what pip is configured for.
+
+        Args:
+            environment: The host's environment, for its ``PIP_`` variables, which win.
+            files: pip's configuration files; later ones win.
+        """
+        values: dict[str, str] = {}
+        for file in files:
+            parser = configparser.RawConfigParser()
+            try:
+                parser.read(file, encoding="utf-8")
+            except (configparser.Error, UnicodeDecodeError):
+                continue
+            for section in ("global", "install"):
+                if parser.has_section(section):
+                    values |= {name.replace("_", "-"): value for name, value in parser.items(section)}
+        for name, value in environment.items():
+            if name.startswith("PIP_"):
+                values[name[4:].lower().replace("_", "-")] = value
+        kept = {name: value for name, value in values.items() if name in _SETTINGS}
+        main, extra, links, trusted = (tuple(kept.get(name, "").split()) for name in _LISTS)
+        indexes = () if _yes(kept.get("no-index")) else tuple(dict.fromkeys((*(main or _default_index()), *extra)))
+        return cls(indexes, tuple(dict.fromkeys(links)), trusted, kept.get("cert"), kept.get("proxy"), _yes(kept.get("pre")))
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """The local directories among them, which pip reads itself."""
+        paths = [path for path in map(local_path, (*self.indexes, *self.links)) if path is not None]
+        # An index on disk usually names files beside it: ../files next to simple.
+        paths = [os.path.dirname(path.rstrip("/")) if path.rstrip("/").endswith("/simple") else path for path in paths]
+        return tuple(os.path.realpath(path) for path in dict.fromkeys(paths) if os.path.isabs(path) and os.path.exists(path))
+
+
+def local_path(source: str) -> str | None:
+    """Return the directory that a source of packages is; None if it is on the network."""
+    if source.startswith("file:"):
+        return url2pathname(urlsplit(source).path)
+    return None if "://" in source else source
+
+
+def configuration_files(environment: Mapping[str, str], home: str) -> list[Path]:
+    """Return pip's configuration files, in the order in which they count, as pip documents it."""
+    config = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    files = [
+        Path("/etc/pip.conf"),
+        Path("/etc/xdg/pip/pip.conf"),
+        Path(home, ".pip", "pip.conf"),
+        Path(config, "pip", "pip.conf"),
+    ]
+    files.append(Path(sys.prefix, "pip.conf"))
+    named = environment.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
+    return [*files, Path(named)] if named else files
+
+
+def _yes(value: str | None) -> bool:
+    return (value or "").lower() in _YES
+
+
+def _default_index() -> tuple[str, ...]:
+    """Return the index that pip uses if no other is configured, as pip itself has it: installed, or bundled with Python."""
+    try:
+        from pip._internal.models.index import PyPI
+    except ImportError:
+        return tuple(_bundled_index())
+    return (PyPI.simple_url,)
+
+
+def _bundled_index() -> Iterable[str]:
+    import ensurepip
+
+    for wheel in Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            text = archive.read("pip/_internal/models/index.py").decode()
+        if match := re.search(r'PackageIndex\(\s*"([^"]+)"', text):
+            yield f"{match[1].rstrip('/')}/simple"
+            return

@@ -1,0 +1,407 @@
+"""Does what a plan says, with the mount API of Linux 5.12 and later. Runs in a zygote and in a session's init; fails closed.
+
+Standard library only. Everything raises: a sandbox that cannot be enforced does not start.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from cellblock.sandbox import abi
+from cellblock.sandbox.namespaces import kernel_version
+from cellblock.sandbox.placeholders import is_placeholder
+from cellblock.sandbox.plan import BLANK, EMPTY, STAGE
+from cellblock.sandbox.syscall import call, umount, write
+from cellblock.wire.sandbox import (
+    Bind,
+    Devpts,
+    Directory,
+    File,
+    Graft,
+    Link,
+    Mask,
+    Plan,
+    Proc,
+    Protect,
+    ReadOnly,
+    Seal,
+    Step,
+    Sysctl,
+    Tmpfs,
+)
+
+# Where a zygote keeps what its sessions have in common, and in it the place where a session's tree is put together: it exists
+# on every system, and what it hides is hidden from these processes only.
+BASE = "/dev/shm"
+_STAGE = f"{BASE}{STAGE}"
+
+_WRITABLE = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NODEV
+_READ_ONLY = _WRITABLE | abi.MOUNT_ATTR_RDONLY
+_DEVICES = abi.MOUNT_ATTR_RDONLY | abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
+_BIND_ATTRIBUTES = {"ro": _READ_ONLY, "rw": _WRITABLE, "dev": _DEVICES}
+
+
+def cut_ties() -> None:
+    """Keep mounts that are made in this mount namespace out of others, and those of others out of this one."""
+    _set_attributes(abi.AT_FDCWD, b"/", 0, propagation=abi.MS_PRIVATE)
+
+
+def cover_interpreter() -> None:
+    """As a zygote that is about to be started again: put a read-only mount on the interpreter.
+
+    /proc/self/exe of every kernel leads past the kernel's own mounts, to the mount that this interpreter was started from:
+    whoever owns the file could change its mode there, and on Linux 6.11 and 6.12 its bytes.
+    """
+    own = os.path.realpath("/proc/self/exe")
+    descriptor = _clone_tree(own)
+    _set_read_only(descriptor)
+    _move(descriptor, own)
+
+
+def make_base(steps: Sequence[Step]) -> None:
+    """In a mount namespace of our own: make what trees are put together from.
+
+    Args:
+        steps: From `base_steps`.
+    """
+    builder = _Builder(steps)
+    builder.take_sources()
+    _move(_new_root(), BASE)
+    before = os.getcwd()
+    os.chdir(BASE)
+    builder.do_steps()
+    os.chdir(before)
+
+
+def prepare(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """As a session's init that nobody waits for yet: begin the tree with what most plans begin with.
+
+    Args:
+        steps: From `usual_beginning`.
+
+    Returns:
+        What `build` need not do any more: these steps, or none where one has failed. It will try again then, and say why.
+    """
+    try:
+        builder = _Builder(steps)
+        builder.take_sources()
+        _move(_new_root(), _STAGE)
+        os.chdir(_STAGE)
+        builder.do_steps()
+    except OSError:
+        return ()
+    finally:
+        os.chdir("/")
+    return steps
+
+
+def _new_root() -> int:
+    return _new_filesystem("tmpfs", {"size": "8m", "mode": "755"}, _WRITABLE)
+
+
+def build(plan: Plan, prepared: tuple[Step, ...]) -> None:
+    """Make the session's view of the file system, and the only one there is. Processes of the mount namespace all get it.
+
+    Args:
+        plan: From `make_plan`.
+        prepared: From `prepare`.
+    """
+    begun = bool(prepared) and not plan.everything and plan.steps[: len(prepared)] == prepared
+    if not begun:
+        umount(_STAGE, missing_ok=True)  # what was begun in vain
+    builder = _Builder(plan.steps[len(prepared) :] if begun else plan.steps)
+    builder.take_sources()
+    if plan.everything:
+        root = _clone_tree("/")
+        _set_read_only(root)
+        _move(root, _STAGE)
+    elif not begun:
+        _move(_new_root(), _STAGE)
+    os.chdir(_STAGE)
+    builder.do_steps()
+    call("pivot_root", b".", b".")
+    _detach_old_root()
+    os.chdir("/")
+    if not plan.everything:
+        _seal_root()
+
+
+def _detach_old_root() -> None:
+    umount(".")
+
+
+def _seal_root() -> None:
+    _set_attributes(abi.AT_FDCWD, b"/", abi.MOUNT_ATTR_RDONLY, recursive=False)
+
+
+class _Builder:
+    """Does steps, relative to the current directory, which becomes the root.
+
+    It takes hold of all sources first, because the new tree is built on top of one of them.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+        self._sources: dict[Step, int] = {}
+        self._resolved: dict[str, str] = {}
+        self._pinned: set[str] = set()
+
+    def take_sources(self) -> None:
+        for step in self._steps:
+            match step:
+                case Bind():
+                    self._take(step)
+                case Graft(target):
+                    self._sources[step] = _clone_tree(f"{BASE}{target}")
+                case Protect(target=target) | Mask(target):
+                    # Now, because the new tree is built on top of some of it. Later the links lead elsewhere, or nowhere.
+                    self._resolved[target] = _resolved(target)
+
+    def _take(self, step: Bind) -> None:
+        try:
+            descriptor = _clone_tree(step.source)
+        except OSError as error:
+            if step.optional and error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return
+            raise OSError(error.errno, f"cannot take hold of {step.source}: {error.strerror}") from error
+        _set_attributes(descriptor, b"", _BIND_ATTRIBUTES[step.access])
+        self._sources[step] = descriptor
+
+    def do_steps(self) -> None:
+        for step in self._steps:
+            try:
+                self._do(step)
+            except OSError as error:
+                raise OSError(error.errno, f"sandbox step {step}: {error.strerror}") from error
+
+    def _do(self, step: Step) -> None:
+        match step:
+            case Bind() | Graft():
+                self._attach(step)
+            case Tmpfs(target, size, mode):
+                options = {"size": str(size), "nr_inodes": str(max(size // 4096, 1024)), "mode": f"{mode:o}"}
+                _mount_new("tmpfs", target, options, _WRITABLE)
+            case Devpts(target):
+                attributes = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
+                _mount_new("devpts", target, {"ptmxmode": "666", "mode": "620"}, attributes)
+            case Proc(target):
+                _mount_new("proc", target, {}, _WRITABLE | abi.MOUNT_ATTR_NOEXEC)
+            case Directory(target):
+                _make_target(target, directory=True)
+            case Link(target, value):
+                os.makedirs(os.path.dirname(f".{target}"), exist_ok=True)
+                os.symlink(value, f".{target}")
+            case File(target, content, mode):
+                _make_file(target, content, mode)
+            case ReadOnly(target):
+                _make_read_only(target)
+            case Seal(target):
+                _set_attributes(abi.AT_FDCWD, os.fsencode(f".{target}"), abi.MOUNT_ATTR_RDONLY, recursive=False)
+            case Protect(top, target):
+                self._protect(top, target)
+            case Mask(target):
+                self._mask(target)
+            case Sysctl(name, value, major, minor):
+                # Before, there is one for the whole machine, which a host that runs as root would change.
+                if kernel_version() >= (major, minor):
+                    write(f"./proc/sys/{name}", value)
+
+    def _attach(self, step: Bind | Graft) -> None:
+        descriptor = self._sources.pop(step, None)
+        if descriptor is not None:
+            _make_target(step.target, directory=_is_directory(descriptor))
+            _move(descriptor, f".{step.target}")
+
+    def _protect(self, top: str, target: str) -> None:
+        """Let nothing at a path below a writable directory be changed, nor the path itself by renaming what leads there."""
+        path = top
+        for part in os.path.relpath(target, top).split("/"):
+            path = f"{path}/{part}"
+            with _taken(path) as (place, mode):
+                if place is None:
+                    return
+                if stat.S_ISLNK(mode):
+                    _move_onto(_clone_tree(f"{BASE}{BLANK}"), place)  # a link cannot be made read-only, but hidden
+                    break
+                if path == target or not stat.S_ISDIR(mode) or is_placeholder(mode):
+                    descriptor = _clone(place)
+                    _set_read_only(descriptor)
+                    _move_onto(descriptor, place)
+                    return
+                if path not in self._pinned:
+                    self._pinned.add(path)
+                    _pin(place)
+        self._protect_end_of_link(top, target)
+
+    def _protect_end_of_link(self, top: str, target: str) -> None:
+        resolved = self._resolved.get(target, target)
+        if resolved != target and resolved.startswith(f"{top}/"):
+            self._protect(top, resolved)
+
+    def _mask(self, target: str) -> None:
+        for path in dict.fromkeys((target, self._resolved.get(target, target))):
+            if target.startswith(f"{path.rstrip('/')}/"):
+                continue  # a link to where it lies itself: another session would lose its workspace
+            with _taken(path) as (place, mode):
+                if place is not None:
+                    _move_onto(self._cover(path, mode), place)
+
+    def _cover(self, path: str, mode: int) -> int:
+        """Return what is to hide a path: something that nobody may open, or nothing but the ways to what is shown in it."""
+        binds = [(step.target, held) for step, held in self._sources.items() if isinstance(step, Bind)]
+        shown = {target: held for target, held in binds if target.startswith(f"{path}/")}
+        if not stat.S_ISDIR(mode) or not shown:
+            return _clone_tree(f"{BASE}{EMPTY if stat.S_ISDIR(mode) else BLANK}")
+        made = _new_filesystem("tmpfs", {"size": "1m", "mode": "755"}, _WRITABLE)
+        for target, held in shown.items():
+            _make_way(made, target[len(path) + 1 :].split("/"), directory=_is_directory(held))
+        _set_read_only(made)
+        return made
+
+
+def detach(path: str) -> None:
+    """As init, at the very end: undo what is mounted at a path and below, which we could not remove otherwise."""
+    while umount(path, missing_ok=True):
+        continue  # there may be another below
+
+
+# -- the mount API -------------------------------------------------------------------------------------------------------
+
+
+def _clone_tree(path: str) -> int:
+    """Return a copy of the mounts at a path, attached nowhere. No symbolic link on the way to it is followed."""
+    descriptor = _open_without_links(path, 0)
+    try:
+        return _clone(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_without_links(path: str, flags: int) -> int:
+    """Take hold of a path, on the way to which no symbolic link is followed; with O_NOFOLLOW the last part may be one."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC | flags, 0, abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS)
+    return call("openat2", abi.AT_FDCWD, os.fsencode(path), how, len(how))
+
+
+def _clone(descriptor: int) -> int:
+    flags = abi.OPEN_TREE_CLONE | os.O_CLOEXEC | abi.AT_EMPTY_PATH | abi.AT_RECURSIVE
+    return call("open_tree", descriptor, b"", flags)
+
+
+@contextmanager
+def _taken(target: str) -> Iterator[tuple[int | None, int]]:
+    """Hold what lies at a path of the new tree, and its mode; None where nothing does, or a link is on the way to it."""
+    try:
+        place = _open_without_links(f".{target}", os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        yield None, 0
+        return
+    try:
+        yield place, os.fstat(place).st_mode
+    finally:
+        os.close(place)
+
+
+def _set_attributes(descriptor: int, path: bytes, attributes: int, propagation: int = 0, recursive: bool = True) -> None:
+    value = struct.pack("QQQQ", attributes, 0, propagation, 0)
+    flags = (abi.AT_RECURSIVE if recursive else 0) | (0 if path else abi.AT_EMPTY_PATH)
+    call("mount_setattr", descriptor, path, flags, value, len(value))
+
+
+def _set_read_only(descriptor: int) -> None:
+    _set_attributes(descriptor, b"", _READ_ONLY)
+
+
+def _new_filesystem(kind: str, options: dict[str, str], attributes: int) -> int:
+    context = call("fsopen", kind.encode(), abi.FSOPEN_CLOEXEC)
+    try:
+        for name, value in options.items():
+            call("fsconfig", context, abi.FSCONFIG_SET_STRING, name.encode(), value.encode(), 0)
+        call("fsconfig", context, abi.FSCONFIG_CMD_CREATE, None, None, 0)
+        return call("fsmount", context, abi.FSMOUNT_CLOEXEC, attributes)
+    finally:
+        os.close(context)
+
+
+def _move(descriptor: int, target: str) -> None:
+    try:
+        call("move_mount", descriptor, b"", abi.AT_FDCWD, os.fsencode(target), abi.MOVE_MOUNT_F_EMPTY_PATH)
+    finally:
+        os.close(descriptor)
+
+
+def _move_onto(descriptor: int, place: int) -> None:
+    try:
+        call("move_mount", descriptor, b"", place, b"", abi.MOVE_MOUNT_F_EMPTY_PATH | abi.MOVE_MOUNT_T_EMPTY_PATH)
+    finally:
+        os.close(descriptor)
+
+
+def _pin(place: int) -> None:
+    """Mount what lies at a place onto itself: a mount point cannot be renamed."""
+    _move_onto(_clone(place), place)
+
+
+def _resolved(path: str) -> str:
+    """Return a path without symbolic links: by one look where there are none, as is usual, instead of one for each part."""
+    try:
+        os.close(_open_without_links(path, 0))
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            return os.path.realpath(path)
+    return path
+
+
+def _is_directory(descriptor: int) -> bool:
+    return stat.S_ISDIR(os.fstat(descriptor).st_mode)
+
+
+def _make_way(top: int, parts: list[str], *, directory: bool) -> None:
+    """Make a place for a mount below a file system of our own, and the directories that lead there."""
+    for depth in range(1, len(parts) + 1):
+        try:
+            if depth < len(parts) or directory:
+                os.mkdir("/".join(parts[:depth]), dir_fd=top)
+            else:
+                os.close(os.open("/".join(parts), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=top))
+        except FileExistsError:
+            continue
+
+
+def _mount_new(kind: str, target: str, options: dict[str, str], attributes: int) -> None:
+    _make_target(target, directory=True)
+    _move(_new_filesystem(kind, options, attributes), f".{target}")
+
+
+def _make_file(target: str, content: str, mode: int) -> None:
+    os.makedirs(os.path.dirname(f".{target}"), exist_ok=True)
+    with open(f".{target}", "x") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
+
+
+def _make_read_only(target: str) -> None:
+    if os.path.lexists(f".{target}"):
+        descriptor = _clone_tree(f".{target}")
+        _set_read_only(descriptor)
+        _move(descriptor, f".{target}")
+
+
+def _make_target(target: str, *, directory: bool) -> None:
+    path = f".{target}"
+    if directory:
+        os.makedirs(path, exist_ok=True)
+    elif not os.path.lexists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o444))
+
+
+assert sys.byteorder == "little", "the layouts above are for little-endian machines"

@@ -1,0 +1,70 @@
+"""The policy that a program asks for one session, put together from the ways in which it can say so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cellblock.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from cellblock.host import Host, Policy
+    from cellblock.host.checks import Isolate
+    from cellblock.host.options import SessionOptions
+
+
+def requested_policy(
+    policy: Policy | None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    allow_hosts: Sequence[str],
+    isolate: Isolate,
+) -> Policy | None:
+    """Return what the sandbox is to allow; None for what the host says."""
+    if isinstance(allow_hosts, str) or not all(isinstance(name, str) for name in allow_hosts):
+        raise InvalidInputError(f"allow_hosts must be a list of host names, not {allow_hosts!r}")
+    if policy is None and config is None and not allow_hosts:
+        return None
+    if isolate == "none":
+        raise InvalidInputError(
+            "policy, sandbox_config and allow_hosts say what a sandbox allows, and sandbox=False means that there is none"
+        )
+    if policy is not None and config is not None:
+        raise InvalidInputError("give policy or sandbox_config, not both: each of them says all that the sandbox allows")
+    from cellblock.host import Policy
+
+    if policy is None:
+        policy = Policy() if config is None else _load_policy(config, isolate)
+    if not isinstance(policy, Policy):
+        raise InvalidInputError(f"policy must be a Policy, not {policy!r}: for a file or a dict use sandbox_config")
+    if allow_hosts and isolate == "srt":
+        raise InvalidInputError("allow_hosts needs the native sandbox: for srt, name the hosts in sandbox_config")
+    network = replace(policy.network, allow=(*policy.network.allow, *allow_hosts))
+    return replace(policy, network=network) if allow_hosts else policy
+
+
+def _load_policy(config: str | os.PathLike[str] | Mapping[str, Any], isolate: Isolate) -> Policy:
+    from cellblock.host import Policy, SrtPolicy
+
+    if not isinstance(config, Mapping):
+        return SrtPolicy.load(config) if isolate == "srt" else Policy.load(config)
+    if isolate == "srt":
+        raise InvalidInputError("sandbox_config must be a file for isolate='srt'")
+    return Policy.parse(dict(config), "sandbox_config")
+
+
+def with_readable(options: SessionOptions, directories: tuple[str, ...], host: Host) -> Policy | None:
+    """Return the policy of a session's options, or its host's, with which packages in these directories can be imported.
+
+    Args:
+        options: What the session is to be.
+        directories: The directories.
+        host: The session's host. If it has a policy of its own, that is not widened here.
+    """
+    policy = options.policy
+    if not directories or (options.isolate or host.isolate) != "native" or host.defaults.ceiling:
+        return policy
+    policy = policy or host.defaults.policy
+    files = policy.filesystem
+    return replace(policy, filesystem=replace(files, read=(*files.read, *directories)))

@@ -1,0 +1,177 @@
+"""What a sandbox is made of, as data: worked out on the trusted side, built by a session's init, applied by its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Show a file or directory of the host; ``optional``: if it exists."""
+
+    kind: ClassVar[str] = "bind"
+    source: str
+    target: str
+    access: Literal["ro", "rw", "dev"]
+    """``dev`` is for devices: read-only like ``ro``, but with devices in it."""
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Graft:
+    """Take over a part of the tree that all sessions of one interpreter share."""
+
+    kind: ClassVar[str] = "graft"
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tmpfs:
+    """Make a file system in memory of at most ``size`` bytes."""
+
+    kind: ClassVar[str] = "tmpfs"
+    target: str
+    size: int
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Devpts:
+    """Make a file system of pseudo-terminals."""
+
+    kind: ClassVar[str] = "devpts"
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proc:
+    """Make a proc file system of the session's own processes."""
+
+    kind: ClassVar[str] = "proc"
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Make a directory."""
+
+    kind: ClassVar[str] = "directory"
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Make a symbolic link."""
+
+    kind: ClassVar[str] = "link"
+    target: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Make a file with this content."""
+
+    kind: ClassVar[str] = "file"
+    target: str
+    content: str
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnly:
+    """Make what lies there read-only, if it exists."""
+
+    kind: ClassVar[str] = "read_only"
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Make a file system read-only, but not what is mounted in it."""
+
+    kind: ClassVar[str] = "seal"
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Protect:
+    """Keep what lies at a path below the writable directory ``top`` from being changed, moved or replaced."""
+
+    kind: ClassVar[str] = "protect"
+    top: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Hide what lies there, but for what is bound in it."""
+
+    kind: ClassVar[str] = "mask"
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sysctl:
+    """Change a setting of the kernel that each namespace has for itself since a version of Linux: ``major``, ``minor``."""
+
+    kind: ClassVar[str] = "sysctl"
+    name: str
+    value: str
+    major: int
+    minor: int
+
+
+Step: TypeAlias = Bind | Graft | Tmpfs | Devpts | Proc | Directory | Link | File | ReadOnly | Seal | Protect | Mask | Sysctl
+"""One step in building a session's file system. What each does is in `cellblock.sandbox.mounts`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """What a process puts on itself.
+
+    Attributes:
+        limits: Resource limits, by their names without ``RLIMIT_``.
+        nice: How far it stands back for other processes.
+        seccomp: The filter for system calls, a BPF program in base64.
+    """
+
+    limits: Mapping[str, int]
+    nice: int
+    seccomp: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do for one session.
+
+    Attributes:
+        everything: Whether the tree is the host's, read-only, instead of one of the session's own.
+        home: The session's home directory.
+        steps: The steps for the file system, in order.
+        reserve: Names below each writable directory that must not come to be if they do not exist.
+        restrictions: What the worker and every program in the sandbox put on themselves.
+    """
+
+    everything: bool
+    home: str
+    steps: tuple[Step, ...]
+    reserve: Mapping[str, tuple[str, ...]]
+    restrictions: Restrictions
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a process applies to itself before it runs anything.
+
+    Attributes:
+        root: Device and inode of the root directory that it must have.
+        restrictions: What it puts on itself.
+        programs: Whether it and its children may execute programs.
+    """
+
+    root: tuple[int, int]
+    restrictions: Restrictions
+    programs: bool = True

@@ -1,0 +1,86 @@
+"""What libraries and magics expect of a notebook's shell, although nobody looks at a page or a window here.
+
+Libraries ask "am I in a notebook?" in three ways: by the name of the shell's class, by its ``kernel``, and by
+``IPKernelApp`` in its configuration. The answer is yes: what they show then is made for readers of text and MIME bundles.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.extensions.storemagic import StoreMagics
+
+_TEXT_IS_BETTER = {"rich.console"}
+"""Modules for which the answer is no. In a notebook, rich writes escape sequences into plain text, and progress to widgets."""
+
+_WINDOW = re.compile(r"(auto|notebook|widget|ipympl|nbagg|webagg|osx|macosx|(qt|gtk|tk|wx)\d?)(agg|cairo)?", re.IGNORECASE)
+"""Backends of matplotlib that show a figure in a window or a page."""
+
+
+class NotebookShell(InteractiveShell):
+    """A shell that says that it is a notebook's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.kernel = _Kernel(self)
+        super().__init__(*args, **kwargs)
+
+    def init_user_ns(self) -> None:
+        """Give the user's `__main__` what every module has: multiprocessing looks for it. `%reset` comes here, too."""
+        super().init_user_ns()
+        self.user_ns.setdefault("__doc__", "Automatically created module for IPython interactive environment")
+        for name in ("__package__", "__loader__", "__spec__"):
+            self.user_ns.setdefault(name, None)
+
+    def init_magics(self) -> None:
+        """Add the magics that Jupyter's kernel adds."""
+        super().init_magics()
+        self.register_magics(_Magics, StoreMagics)
+
+    def get_ipython(self) -> Any:
+        """Return this shell, or None for a library that writes better text outside of a notebook."""
+        return None if sys._getframe(1).f_globals.get("__name__") in _TEXT_IS_BETTER else self  # noqa: SLF001
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """Start no event loop of a window system: there are no windows."""
+
+    def enable_matplotlib(self, gui: str | None = None) -> tuple[Any, Any]:
+        """Choose a backend of matplotlib. All that would open a window draw into the cell's output instead."""
+        chosen: tuple[Any, Any] = super().enable_matplotlib("inline" if gui is None or _WINDOW.fullmatch(gui) else gui)
+        return chosen
+
+    def note_directory(self, path: Path, *, first: bool = False) -> None:
+        """Put a directory into the history that ``%cd -`` and ``_dh`` have.
+
+        Args:
+            path: The directory, which is the current one now.
+            first: Whether the history begins with it.
+        """
+        history = self.history_manager
+        if history is not None:
+            history.dir_hist[0 if first else len(history.dir_hist) :] = [path]
+
+
+@magics_class
+class _Magics(Magics):
+    """Magics of Jupyter's kernel that notebooks contain, and that have nothing to do here."""
+
+    @line_magic
+    def autosave(self, _line: str) -> None:
+        """Do nothing: there is no notebook to save."""
+
+    @line_magic
+    def connect_info(self, _line: str) -> None:
+        """Say that nothing can connect to this kernel."""
+        print("This kernel has no connection file: its session is the only way to it.")  # noqa: T201
+
+
+class _Kernel:
+    """What libraries look for at ``get_ipython().kernel``."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self.shell = shell

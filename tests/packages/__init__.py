@@ -1,0 +1,1 @@
+"""What pip is given when it installs for a session."""

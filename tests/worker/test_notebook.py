@@ -1,0 +1,112 @@
+"""What libraries and magics find that ask for a notebook: the answer that makes their text and MIME bundles right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, Session
+from cells import ok, value
+
+
+async def test_every_way_to_ask_for_a_notebook_is_answered_with_yes(session: Session) -> None:
+    code = "ip = get_ipython()\ntype(ip).__name__, 'IPKernelApp' in ip.config, ip.kernel.shell is ip"
+    assert await value(session, code) == ("ZMQInteractiveShell", True, True)
+    assert await value(session, "import IPython\nIPython.get_ipython() is get_ipython() is ip") is True
+
+
+async def test_pandas_cuts_wide_tables_in_the_middle_and_says_so(session: Session) -> None:
+    code = "import pandas as pd\npd.DataFrame({f'c{i}': [i] for i in range(30)})"
+    result = await ok(session, code)
+    assert result.text is not None
+    assert " ... " in result.text
+    assert "[1 rows x 30 columns]" in result.text
+    html = result.outputs[-1].data["text/html"]
+    assert isinstance(html, str)
+    assert html.count("<th>c") == 20
+
+
+async def test_a_preloaded_pandas_knows_that_it_is_in_a_notebook() -> None:
+    async with Host(isolate="none", preload=("pandas",)) as host, host.session() as session:
+        assert await value(session, "import pandas as pd\npd.options.display.max_columns") == 20
+
+
+async def test_rich_writes_text_without_escape_sequences(session: Session) -> None:
+    result = await ok(session, "import rich\nfrom rich.table import Table\nrich.print('[bold red]hello')")
+    assert result.text == "hello"
+    table = (await ok(session, "table = Table('a')\ntable.add_row('[red]b')\ntable")).outputs[0]
+    assert table.text is not None
+    assert "\x1b" not in table.text
+    assert "│ b │" in table.text
+    assert "<span" in str(table.data["text/html"])
+    result = await ok(session, "from rich.progress import track\nfor _ in track(range(3)): pass")
+    assert result.text is not None
+    assert "100%" in result.text
+    assert "ipywidgets" not in result.text
+
+
+async def test_tqdm_shows_a_bar_as_text(session: Session) -> None:
+    result = await ok(session, "from tqdm.auto import tqdm\nfor _ in tqdm(range(3)): pass")
+    assert result.text is not None
+    assert result.text.startswith("100%|██████████| 3/3 [")
+    assert not result.outputs[0].data
+
+
+async def test_plotly_shows_figures_as_data_and_tabulate_shows_html_and_text(session: Session) -> None:
+    result = await ok(session, "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1])).show()")
+    assert set(result.outputs[-1].data) == {"application/vnd.plotly.v1+json"}
+    assert result.text == "<application/vnd.plotly.v1+json>"
+    result = await ok(session, "from tabulate import tabulate\ntabulate([[1, 2]], tablefmt='html')")
+    assert set(result.outputs[-1].data) == {"text/html", "text/plain"}
+
+
+@pytest.mark.slow
+async def test_scikit_learn_shows_estimators_as_html_and_text(session: Session) -> None:
+    result = await ok(session, "from sklearn.linear_model import Ridge\nRidge(alpha=2)")
+    assert set(result.outputs[-1].data) == {"text/html", "text/plain"}
+    assert result.text == "Ridge(alpha=2)"
+
+
+async def test_matplotlib_draws_inline_whatever_window_is_asked_for(session: Session) -> None:
+    for asked in ("inline", "", "notebook", "widget", "qt5", "TkAgg", "auto"):
+        result = await ok(
+            session, f"%matplotlib {asked}\nimport matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1))\nplt.plot([1]);"
+        )
+        assert [set(item.data) for item in result.outputs if item.kind != "stream"] == [{"image/png", "text/plain"}], asked
+
+
+async def test_a_backend_that_draws_nowhere_and_one_that_does_not_exist(session: Session) -> None:
+    result = await ok(session, "%matplotlib agg\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]);")
+    assert not result.images
+    result = await session.execute("%matplotlib inlin")
+    assert result.error is not None
+    assert "inlin" in result.error.evalue
+
+
+async def test_magics_of_notebooks_do_not_fail(session: Session) -> None:
+    result = await ok(session, "%pylab inline\nplot([1, 2]);")
+    assert len(result.images) == 1
+    await ok(session, "%gui qt\n%gui\n%autosave 60\n%connect_info")
+
+
+async def test_store_keeps_variables_for_later_sessions_of_the_same_home(host: Host, tmp_path: Path) -> None:
+    for code in ("answer = 42\n%store answer", "%store -r\nassert answer == 42"):
+        async with host.session(kernel_env={"HOME": str(tmp_path)}) as session:
+            await ok(session, code)
+
+
+async def test_the_history_of_directories_begins_with_the_sessions(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    async with host.session(working_dir=tmp_path) as session:
+        assert await value(session, "str(_dh[0])") == str(tmp_path)
+        await ok(session, "%cd -q below")
+        await ok(session, "%cd -q -\nimport os\nassert os.path.basename(os.getcwd()) == 'below', os.getcwd()")
+
+
+async def test_main_has_a_docstring_of_its_own(session: Session) -> None:
+    for code in ("__doc__", "%reset -f\n__doc__"):
+        result = await ok(session, code)
+        assert result.return_value is not None
+        assert "interactive environment" in result.return_value
+    assert await value(session, "__doc__ = 'mine'\n__doc__") == "mine"
