@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from cellblock.host.answerers import Answerers
-from cellblock.host.collect import Collector, save_images
+from cellblock.host.collect import Collector
 from cellblock.host.exit_status import Death
+from cellblock.host.images import save_images
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -240,6 +243,12 @@ class Cell:
 
     # -- the result ----------------------------------------------------------------------------------------------------
 
+    async def finished(self, images_dir: Path) -> CodeExecutionResult:
+        """Make the result, once it has ended: in a thread, where there is much to decode or to write."""
+        if self._collector is None or not self._collector.large:
+            return self.result(images_dir)
+        return await asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
+
     def result(self, images_dir: Path) -> CodeExecutionResult:
         """Make the result, once it has ended."""
         ending, collector = self._ending, self._collector
@@ -247,10 +256,10 @@ class Cell:
         assert collector is not None
         collector.close()
         images: list[Path] = []
-        if collector.has_images:
-            images, notes = save_images(collector.items(), images_dir)
-            collector.notes += notes
         items = collector.items()
+        if collector.has_displays:
+            images, collector.notes = save_images(items, images_dir)
+            items = collector.items() if collector.notes else items
         error, status = self._error(ending)
         if error is not None:
             items.append(OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}"))
@@ -278,15 +287,38 @@ class Cell:
                 return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
             return ErrorInfo(_NAMES[self.reason], f"{_REASONS[self.reason]}: its kernel had to end. {lost}"), self.reason
         if self.reason is not None:
+            name = _NAMES[self.reason]
             kept = f"{_REASONS[self.reason]} ({_RUNGS[self.recovery or 'interrupted']}). Variables are kept."
-            return ErrorInfo(_NAMES[self.reason], kept, list(ending.traceback)), self.reason
-        if ending.ename == "MemoryError" and self._memory is not None:
+            return ErrorInfo(name, kept, _retell(ending.traceback, "KeyboardInterrupt", name, kept)), self.reason
+        if ending.ename is not None and ending.ename.endswith("MemoryError") and self._memory is not None:
             limit = f"out of memory: the session may use {self._memory >> 20:,} MiB"
             told = f"{ending.evalue} ({limit})" if ending.evalue else limit
-            return ErrorInfo(ending.ename, told, list(ending.traceback)), "error"
+            return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
         if ending.ename is not None:
             return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
         return None, "success"
+
+
+def _retell(traceback: tuple[str, ...], before: str, name: str, told: str) -> list[str]:
+    """Return a traceback that ends with what is told of its exception.
+
+    Args:
+        traceback: Its parts, as IPython makes them.
+        before: The exception's name there; if it ends with another one, ours is added.
+        name: The name to put in its place.
+        told: What to say of it.
+    """
+    parts = list(traceback)
+    if parts and parts[-1].startswith(f"{before}:"):
+        parts.pop()
+        parts = [name + part[len(before) :] if part.startswith(f"{before} ") else part for part in parts]
+    return [*parts, f"{name}: {told}"]
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads that make results. Not asyncio's, which may all be waiting for somebody to answer `input()`."""
+    return ThreadPoolExecutor(2, thread_name_prefix="cellblock-result")
 
 
 _NAMES = {"timeout": "TimeoutError", "interrupted": "KeyboardInterrupt"}

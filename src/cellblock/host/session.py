@@ -25,6 +25,7 @@ from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
 from cellblock.host.packages import SessionPackages
 from cellblock.host.requests import answering
+from cellblock.host.spill import SpillDirectory
 from cellblock.host.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.model import (
     CodeExecutionChunk,
@@ -138,14 +139,16 @@ class Session:
             listeners={name: _LISTENERS[name] for name in takers},
             mounts=mounts,
         )
+        limits, spill_dir = options.limits or Limits(), resolved.spill_dir
+        spill_to = None if spill_dir is None else SpillDirectory(spill_dir, limits.spill, limits.spilled)
         return KernelSpec(
             interpreter=resolved.interpreter,
             preload=resolved.preload,
             isolate=resolved.isolate,
             policy=resolved.policy,
             setup=setup,
-            limits=options.limits or Limits(),
-            spill_dir=resolved.spill_dir,
+            limits=limits,
+            spill_to=spill_to,
             takers=takers,
             installer=self._install,
             on_command=options.on_command,
@@ -464,7 +467,7 @@ class Session:
                     await leave(kernel, cell)
                 finally:
                     self._cell = None
-            return self._finished(cell)
+            return await self._finished(cell)
 
     def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
         """Begin a cell and set its deadline."""
@@ -475,8 +478,8 @@ class Session:
             return None
         return Deadline(timeout, self._hooks.uncounted_seconds, lambda: begin_stop(kernel, cell, "timeout"))
 
-    def _finished(self, cell: Cell) -> CodeExecutionResult:
-        result = cell.result(self._images_dir)
+    async def _finished(self, cell: Cell) -> CodeExecutionResult:
+        result = await cell.finished(self._images_dir)
         self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
         if self._state == "running":
             # Not awaited: whoever waits for this result need not wait for the next kernel.

@@ -40,6 +40,7 @@ from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop
+from cellblock.worker.offline import explain_failures
 from cellblock.worker.requests import Requester
 from cellblock.worker.shell import CellError, Shell
 from cellblock.worker.streams import Outbox
@@ -53,6 +54,7 @@ class Worker:
 
     Attributes:
         stay_in: A directory to come back to after each cell, or None to stay where the code went.
+        offline: Whether the session has no network.
         commands: Whether the host is asked before a command is run; ``forbidden``: and runs it, as this process cannot.
     """
 
@@ -68,6 +70,7 @@ class Worker:
         self._outbox = outbox
         self._channel = Channel(sock)
         self.stay_in: str | None = None
+        self.offline = False
         self.commands: Literal["asked", "forbidden"] | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -100,6 +103,8 @@ class Worker:
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
+        if self.offline:
+            explain_failures()
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
         self._outbox.send(Ready(VERSION))
         while self._open:

@@ -18,6 +18,7 @@ from IPython.core.profiledir import ProfileDir
 from IPython.utils.text import LSString, SList
 from traitlets.config import Config
 
+from cellblock.wire.fields import to_bytes
 from cellblock.worker.commands import Commands, guard_scripts
 from cellblock.worker.display import Hook, Publisher
 from cellblock.worker.notebook import NotebookShell
@@ -255,13 +256,15 @@ def _safe_str(value: object) -> str:
 def _clip_parts(parts: list[str]) -> tuple[str, ...]:
     """Return a traceback that fits into one frame, whatever chain of exceptions it tells of."""
     clipped = tuple(map(_clip, parts))
-    if len(clipped) <= _MAX_TRACEBACK_PARTS and sum(map(len, clipped)) <= _MAX_TRACEBACK:
+    if len(clipped) <= _MAX_TRACEBACK_PARTS and sum(map(len, map(to_bytes, clipped))) <= _MAX_TRACEBACK:
         return clipped
     return (_clip("\n".join(clipped)),)
 
 
 def _clip(text: str) -> str:
-    if len(text) <= _MAX_ERROR_TEXT:
+    """Return text of 256 KiB at most, with its beginning and its end. A character takes up to six bytes on the wire."""
+    if 6 * len(text) <= _MAX_ERROR_TEXT or len(data := to_bytes(text)) <= _MAX_ERROR_TEXT:
         return text
     half = _MAX_ERROR_TEXT // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+    head, tail = data[:half].decode("utf-8", "ignore"), data[-half:].decode("utf-8", "ignore")
+    return f"{head}\n… {len(data) - 2 * half:,} bytes left out …\n{tail}"

@@ -17,6 +17,12 @@ MAX_MESSAGE = 16 * 1024 * 1024
 CallTool = Callable[..., Awaitable["ToolOutcome"]]
 """Calls a tool by its name with arguments, and returns what came of it."""
 
+OnProgress = Callable[[float, "float | None", "str | None"], None]
+"""Is told what is done, the total and a message."""
+
+OnLog = Callable[[str, str], None]
+"""Is told a level and a text."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:

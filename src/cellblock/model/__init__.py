@@ -164,6 +164,22 @@ class CodeExecutionResult:
         """Whether the session now has a fresh kernel, without the variables and imports it had."""
         return self.recovery == "restarted"
 
+    def for_model(self, max_chars: int = 20_000) -> str:
+        """Return one text for a language model.
+
+        If the code did not simply succeed, the first line says what came of it. Then comes what it showed, with the middle
+        left out if it is too long, then a short traceback and the names of images.
+
+        Args:
+            max_chars: How long the text may be: from 200 to 500,000.
+
+        Raises:
+            InvalidInputError: `max_chars` is no such number.
+        """
+        from cellblock.model.report import report
+
+        return report(self, max_chars)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON data."""
         return {
