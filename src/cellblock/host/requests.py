@@ -71,10 +71,7 @@ async def _line(cell: Cell, prompt: str) -> str | None:
 
 
 def _checked_line(line: str) -> str:
-    try:
-        size = len(line.encode())
-    except UnicodeEncodeError:
-        raise InvalidInputError("on_input returned a line with a lone surrogate") from None
+    size = len(line.encode(errors="replace"))
     if size > MAX_BODY:
         raise InvalidInputError(f"on_input returned a line of {size:,} bytes, over the limit of {MAX_BODY:,}")
     return line
