@@ -75,6 +75,7 @@ OTHERS: dict[str, set[str]] = {
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic"},
+    "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},

@@ -43,6 +43,9 @@ class Node:
     default: Any = None
     format: str = ""
     description: str = ""
+    title: str = ""
+    unique: bool = False
+    step: Any = None
     open: bool = False
 
     def is_bare(self) -> bool:
@@ -84,6 +87,9 @@ def own(schema: dict[str, Any]) -> Node:
         default=schema.get("default"),
         format=name if isinstance(name, str) and re.fullmatch(r"[a-z0-9-]{1,32}", name) else "",
         description=schema["description"] if isinstance(schema.get("description"), str) else "",
+        title=schema["title"] if isinstance(schema.get("title"), str) else "",
+        unique=schema.get("uniqueItems") is True,
+        step=schema["multipleOf"] if type(schema.get("multipleOf")) is float and is_number(schema["multipleOf"]) else None,
         open=any(key in schema for key in _IGNORED),
     )
 
@@ -159,6 +165,9 @@ def merged(one: Node, other: Node) -> Node:
         default=one.default if one.default is not None else other.default,
         format=one.format or other.format,
         description=one.description or other.description,
+        title=one.title or other.title,
+        unique=one.unique or other.unique,
+        step=one.step if one.step is not None else other.step,
         open=one.open or other.open,
     )
 
