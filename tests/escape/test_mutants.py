@@ -186,6 +186,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}workspaces.py::test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session[/usr/lib]",
         Edit("sandbox/mounts.py", "_Builder._end_of_masked_link", "return self._resolved.get(target, target)"),
     ),
+    "6 links of sessions": mutant(
+        f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
+        Edit("host/distrusted.py", "check_links", "pass"),
+    ),
     "5 attributes of files": mutant(
         f"{HERE}system_calls.py::test_attributes_of_files_that_outlive_the_session_cannot_be_set",
         Edit("sandbox/seccomp.py", "_file_commands", "return ()"),
