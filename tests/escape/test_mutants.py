@@ -190,6 +190,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
         Edit("host/distrusted.py", "check_links", "pass"),
     ),
+    "36 what is stopped": mutant(
+        "init/test_init.py::test_a_stopped_init_ends_with_whom_it_belongs_to[spawn-host-none]",
+        Edit("init/processes.py", "resume_after_parent", "pass"),
+    ),
     "5 attributes of files": mutant(
         f"{HERE}system_calls.py::test_attributes_of_files_that_outlive_the_session_cannot_be_set",
         Edit("sandbox/seccomp.py", "_file_commands", "return ()"),
