@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # How many processes share the tests; 0 runs them one after the other.
 WORKERS ?= 2
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore
-PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=none
+PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
 QUICK := -m 'not slow and not srt and not npm' -n $(WORKERS)
 
 .PHONY: help demo test test-all slow srt npm user pythons lint types fuzz bench clean

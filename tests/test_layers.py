@@ -7,6 +7,7 @@ names a type of another layer knows of that layer, and moves when it moves, whet
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from cellblock.host import launch
 from cellblock.zygote import boot
 
 PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
+ARCHITECTURE = PACKAGE.parents[1] / "docs" / "architecture.md"
 
 _TOOLS = {"approvals", "tools/apigen", "tools/calling", "tools/mcp", "tools/serving"}
 _FRONT = {"config", "daemon", "errors", "host", "model", "store", "terminal"} | _TOOLS
@@ -42,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "host": {"config", "egress", "errors", "leftovers", "model", "packages", "sandbox", "wire"},
     "packages": set(),
     "egress": {"errors", "sandbox"},
-    "approvals": {"errors", "model"},
+    "approvals": {"config", "errors", "model"},
     "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
     "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
     "tools/serving": {"approvals", "config", "errors", "model", "tools/calling", "tools/mcp"},
@@ -73,6 +75,7 @@ OTHERS: dict[str, set[str]] = {
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic"},
+    "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},
@@ -222,3 +225,16 @@ def test_what_is_allowed_is_not_found(tmp_path: Path, module: str, code: str) ->
 
 def test_the_host_knows_the_exit_code_that_it_may_not_import() -> None:
     assert launch._EXIT_TOO_OLD == boot.EXIT_TOO_OLD
+
+
+def test_the_page_about_the_architecture_names_every_module() -> None:
+    room, named = "", set()
+    for line in ARCHITECTURE.read_text().splitlines():
+        if heading := re.match(r"### `(.+)/`", line):
+            room = heading[1].removeprefix("cellblock").rstrip("/")
+        elif row := re.match(r"\| `(\w+)` \| \S", line):
+            named.add(f"{room}/{row[1]}".lstrip("/"))
+    modules = {str(path.relative_to(PACKAGE).with_suffix("")) for path in PACKAGE.rglob("*.py")}
+    wanted = {name for name in modules if name == "__init__" or not name.endswith("/__init__")}
+    assert named - wanted == set(), f"{ARCHITECTURE.name} names modules that do not exist: take their rows out"
+    assert wanted - named == set(), f"{ARCHITECTURE.name} leaves modules out: add a row for each to the table of its directory"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
 from cellblock.approvals.broker import Broker
 from cellblock.errors import McpServerError
 from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource
+from cellblock.tools.mcp.changes import ToolFacts
 from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.listen import Listening
 
@@ -26,8 +27,12 @@ class Recorded:
         self.resets = 0
         self.cancelled = 0
         self.blocking = asyncio.Event()
+        self.facts: dict[str, ToolFacts] = {}
+        self.facts_each_time: Iterator[ToolFacts] | None = None
 
     async def call(self, server: str, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
+        if (check := options.get("check")) is not None and (self.facts or self.facts_each_time):
+            check(next(self.facts_each_time) if self.facts_each_time else self.facts[tool])
         self.calls.append((server, tool, arguments))
         match tool:
             case "structured":

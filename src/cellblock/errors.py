@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
 
 
+NO_NETWORK = "this session has no network: allow hosts in the configuration of its sandbox (network.allowedDomains)"
+"""What code is told whose connection fails in a session that has no network."""
+
+
 class CellblockError(Exception):
     """The root of all errors of cellblock."""
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from cellblock import config
 from cellblock.approvals.broker import Broker
-from cellblock.approvals.call import Hints
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import InvalidInputError
 from cellblock.host.options import SessionHooks, SessionOptions
@@ -19,6 +18,7 @@ from cellblock.session_policy import with_readable
 from cellblock.store.approvals import Approvals
 from cellblock.store.servers import ServerRegistry
 from cellblock.tool_directories import ToolDirectories
+from cellblock.tools.mcp.changes import ToolFacts
 from cellblock.tools.mcp.lease import Lease, SharedServers
 from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.port import ToolPort
@@ -106,8 +106,6 @@ class SessionServices:
         self._registry: ServerRegistry | None = None
         self._approvals: Approvals | None = None
         self._lease = Lease(self._servers(host, options.connect_timeout, options.own_servers), self._root)
-        rules = () if options.rules is None else options.rules.rules
-        self._wants_hints = any((rule.read_only, rule.destructive) != (None, None) for rule in rules)
         self.port = ToolPort(self._app(secret if session.isolate != "native" else None))
         self._ports = [self.port]
 
@@ -186,7 +184,7 @@ class SessionServices:
         return session_app(
             self.broker,
             self._lease.caller,
-            hints=self._hints if self._wants_hints else None,
+            facts=self._facts,
             note=self._note,
             token=token,
             on_progress=self._on_progress,
@@ -204,7 +202,6 @@ class SessionServices:
             shared = of_host[connect_timeout] = SharedServers(
                 lambda root, name: ServerRegistry().get(name, root),
                 connect_timeout=connect_timeout,
-                environment=config.environment(),
             )
         return shared
 
@@ -213,9 +210,9 @@ class SessionServices:
             self._registry = ServerRegistry()
         return self._registry.root_within(server, self._session.workspace, *self._directories)
 
-    def _hints(self, server: str, tool: str) -> Hints | None:
+    def _facts(self, server: str, tool: str) -> ToolFacts | None:
         root = self._root(server)
-        return None if root is None or self._registry is None else self._registry.hints(server, root, tool)
+        return None if root is None or self._registry is None else self._registry.facts(server, root, tool)
 
     # -- what reaches the session's reader -----------------------------------------------------------------------------
 

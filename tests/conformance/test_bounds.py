@@ -10,7 +10,7 @@ import pytest
 from cellblock import CodeExecutionChunk, CodeExecutionResult, Host, Limits, Session
 from cells import ok, value
 
-SMALL = Limits(text=64 * 1024, value=64 * 1024, values=256 * 1024, displays=50, queue=64 * 1024)
+SMALL = Limits(text=64 * 1024, value=64 * 1024, media=64 * 1024, values=256 * 1024, displays=50, queue=64 * 1024)
 
 
 @pytest.mark.slow
@@ -46,18 +46,15 @@ async def test_what_is_left_out_is_in_the_spill_directory(host: Host, tmp_path: 
         assert (await ok(session, "print(1)")).spilled == []
 
 
-async def test_a_large_value_keeps_its_head_and_tail_and_is_spilled_whole(host: Host, tmp_path: Path) -> None:
+async def test_a_large_value_is_left_out_and_is_in_a_file_whole(host: Host, tmp_path: Path) -> None:
     async with host.session(images_dir=tmp_path, spill_dir=tmp_path / "spill", limits=SMALL) as session:
         await ok(session, "from IPython.display import HTML, display")
-        result = await ok(session, "display(HTML('<b>' + 'x' * 3_000_000 + '</b>'))")
+        result = await ok(session, "display(HTML('<b>' + 'x' * 3_000_000 + '</b>'))\nprint('end')")
         assert result.truncated
-        (item,) = result.outputs
-        html = item.data["text/html"]
-        assert isinstance(html, str)
-        assert html.startswith("<b>x")
-        assert html.endswith("x</b>")
-        assert len(html) < 70_000
         (path,) = result.spilled
+        assert [*result.outputs[0].data] == ["text/plain"]
+        left_out = "[cellblock] text/html is left out: its 3,000,007 bytes are over the limit of 65,536 (Limits.media)"
+        assert result.text == f"<IPython.core.display.HTML object>\n{left_out}; it is in {path}\nend"
         assert path.suffix == ".html"
         assert path.read_text() == "<b>" + "x" * 3_000_000 + "</b>"
 
@@ -76,7 +73,8 @@ async def test_a_flood_of_displays_keeps_the_first_ones(host: Host, tmp_path: Pa
         result = await ok(session, "for i in range(5000): display(i)")
         assert result.truncated
         assert [item.text for item in result.outputs[:3]] == ["0", "1", "2"]
-        assert len(result.outputs) == SMALL.displays
+        assert len(result.outputs) == SMALL.displays + 1
+        assert result.stderr == "[cellblock] what is displayed after the first 50 is left out (Limits.displays)\n"
         assert not (await ok(session, "display(1)")).truncated
 
 

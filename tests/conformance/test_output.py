@@ -140,6 +140,28 @@ task = asyncio.create_task(later())
     assert (await ok(session, "print('next')")).text == "background\nnext"
 
 
+async def test_output_between_cells_is_in_the_chunks_of_the_next_one(session: Session, tmp_path: Path) -> None:
+    code = f"""
+import pathlib, threading
+from IPython.display import display
+def later():
+    print("thread")
+    display("value")
+    pathlib.Path({str(tmp_path)!r}, "printed").touch()
+threading.Timer(0.05, later).start()
+"""
+    await ok(session, code)
+    await eventually((tmp_path / "printed").exists)
+    *chunks, result = [event async for event in session.stream("print('next')")]
+    assert isinstance(result, CodeExecutionResult)
+    assert result.text == "thread\n'value'\nnext"
+    assert [(chunk.text, chunk.name) for chunk in chunks if isinstance(chunk, CodeExecutionChunk)] == [
+        ("thread\n", "stdout"),
+        ("'value'\n", None),
+        ("next\n", "stdout"),
+    ]
+
+
 async def test_output_of_a_thread_and_a_process_between_cells_comes_with_the_next_result(
     session: Session, tmp_path: Path
 ) -> None:

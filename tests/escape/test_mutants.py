@@ -124,6 +124,10 @@ MUTANTS: dict[str, Mutant] = {
     "32 the protocol": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]", CONDEMNED
     ),
+    "32 floods": mutant(
+        "host/test_turns.py::test_a_flood_of_frames_lets_the_loop_go_on",
+        Edit("host/kernel.py", "Kernel._go_on", "self._take_received(float('inf'))"),
+    ),
     "33 turns": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[a forged ready]",
         Edit(
@@ -149,6 +153,17 @@ MUTANTS: dict[str, Mutant] = {
         "host/test_collect.py::test_memory_for_text_is_bounded_whatever_is_written",
         Edit("host/collect.py", "Collector._add_to_tail", "self._tail.append(_Text(name, data))"),
     ),
+    "37 files are bounded": mutant(
+        "host/test_spill.py::test_the_files_of_a_cell_have_a_size_together",
+        Edit("host/spill.py", "Spills.take", "return size"),
+    ),
+    "37 so is their number": mutant(
+        "host/test_spill.py::test_a_cell_has_a_number_of_files", Edit("host/spill.py", "_FILES", "10**6")
+    ),
+    "37 and what a session keeps of them": mutant(
+        "host/test_spill.py::test_the_oldest_files_of_a_session_are_removed_and_nothing_else",
+        Edit("host/spill.py", "SpillDirectory.keep", "pass"),
+    ),
     "38 terminals": mutant(
         "test_terminal.py::test_sequences_are_shown_and_not_obeyed",
         Edit("terminal.py", "_escaped", "return found.group()"),
@@ -160,6 +175,14 @@ MUTANTS: dict[str, Mutant] = {
         "host/test_collect.py::test_values_that_do_not_fit_are_left_out",
         Edit("host/collect.py", "Collector._fits", "return True"),
     ),
+    "39 updates are bounded": mutant(
+        "host/test_collect.py::test_an_update_counts_in_every_place_and_is_made_in_one",
+        Edit("host/collect.py", "Collector._fits", "return True"),
+    ),
+    "39 errors are bounded": mutant(
+        "wire/test_messages.py::test_an_error_is_not_larger_than_the_host_decodes_in_one_turn",
+        Edit("wire/fields.py", "within", "return [*buffers]"),
+    ),
     "40 archives": mutant(
         "host/files/test_archive.py::test_a_hostile_member_has_the_whole_archive_refused",
         Edit("host/files/archive.py", "TarReader._parts", 'return tuple(part for part in name.split("/") if part)'),
@@ -169,6 +192,22 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "42 pipes": mutant(
         f"{FILES}a_fifo_and_a_socket_are_refused_at_once", Edit("host/files/beneath.py", "check_regular", "pass")
+    ),
+    "43 submodules": mutant(
+        f"{HERE}planting.py::test_git_at_the_top_runs_nothing_of_a_submodule[vendor/sub]",
+        Edit("sandbox/repositories.py", "find_repositories", "return []"),
+    ),
+    "1 a link in the place of a secret": mutant(
+        f"{HERE}workspaces.py::test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session[/usr/lib]",
+        Edit("sandbox/mounts.py", "_Builder._end_of_masked_link", "return self._resolved.get(target, target)"),
+    ),
+    "5 attributes of files": mutant(
+        f"{HERE}system_calls.py::test_attributes_of_files_that_outlive_the_session_cannot_be_set",
+        Edit("sandbox/seccomp.py", "_file_commands", "return ()"),
+    ),
+    "14 options of prctl": mutant(
+        f"{HERE}system_calls.py::test_dangerous_options_of_prctl_are_refused",
+        Edit("sandbox/seccomp.py", "_prctl_options", "return (((), ALLOW),)"),
     ),
     "44 the last rung": mutant(
         f"{HERE}processes.py::test_code_that_will_not_stop_is_killed_at_the_deadline[signals ignored]",

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellblock.host.collect import Collector, Limits, save_images
+from cellblock.host.collect import Collector, Limits
+from cellblock.host.images import save_images
+from cellblock.host.spill import SpillDirectory
 from cellblock.model import OutputItem
 from cellblock.wire.messages import MAX_MIMES, PIECE, Display
 
@@ -181,7 +183,7 @@ def test_an_update_of_what_was_never_shown_is_shown() -> None:
     collector = Collector(Limits())
     item = collector.add_display(shown("new", "update_display_data", "a"))
     assert item is not None
-    assert item.kind == "display_data"
+    assert item.kind == "update_display_data"
     assert texts(collector) == ["new"]
 
 
@@ -301,11 +303,11 @@ def test_a_value_in_parts_is_put_together(data: bytes, size: int) -> None:
 @given(st.text("aé", min_size=600, max_size=800), st.integers(1, 300))
 def test_a_text_value_over_its_limit_keeps_its_beginning_and_end(text: str, size: int) -> None:
     collector = Collector(Limits(value=500))
-    in_parts(collector, "text/html", text.encode(), size)
-    collector.add_display(Display("display_data", {}, parts=("text/html",)))
+    in_parts(collector, "text/plain", text.encode(), size)
+    collector.add_display(Display("display_data", {}, parts=("text/plain",)))
     (item,) = collector.items()
-    html = str(item.data["text/html"])
-    head, _, tail = html.partition("\n… ")
+    kept = str(item.data["text/plain"])
+    head, _, tail = kept.partition("\n… ")
     tail = tail.partition(" bytes left out …\n")[2]
     assert text.startswith(head.rstrip("�"))
     assert text.endswith(tail.lstrip("�"))
@@ -314,13 +316,55 @@ def test_a_text_value_over_its_limit_keeps_its_beginning_and_end(text: str, size
     assert collector.truncated
 
 
-def test_half_an_image_is_none() -> None:
-    collector = Collector(Limits(value=500))
-    in_parts(collector, "image/png", PNG + bytes(1000))
-    collector.add_display(Display("display_data", {"text/plain": b"x"}, parts=("image/png",)))
+@pytest.mark.parametrize("mime", ["image/png", "text/html", "application/vnd.plotly.v1+json", "text/markdown"])
+def test_half_a_value_is_none(mime: str, tmp_path: Path) -> None:
+    """Nobody can read half of a picture, of a page or of JSON: it is there whole or not at all, and somebody is told."""
+    data = PNG + bytes(1000)
+    for directory in (None, SpillDirectory(tmp_path, 10_000, 10_000)):
+        collector = Collector(Limits(value=500, media=500), directory)
+        in_parts(collector, mime, data, 300)
+        collector.add_display(Display("display_data", {"text/plain": b"x"}, parts=(mime,)))
+        (item,) = collector.items()
+        assert dict(item.data) == {"text/plain": "x"}
+        assert collector.truncated
+        (note,) = collector.unsaid
+        assert f"{mime} is left out: its {len(data):,} bytes are over the limit of 500 " in note
+        collector.close()
+    assert str(collector.spilled[0]) in note
+    assert collector.spilled[0].read_bytes() == data
+
+
+def test_a_picture_of_twenty_megabytes_is_kept() -> None:
+    """As much as matplotlib makes of an animation."""
+    collector = Collector(Limits())
+    in_parts(collector, "image/png", PNG + bytes(20_000_000))
+    collector.add_display(Display("display_data", {}, parts=("image/png",)))
     (item,) = collector.items()
-    assert dict(item.data) == {"text/plain": "x"}
+    assert len(item.data["image/png"]) == 20_000_000 + len(PNG)
+    assert not collector.truncated
+
+
+def test_what_is_shown_again_keeps_its_own_value_until_the_next_update() -> None:
+    collector = Collector(Limits())
+    collector.add_display(shown("one", display_id="x"))
+    collector.add_display(shown("two", display_id="x"))
+    collector.add_display(shown("three", "update_display_data", "x"))
+    collector.add_display(shown("four", display_id="x"))
+    assert texts(collector) == ["three", "three", "four"]
+    collector.add_display(shown("five", "update_display_data", "x"))
+    assert texts(collector) == ["five"] * 3
+
+
+def test_an_update_counts_in_every_place_and_is_made_in_one() -> None:
+    """A thousand places of one id: what an update costs must not depend on how many there are."""
+    collector = Collector(Limits(values=3_000_000))
+    for _ in range(1000):
+        collector.add_display(shown("old", display_id="x"))
+    assert collector.add_display(shown("new" * 10_000, "update_display_data", "x")) is None
     assert collector.truncated
+    assert {*texts(collector)} == {"old"}
+    assert collector.add_display(shown("new", "update_display_data", "x")) is not None
+    assert texts(collector) == ["new"] * 1000
 
 
 def test_parts_of_several_types_follow_each_other() -> None:
@@ -341,7 +385,7 @@ def held_in_parts(collector: Collector) -> int:
 
 
 def test_parts_of_many_types_share_one_limit_in_turn_or_not() -> None:
-    limits = Limits(value=100_000, values=200_000)
+    limits = Limits(media=100_000, values=200_000)
     in_turn, mixed = Collector(limits), Collector(limits)
     piece = bytes(10_000)
     for mime in range(MAX_MIMES + 5):
@@ -357,7 +401,7 @@ def test_parts_of_many_types_share_one_limit_in_turn_or_not() -> None:
 
 
 def test_parts_of_a_few_bytes_take_no_more_than_parts_of_many() -> None:
-    collector = Collector(Limits(value=100_000))
+    collector = Collector(Limits(media=100_000))
     for _ in range(60_000):
         collector.add_part("text/html", b"ab")
     assert held_in_parts(collector) < 150_000
@@ -375,7 +419,7 @@ def test_parts_that_no_bundle_wanted_are_forgotten() -> None:
 
 
 def test_what_was_left_out_is_in_a_file_with_all_around_it(tmp_path: Path) -> None:
-    collector = Collector(Limits(text=1000), tmp_path)
+    collector = Collector(Limits(text=1000), SpillDirectory(tmp_path, 10**9, 10**9))
     pieces = [b"%d\n" % number * 50 for number in range(100)]
     for piece in pieces:
         collector.add_text("stdout", piece)
@@ -386,7 +430,7 @@ def test_what_was_left_out_is_in_a_file_with_all_around_it(tmp_path: Path) -> No
 
 
 def test_clearing_does_not_begin_a_second_file(tmp_path: Path) -> None:
-    collector = Collector(Limits(text=1000), tmp_path)
+    collector = Collector(Limits(text=1000), SpillDirectory(tmp_path, 10**9, 10**9))
     for mark in (b"a", b"b"):
         collector.add_text("stdout", mark * 5000)
         collector.clear(wait=False)
@@ -397,7 +441,7 @@ def test_clearing_does_not_begin_a_second_file(tmp_path: Path) -> None:
 
 
 def test_a_value_that_was_cut_is_whole_in_a_file(tmp_path: Path) -> None:
-    collector = Collector(Limits(value=1000), tmp_path)
+    collector = Collector(Limits(media=1000), SpillDirectory(tmp_path, 10**9, 10**9))
     data = b"<p>" * 3000
     in_parts(collector, "text/html", data, 700)
     collector.add_display(Display("display_data", {}, parts=("text/html",)))
@@ -407,7 +451,7 @@ def test_a_value_that_was_cut_is_whole_in_a_file(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_where_nothing_was_left_out(tmp_path: Path) -> None:
-    collector = Collector(Limits(), tmp_path / "spill")
+    collector = Collector(Limits(), SpillDirectory(tmp_path / "spill", 10**9, 10**9))
     collector.add_text("stdout", b"x")
     collector.close()
     assert collector.spilled == []
@@ -416,7 +460,7 @@ def test_nothing_is_written_where_nothing_was_left_out(tmp_path: Path) -> None:
 
 def test_a_directory_that_takes_no_file_is_noted_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    collector = Collector(Limits(text=1000, value=10), tmp_path / "file")
+    collector = Collector(Limits(text=1000, media=10), SpillDirectory(tmp_path / "file", 10**9, 10**9))
     collector.add_text("stdout", b"x" * 5000)
     for _ in range(3):
         collector.add_part("text/html", b"y" * 100)
@@ -457,7 +501,7 @@ def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
         paths, notes = save_images([OutputItem("display_data", data={"image/png": PNG})], place)
         assert paths == []
         assert "a symbolic link lies on the way" in notes[0]
-        collector = Collector(Limits(text=2000), place)
+        collector = Collector(Limits(text=2000), SpillDirectory(place, 10**9, 10**9))
         collector.add_text("stdout", b"x" * 5000)
         assert "a symbolic link lies on the way" in "".join(item.text or "" for item in collector.items())
         assert collector.spilled == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.host.collect import Collector, Limits
-from cellblock.host.spill import Spill
+from cellblock.host.spill import Spill, SpillDirectory, Spills
 from cellblock.wire.messages import Display
 
 
@@ -20,8 +20,13 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def beneath(path: Path, cell: int = 10**9) -> Spills:
+    """Return the files of a cell in a directory."""
+    return Spills(SpillDirectory(path, cell, 10**9))
+
+
 def test_nothing_is_written_before_it_begins(tmp_path: Path) -> None:
-    spill = Spill(tmp_path, "text/plain")
+    spill = Spill(beneath(tmp_path), "text/plain")
     spill.write(b"before")
     spill.close()
     assert spill.path is None
@@ -29,7 +34,7 @@ def test_nothing_is_written_before_it_begins(tmp_path: Path) -> None:
 
 
 def test_it_holds_what_came_before_and_after(tmp_path: Path) -> None:
-    spill = Spill(tmp_path / "new" / "directory", "text/html")
+    spill = Spill(beneath(tmp_path / "new" / "directory"), "text/html")
     spill.begin([b"one ", bytearray(b"two ")])
     spill.write(b"three")
     spill.begin([b"once only"])
@@ -37,14 +42,13 @@ def test_it_holds_what_came_before_and_after(tmp_path: Path) -> None:
     spill.close()
     assert spill.path is not None
     assert spill.path.read_bytes() == b"one two three"
-    assert spill.problem is None
 
 
 @pytest.mark.parametrize(
     ("mime", "suffix"), [("text/plain", ".txt"), ("image/png", ".png"), ("application/x", ".bin"), ("../../evil", ".bin")]
 )
 def test_its_name_comes_from_its_type_and_from_nothing_that_the_cell_says(tmp_path: Path, mime: str, suffix: str) -> None:
-    spill = Spill(tmp_path, mime)
+    spill = Spill(beneath(tmp_path), mime)
     spill.begin([])
     spill.close()
     assert spill.path is not None
@@ -53,25 +57,25 @@ def test_its_name_comes_from_its_type_and_from_nothing_that_the_cell_says(tmp_pa
 
 
 def test_without_a_directory_there_is_no_file() -> None:
-    spill = Spill(None, "text/plain")
+    spill = Spill(Spills(None), "text/plain")
     spill.begin([b"x"])
     spill.write(b"y")
     spill.close()
     assert spill.path is None
-    assert spill.problem is None
 
 
 @pytest.mark.parametrize("size", [10, 10_000_000], ids=["when it is closed", "when it is written"])
 def test_a_full_disk_ends_the_file_and_says_why(full_disk: Path, size: int) -> None:
-    spill = Spill(full_disk, "text/plain")
+    spills = beneath(full_disk)
+    spill = Spill(spills, "text/plain")
     spill.begin([b"x" * size])
     spill.write(b"more")
     spill.close()
-    assert spill.problem == f"[cellblock] the whole output could not be written to {full_disk}: No space left on device"
+    assert spills.problems == [f"[cellblock] the whole output could not be written to {full_disk}: No space left on device"]
 
 
 def test_a_cell_on_a_full_disk_ends_as_any_other(full_disk: Path) -> None:
-    collector = Collector(Limits(text=1000, value=1000), full_disk)
+    collector = Collector(Limits(text=1000, media=1000), SpillDirectory(full_disk, 10**9, 10**9))
     collector.add_text("stdout", b"x" * 1_000_000)
     collector.add_part("text/html", b"y" * 200_000)
     collector.add_display(Display("display_data", {}, parts=("text/html",)))
@@ -83,14 +87,69 @@ def test_a_cell_on_a_full_disk_ends_as_any_other(full_disk: Path) -> None:
 @pytest.mark.skipif(os.getuid() == 0, reason="nothing is forbidden to root")
 def test_a_directory_that_may_not_be_written_to_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    spill = Spill(tmp_path, "text/plain")
-    spill.begin([b"x"])
-    assert spill.problem == f"[cellblock] the whole output could not be written to {tmp_path}: Permission denied"
+    spills = beneath(tmp_path)
+    Spill(spills, "text/plain").begin([b"x"])
+    assert spills.problems == [f"[cellblock] the whole output could not be written to {tmp_path}: Permission denied"]
 
 
 def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    spill = Spill(tmp_path / "file", "text/plain")
+    spills = beneath(tmp_path / "file")
+    spill = Spill(spills, "text/plain")
     spill.begin([b"x"])
     assert spill.path is None
-    assert str(tmp_path / "file") in str(spill.problem)
+    assert str(tmp_path / "file") in spills.problems[0]
+
+
+def test_the_files_of_a_cell_have_a_size_together(tmp_path: Path) -> None:
+    spills = beneath(tmp_path, cell=1000)
+    for _ in range(5):
+        spill = Spill(spills, "text/plain")
+        spill.begin([b"x" * 300])
+        spill.write(b"y" * 300)
+        spill.close()
+    assert [path.read_bytes() for path in spills.paths] == [b"x" * 300 + b"y" * 300, b"x" * 300 + b"y" * 100]
+    (problem,) = spills.problems
+    assert "20 files with 1,000 bytes together (Limits.spill)" in problem
+
+
+def test_a_cell_has_a_number_of_files(tmp_path: Path) -> None:
+    spills = beneath(tmp_path)
+    for _ in range(100):
+        spill = Spill(spills, "text/plain")
+        spill.begin([b"x"])
+        spill.close()
+    assert len([*tmp_path.iterdir()]) == len(spills.paths) == 20
+
+
+def test_the_oldest_files_of_a_session_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    directory = SpillDirectory(tmp_path, cell=10**9, session=1000)
+    (tmp_path / "mine").write_bytes(b"x" * 5000)
+    for number in range(5):
+        spills = Spills(directory)
+        spill = Spill(spills, "text/plain")
+        spill.begin([b"%d" % number * 400])
+        spill.close()
+        spills.close()
+    kept = sorted(path.read_bytes()[:1] for path in tmp_path.iterdir())
+    assert kept == [b"3", b"4", b"x"]
+    last = Spills(directory)
+    spill = Spill(last, "text/plain")
+    spill.begin([b"z" * 5000])
+    spill.close()
+    last.close()
+    assert sorted(path.read_bytes()[:1] for path in tmp_path.iterdir()) == [b"x", b"z"]
+
+
+def test_what_is_removed_is_reached_through_no_link(tmp_path: Path) -> None:
+    directory, elsewhere = tmp_path / "spill", tmp_path / "elsewhere"
+    keeper = SpillDirectory(directory, cell=10**9, session=10)
+    spills = Spills(keeper)
+    spill = Spill(spills, "text/plain")
+    spill.begin([b"x" * 100])
+    spill.close()
+    spills.close()
+    directory.rename(elsewhere)
+    directory.symlink_to(elsewhere)
+    keeper.keep([("new", 100)])
+    assert len([*elsewhere.iterdir()]) == 1

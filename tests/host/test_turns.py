@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from cellblock import Session
 from cellblock.host import kernel
+from cellblock.host.collect import Collector
 from cells import ok
 
 RAW = """
@@ -22,17 +24,6 @@ def frame(body=b"", **header):
 """
 
 
-async def turns_during(session: Session, code: str) -> int:
-    """Run a cell and return how many turns the loop made meanwhile."""
-    cell = asyncio.create_task(session.execute(code))
-    turns = 0
-    while not cell.done():
-        await asyncio.sleep(0)
-        turns += 1
-    await cell
-    return turns
-
-
 @pytest.fixture
 def one_message_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if each message took all the time that a kernel has in one turn."""
@@ -40,10 +31,17 @@ def one_message_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_message_a_turn")
-async def test_a_flood_of_frames_lets_the_loop_go_on(session: Session) -> None:
+async def test_a_flood_of_frames_lets_the_loop_go_on(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     await ok(session, RAW)
-    # One call, which arrives in one piece.
-    assert await turns_during(session, "channel.sendall(frame(type='clear') * 1000)") > 1000
+    turn, taken = 0, Counter[int]()
+    monkeypatch.setattr(Collector, "clear", lambda _collector, _wait: taken.update([turn]))
+    cell = asyncio.create_task(session.execute("channel.sendall(frame(type='clear') * 1000)"))
+    while not cell.done():
+        await asyncio.sleep(0)
+        turn += 1
+    assert (await cell).ok
+    assert taken.total() == 1000
+    assert max(taken.values()) == 1
 
 
 @pytest.mark.usefixtures("one_message_a_turn")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from cellblock import InvalidInputError, StoreError, config
-from cellblock.approvals.call import Hints
 from cellblock.store.servers import ServerRegistry
 from cellblock.tools.mcp.params import parse_params
 
@@ -48,17 +47,18 @@ def test_registering_again_replaces(registry: ServerRegistry) -> None:
 
 
 def test_what_a_server_says_of_its_tools_is_kept_for_each_root_and_replaced(registry: ServerRegistry) -> None:
-    registry.register("x", TIME, "1", "/a", {"read": Hints(True, False), "write": Hints()})
+    registry.register("x", TIME, "1", "/a", {"read": {"a": "1"}, "write": {"a": "2"}})
     registry.register("x", TIME, "1", "/b")
-    assert registry.hints("x", "/a", "read") == Hints(True, False)
-    assert registry.hints("x", "/a", "write") == Hints(False, True)
-    for unknown in (("x", "/a", "other"), ("x", "/b", "read"), ("y", "/a", "read")):
-        assert registry.hints(*unknown) is None
-    registry.register("x", TIME, "1", "/a", {"write": Hints(True)})
-    assert (registry.hints("x", "/a", "read"), registry.hints("x", "/a", "write")) == (None, Hints(True))
+    assert registry.facts("x", "/a", "read") == {"a": "1"}
+    assert registry.facts("x", "/a", "write") == {"a": "2"}
+    assert registry.facts("x", "/a", "other") == {}  # it was not there
+    for unknown in (("x", "/b", "read"), ("y", "/a", "read")):
+        assert registry.facts(*unknown) is None
+    registry.register("x", TIME, "1", "/a", {"write": {"a": "3"}})
+    assert (registry.facts("x", "/a", "read"), registry.facts("x", "/a", "write")) == ({}, {"a": "3"})
     registry.remove("x")
     registry.register("x", TIME, "1", "/a")
-    assert registry.hints("x", "/a", "write") is None
+    assert registry.facts("x", "/a", "write") is None
 
 
 def test_each_workspace_has_the_servers_whose_apis_lie_in_it(registry: ServerRegistry) -> None:

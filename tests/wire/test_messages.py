@@ -155,6 +155,15 @@ def test_the_parts_of_a_bundle_have_a_limit() -> None:
         read({"type": "display", "kind": "display_data", "parts": [*parts, "text/one-more"]})
 
 
+def test_an_error_is_not_larger_than_the_host_decodes_in_one_turn() -> None:
+    most = m.Reply(1, "E", "x" * 1000, ("y" * (m.MAX_ERROR - 1000),))
+    assert round_trip(most) == most
+    with pytest.raises(ProtocolError, match=str(m.MAX_ERROR)):
+        encode(m.Reply(1, "E", "x" * 1001, most.traceback))
+    with pytest.raises(ProtocolError, match=str(m.MAX_ERROR)):
+        read({"type": "reply", "execution_count": 1, "ename": "E", "sizes": [m.MAX_ERROR + 1]}, bytes(m.MAX_ERROR + 1))
+
+
 def test_the_arguments_of_an_installation_have_a_limit() -> None:
     most = m.Install(1, ("x",) * m.MAX_ARGUMENTS)
     assert round_trip(most) == most
@@ -193,7 +202,7 @@ def test_a_string_in_a_header_has_a_limit(name: str) -> None:
 
 def test_the_name_of_an_exception_has_a_limit() -> None:
     longest = "E" * MAX_TEXT
-    assert read({"type": "reply", "execution_count": 1, "ename": longest, "sizes": [0]}) == m.Reply(1, longest)
+    assert read({"type": "reply", "execution_count": 1, "ename": longest, "later": 0, "sizes": [0]}) == m.Reply(1, longest)
     with pytest.raises(ProtocolError, match="ename"):
         read({"type": "reply", "execution_count": 1, "ename": "E" * (MAX_TEXT + 1), "sizes": [0]})
 

@@ -26,7 +26,7 @@ async def test_a_chain_of_long_exceptions_ends_its_cell(session: Session) -> Non
     assert result.status == "error"
     assert result.error is not None
     assert result.error.ename == "ValueError"
-    assert "characters left out" in str(result.text)
+    assert "bytes left out" in str(result.text)
 
 
 def test_a_traceback_fits_into_a_frame_whatever_it_is_made_of() -> None:

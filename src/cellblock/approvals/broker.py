@@ -107,6 +107,9 @@ class Broker:
         Raises:
             InvalidInputError: The arguments are not valid JSON.
         """
+        if self._turn.locked():
+            async with self._turn:
+                await asyncio.sleep(0)  # to freeze long arguments takes its time, too
         call = Call.freeze(kind, server, tool, arguments, hints, changed)
         verdict = await self._verdict(call)
         if verdict.outcome == "ask":

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from cellblock.host.collect import Collector, save_images
+from cellblock.host.collect import Collector
 from cellblock.host.exit_status import Death
+from cellblock.host.images import save_images
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -171,6 +174,12 @@ class Cell:
 
     # -- the result ----------------------------------------------------------------------------------------------------
 
+    async def finished(self, images_dir: Path) -> CodeExecutionResult:
+        """Make the result, once it has ended: in a thread, where there is much to decode or to write."""
+        if self.collector is None or not self.collector.large:
+            return self.result(images_dir)
+        return await asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
+
     def result(self, images_dir: Path) -> CodeExecutionResult:
         """Make the result, once it has ended."""
         ending, collector = self._ending, self.collector
@@ -178,13 +187,14 @@ class Cell:
         assert collector is not None
         collector.close()
         images: list[Path] = []
-        if collector.has_images:
-            images, notes = save_images(collector.items(), images_dir)
-            collector.notes += notes
         items = collector.items()
+        if collector.has_displays:
+            images, collector.notes = save_images(items, images_dir)
+            items = collector.items() if collector.notes else items
         error, status = self._error(ending)
         if error is not None:
-            items.append(OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}"))
+            shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
+            items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
         values = [item.text for item in items if item.kind == "execute_result"]
         return CodeExecutionResult(
             text=readable(items),
@@ -209,15 +219,49 @@ class Cell:
                 return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
             return ErrorInfo(_NAMES[self.reason], f"{_REASONS[self.reason]}: its kernel had to end. {lost}"), self.reason
         if self.reason is not None:
+            name = _NAMES[self.reason]
             kept = f"{_REASONS[self.reason]} ({_RUNGS[self.recovery or 'interrupted']}). Variables are kept."
-            return ErrorInfo(_NAMES[self.reason], kept, list(ending.traceback)), self.reason
-        if ending.ename == "MemoryError" and self.memory is not None:
+            return ErrorInfo(name, kept, _retell(ending.traceback, "KeyboardInterrupt", name, kept)), self.reason
+        if ending.ename is not None and ending.ename.endswith("MemoryError") and self.memory is not None:
             limit = f"out of memory: the session may use {self.memory >> 20:,} MiB"
             told = f"{ending.evalue} ({limit})" if ending.evalue else limit
-            return ErrorInfo(ending.ename, told, list(ending.traceback)), "error"
+            return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
         if ending.ename is not None:
             return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
         return None, "success"
+
+
+def _place(items: list[OutputItem], later: int) -> int:
+    """Return where an error belongs after which some values were displayed: in front of the last ones."""
+    place = len(items)
+    for number in range(len(items) - 1, -1, -1):
+        if not later:
+            break
+        if items[number].kind == "display_data":
+            place, later = number, later - 1
+    return place
+
+
+def _retell(traceback: tuple[str, ...], before: str, name: str, told: str) -> list[str]:
+    """Return a traceback that ends with what is told of its exception.
+
+    Args:
+        traceback: Its parts, as IPython makes them.
+        before: The exception's name there; if it ends with another one, ours is added.
+        name: The name to put in its place.
+        told: What to say of it.
+    """
+    parts = list(traceback)
+    if parts and parts[-1].startswith(f"{before}:"):
+        parts.pop()
+        parts = [name + part[len(before) :] if part.startswith(f"{before} ") else part for part in parts]
+    return [*parts, f"{name}: {told}"]
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads that make results. Not asyncio's, which may all be waiting for somebody to answer `input()`."""
+    return ThreadPoolExecutor(2, thread_name_prefix="cellblock-result")
 
 
 _NAMES = {"timeout": "TimeoutError", "interrupted": "KeyboardInterrupt"}

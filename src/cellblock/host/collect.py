@@ -5,24 +5,20 @@ Text is kept up to a limit from its beginning and its end; what lies between is 
 
 from __future__ import annotations
 
-import math
-import sys
-import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellblock.host.files.beneath import create_file
-from cellblock.host.spill import Spill, reason
+from cellblock.host.spill import Spill, SpillDirectory, Spills
+from cellblock.host.values import READ_AS_TEXT, Bundle, Value
 from cellblock.model import OutputItem, OutputKind, StreamName
 from cellblock.wire.messages import MAX_MIMES, Display
 
 _BLOCK = 64 * 1024
 _OVERHEAD = 128  # what an entry costs beside its text
-_PNG = b"\x89PNG\r\n\x1a\n"
-_TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/svg+xml")
-_READABLE = ("text/plain", "text/markdown", "text/latex", "text/html")
+_MOST_NOTES = 10  # of what was left out; `truncated` says that there is more
+_LARGE, _MANY = 256 * 1024, 20  # bytes and displays of a result that is not made between two turns of the loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +27,23 @@ class Limits:
 
     Attributes:
         text: Bytes of printed text: half from the beginning, half from the end.
-        value: Bytes of one value of a MIME bundle.
+        value: Bytes of one value that is text to be read. Of plain text that is larger, beginning and end are kept.
+        media: Bytes of one value of any other type: a picture, HTML, JSON. What is larger is left out.
         values: Bytes of all values of a cell.
         displays: Number of displayed values of a cell.
         queue: Bytes that may wait for whoever reads `stream()` before the kernel has to wait.
+        spill: Bytes that the files of one cell may have in `spill_dir`.
+        spilled: Bytes that the files of a session may have there. The oldest are removed.
     """
 
     text: int = 2 * 1024 * 1024
     value: int = 8 * 1024 * 1024
-    values: int = 16 * 1024 * 1024
+    media: int = 24 * 1024 * 1024
+    values: int = 32 * 1024 * 1024
     displays: int = 1000
     queue: int = 4 * 1024 * 1024
+    spill: int = 256 * 1024 * 1024
+    spilled: int = 1024 * 1024 * 1024
 
 
 class _Text:
@@ -63,7 +65,39 @@ class _Gap:
         self.name = name
 
 
-_Entry = _Text | OutputItem | _Gap
+class _Place:
+    """Where something is shown that has a display id: an update shows something else everywhere at once.
+
+    Attributes:
+        bundle: What the last update showed.
+        count: In how many places that is.
+        fresh: What was shown under the same id since.
+    """
+
+    __slots__ = ("bundle", "count", "fresh")
+
+    def __init__(self) -> None:
+        self.bundle: Bundle | None = None
+        self.count = 0
+        self.fresh: list[_Shown] = []
+
+
+class _Shown:
+    """A displayed value; with a place, what is there now."""
+
+    __slots__ = ("bundle", "place")
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.place: _Place | None = None
+
+    @property
+    def current(self) -> Bundle:
+        """What is shown now."""
+        return self.bundle if self.place is None or self.place.bundle is None else self.place.bundle
+
+
+_Entry = _Text | _Shown | _Gap
 
 
 class Collector:
@@ -71,33 +105,42 @@ class Collector:
 
     Attributes:
         truncated: Whether something was left out.
-        spilled: Files that hold what was left out, and all around it.
+        notes: What else there is to say at the end.
+        unsaid: What there is to say at this place, for whoever adds it to the output.
     """
 
-    def __init__(self, limits: Limits, spill_dir: Path | None = None) -> None:
+    def __init__(self, limits: Limits, spill_to: SpillDirectory | None = None) -> None:
         self._limits = limits
-        self._spill_dir = spill_dir
-        self._spill = Spill(spill_dir, "text/plain")
+        self._spills = Spills(spill_to)
+        self._spill = Spill(self._spills, "text/plain")
         self.truncated = False
-        self.spilled: list[Path] = []
         self.notes: list[str] = []
-        self._parts: dict[str, _Value] = {}
+        self.unsaid: list[str] = []
+        self._left_out: list[str] = []
+        self._parts: dict[str, Value] = {}
         self._clear_next = False
         self._start()
 
     def _start(self) -> None:
         self._head: list[_Entry] = []
-        self._tail: deque[_Text | OutputItem] = deque()
+        self._tail: deque[_Text | _Shown] = deque()
         self._head_room = self._limits.text // 2
         self._tail_size = 0
         self._dropped = 0
         self._values_room = self._limits.values
         self._displays = 0
+        self._places: dict[str, _Place] = {}
 
     @property
-    def has_images(self) -> bool:
-        """Whether there may be images among what was shown."""
+    def has_displays(self) -> bool:
+        """Whether anything was shown that was not printed."""
         return self._displays > 0
+
+    @property
+    def large(self) -> bool:
+        """Whether it takes long to make a result of it."""
+        kept = self._limits.text // 2 - self._head_room + self._tail_size + self._limits.values - self._values_room
+        return kept > _LARGE or self._displays > _MANY or bool(self._spills.paths)
 
     def clear(self, wait: bool) -> None:
         """Forget everything shown so far; with ``wait``, when the next output comes."""
@@ -146,7 +189,7 @@ class Collector:
         while self._tail:
             oldest = self._tail[0]
             excess = self._tail_size - self._limits.text // 2
-            if isinstance(oldest, OutputItem):
+            if isinstance(oldest, _Shown):
                 self._head.append(oldest)  # text around it may be dropped, a value never is
                 self._tail.popleft()
             elif excess > 0:
@@ -174,95 +217,143 @@ class Collector:
             for other in self._parts.values():
                 other.closed = True
             room = self._values_room - _OVERHEAD - sum(other.size for other in self._parts.values())
-            value = self._parts[mime] = _Value(min(self._limits.value, room), Spill(self._spill_dir, mime))
+            value = self._parts[mime] = Value(mime, min(self._limit(mime), room), Spill(self._spills, mime))
         elif value is None or value.closed:
             self.truncated = True
             return
-        self.truncated |= value.add(data)
+        value.add(data)
+        self.truncated |= value.over
 
-    def add_display(self, message: Display) -> OutputItem | None:
+    def _limit(self, mime: str) -> int:
+        return self._limits.value if mime in READ_AS_TEXT else self._limits.media
+
+    def add_display(self, message: Display) -> Bundle | None:
         """Take a MIME bundle.
 
         Returns:
-            The output it made or changed, or None where there was no room for it.
+            What is shown, or None where there was no room for it.
         """
         self._before_output()
-        data: dict[str, str | bytes] = {}
+        data: dict[str, bytes | bytearray] = {}
         size = 0
         for mime, raw in self._values_of(message):
             if not self._fits(size + len(raw)):
-                self.truncated = True
+                self._leave_out(mime, len(raw), self._saved(mime, raw))
                 continue
             size += len(raw)
-            data[mime] = raw.decode("utf-8", "replace") if _is_text(mime) else raw
+            data[mime] = raw
         self._drop_parts()
-        metadata = message.metadata
-        room = self._values_room - size
-        if metadata and _weigh(metadata, enough=room) > room:
-            self.truncated, metadata = True, {}
-        kind: OutputKind = "execute_result" if message.kind == "execute_result" else "display_data"
-        item = OutputItem(kind, text=_readable(data), data=data, metadata=metadata, display_id=message.display_id)
-        if message.kind == "update_display_data" and self._replace(item):
-            return item
+        known = message.kind != "update_display_data" or message.display_id in self._places
+        kind: OutputKind = "display_data" if known and message.kind == "update_display_data" else message.kind
+        bundle = Bundle(kind, data, message.metadata, message.display_id, self._values_room - size)
+        self.truncated |= bundle.heavy
+        if message.kind == "update_display_data" and message.display_id in self._places:
+            return bundle if self._update(self._places[message.display_id], bundle) else None
         if self._displays >= self._limits.displays:
-            self.truncated = True
+            self._note_left_out(f"what is displayed after the first {self._limits.displays:,} is left out (Limits.displays)")
             return None
         self._displays += 1
-        self._values_room -= _size(item)
+        self._values_room -= bundle.size
+        shown = _Shown(bundle)
+        if bundle.display_id is not None:
+            self._places.setdefault(bundle.display_id, _Place()).fresh.append(shown)
         if self._head_room > 0:
-            self._head.append(item)
+            self._head.append(shown)
         else:
-            self._tail.append(item)
-        return item
+            self._tail.append(shown)
+        return bundle
 
     def _fits(self, size: int) -> bool:
         return size <= self._values_room
 
-    def _values_of(self, message: Display) -> Iterator[tuple[str, bytes]]:
-        yield from message.data.items()
+    def _values_of(self, message: Display) -> Iterator[tuple[str, bytes | bytearray]]:
+        for mime, raw in message.data.items():
+            if len(raw) > self._limit(mime):  # by hand: the worker sends what is large in parts
+                self._leave_out(mime, len(raw), self._saved(mime, raw))
+            else:
+                yield mime, raw
         for mime in message.parts:
             value = self._parts.pop(mime, None)
             if value is None:
                 continue
             data = value.finish()
-            self._note(value.spill)
-            # Half an image is none.
-            if not value.cut or _is_text(mime):
+            if data is not None:
                 yield mime, data
+            else:
+                self._leave_out(mime, value.total, value.spill)
 
-    def _replace(self, item: OutputItem) -> bool:
-        found = False
-        for entries in (self._head, self._tail):
-            for index, entry in enumerate(entries):
-                if isinstance(entry, OutputItem) and entry.display_id == item.display_id is not None:
-                    kept = OutputItem(entry.kind, item.text, None, item.data, item.metadata, item.display_id)
-                    self._values_room += _size(entry) - _size(kept)
-                    entries[index] = kept
-                    found = True
-        return found
+    def _leave_out(self, mime: str, size: int, spill: Spill) -> None:
+        """Leave a value out, and say so."""
+        limit = self._limit(mime)
+        name = "value" if mime in READ_AS_TEXT else "media"
+        if size <= limit:
+            limit, name = self._limits.values, "values, for all of a cell"
+        where = f"; it is in {spill.path}" if spill.path is not None else ""
+        self._note_left_out(
+            f"{mime[:100]} is left out: its {size:,} bytes are over the limit of {limit:,} (Limits.{name}){where}"
+        )
+
+    def _saved(self, mime: str, data: bytes | bytearray) -> Spill:
+        spill = Spill(self._spills, mime)
+        spill.begin((data,))
+        spill.close()
+        return spill
+
+    def _note_left_out(self, what: str) -> None:
+        self.truncated = True
+        note = f"[cellblock] {what}"
+        if note not in self._left_out and len(self._left_out) < _MOST_NOTES:
+            self._left_out.append(note)
+            self.unsaid.append(note)
+
+    def _update(self, place: _Place, bundle: Bundle) -> bool:
+        """Show something else in every place of a display id. Their number makes no difference, but for new ones."""
+        count = place.count + len(place.fresh)
+        before = sum(shown.bundle.size for shown in place.fresh)
+        if place.bundle is not None:
+            before += place.count * place.bundle.size
+        if not self._fits(count * bundle.size - before):
+            self._note_left_out("an update is left out: with it, values would be over their limit (Limits.values)")
+            return False
+        self._values_room += before - count * bundle.size
+        for shown in place.fresh:
+            shown.place = place
+        place.fresh.clear()
+        place.count, place.bundle = count, bundle
+        return True
 
     def close(self) -> None:
         """Close what is open, and gather what there is to say of it."""
         self._drop_parts()
-        self._note(self._spill)
-        self._spill = Spill(None, "text/plain")
+        self._spill.close()
+        self._spills.close()
+        self._spill = Spill(Spills(None), "text/plain")
 
     def _drop_parts(self) -> None:
         for value in self._parts.values():
             value.finish()
-            self._note(value.spill)
         self._parts.clear()
 
-    def _note(self, spill: Spill) -> None:
-        spill.close()
-        if spill.path is not None:
-            self.spilled.append(spill.path)
-        if spill.problem is not None and spill.problem not in self.notes:
-            self.notes.append(spill.problem)
+    @property
+    def spilled(self) -> list[Path]:
+        """Files that hold what was left out, and all around it."""
+        return self._spills.paths
+
+    def so_far(self) -> Iterator[tuple[str, StreamName | None]]:
+        """Yield what a reader of chunks sees of it: text, and the stream it was written to or None."""
+        for entry in (*self._head, *self._tail):
+            if isinstance(entry, _Shown):
+                if text := entry.current.text:
+                    yield f"{text}\n", None
+            else:
+                yield (entry.data.decode("utf-8", "replace") if isinstance(entry, _Text) else self._mark), entry.name
+
+    @property
+    def _mark(self) -> str:
+        return f"\n… {self._dropped:,} bytes of output left out …\n"
 
     def items(self) -> list[OutputItem]:
         """Return the outputs in order; runs of text are one output each."""
-        self.close()
         texts: list[tuple[StreamName, bytearray] | OutputItem] = []
 
         def add(name: StreamName, data: bytes | bytearray) -> None:
@@ -272,13 +363,13 @@ class Collector:
                 texts.append((name, bytearray(data)))
 
         for entry in (*self._head, *self._tail):
-            if isinstance(entry, OutputItem):
-                texts.append(entry)
+            if isinstance(entry, _Shown):
+                texts.append(entry.current.item(entry.bundle.kind))
             elif isinstance(entry, _Text):
                 add(entry.name, entry.data)
             else:
-                add(entry.name, f"\n… {self._dropped:,} bytes of output left out …\n".encode())
-        for note in self.notes:
+                add(entry.name, self._mark.encode())
+        for note in (*self._spills.problems, *self.notes):
             add("stderr", f"{note}\n".encode())
         return [
             entry
@@ -288,91 +379,6 @@ class Collector:
         ]
 
 
-class _Value:
-    """One large value as it arrives: kept up to a limit, from its beginning and its end.
-
-    Attributes:
-        closed: Whether another value has begun since.
-    """
-
-    def __init__(self, limit: int, spill: Spill) -> None:
-        self._limit = max(limit, 0)
-        self._data = bytearray()
-        self._tail: deque[bytearray] = deque()
-        self._tail_size = 0
-        self._dropped = 0
-        self.spill = spill
-        self.closed = False
-
-    @property
-    def size(self) -> int:
-        """How many bytes of it are kept."""
-        return len(self._data) + self._tail_size
-
-    @property
-    def cut(self) -> bool:
-        """Whether something of it was left out."""
-        return self._dropped > 0
-
-    def add(self, data: bytes) -> bool:
-        """Take a piece; return whether something had to be left out."""
-        self.spill.write(data)
-        half = self._limit // 2
-        room = half - len(self._data)
-        if room > 0:
-            self._data += data[:room]
-            data = data[room:]
-        if data:
-            if not self._tail or len(self._tail[-1]) >= _BLOCK:
-                self._tail.append(bytearray())
-            self._tail[-1] += data
-            self._tail_size += len(data)
-        while (excess := self._tail_size - half) > 0:
-            if not self._dropped:
-                self.spill.begin((self._data, *self._tail))
-            oldest = self._tail[0]
-            dropped = min(excess, len(oldest))
-            if dropped == len(oldest):
-                self._tail.popleft()
-            else:
-                del oldest[:dropped]
-            self._tail_size -= dropped
-            self._dropped += dropped
-        return self.cut
-
-    def finish(self) -> bytes:
-        """Return what was kept."""
-        gap = f"\n… {self._dropped:,} bytes left out …\n".encode() if self._dropped else b""
-        return b"".join((bytes(self._data), gap, *self._tail))
-
-
-def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], list[str]]:
-    """Write the PNG images among some outputs to files.
-
-    Args:
-        items: The outputs.
-        directory: An absolute path, which is followed through no link: a session may have made it, to lead us elsewhere.
-
-    Returns:
-        The paths, and a note for each image that could not be written.
-    """
-    paths: list[Path] = []
-    notes: list[str] = []
-    for item in items:
-        data = item.data.get("image/png")
-        if not isinstance(data, bytes) or not data.startswith(_PNG):
-            continue
-        path = directory / f"{uuid.uuid4().hex[:8]}.png"
-        try:
-            with open(create_file(str(directory), path.name), "wb") as file:
-                file.write(data)
-        except OSError as error:
-            notes.append(f"[cellblock] an image could not be saved in {directory}: {reason(error)}")
-            continue
-        paths.append(path)
-    return paths, notes
-
-
 def _character_start(data: bytes | bytearray, place: int, step: int) -> int:
     """Return the nearest place in one direction that is not within a character. What is no UTF-8 may have none."""
     for _ in range(3):
@@ -380,40 +386,3 @@ def _character_start(data: bytes | bytearray, place: int, step: int) -> int:
             break
         place += step
     return place
-
-
-def _is_text(mime: str) -> bool:
-    return mime.startswith(_TEXT_TYPES) or mime.endswith(("json", "xml"))
-
-
-def _readable(data: Mapping[str, str | bytes]) -> str | None:
-    for mime in _READABLE:
-        value = data.get(mime)
-        if isinstance(value, str):
-            return value
-    # A reader of plain text should know that there is something to see.
-    return f"<{', '.join(data)}>" if data else None
-
-
-def _size(item: OutputItem) -> int:
-    return sum(map(len, item.data.values())) + _weigh([*item.data, item.display_id]) + _weigh(item.metadata)
-
-
-def _weigh(value: object, enough: float = math.inf) -> int:
-    """Return how much memory JSON data takes: small objects take many times the bytes they had on the wire.
-
-    Args:
-        value: The data.
-        enough: Where to stop counting.
-    """
-    size = 0
-    todo = [value]
-    while todo and size <= enough:
-        item = todo.pop()
-        size += sys.getsizeof(item)
-        if isinstance(item, Mapping):
-            todo += item
-            todo += item.values()
-        elif isinstance(item, list):
-            todo += item
-    return size

@@ -70,7 +70,7 @@ class Kernel:
         self._ends = ends
         self.wanted = wanted
         self._conversation = Conversation(Side.HOST)
-        self._collector = Collector(wanted.limits, wanted.spill_dir)
+        self._collector = Collector(wanted.limits, wanted.spill_to)
         self._cell: Cell | None = None
         self._query: asyncio.Future[Completed | Inspected] | None = None
         self._outgoing = bytearray()
@@ -114,6 +114,9 @@ class Kernel:
         cell.after_death, self._in_place_of_dead = self._in_place_of_dead, False
         cell.pause = lambda paused: self._listen(not paused)
         self._cell = cell
+        if cell.streaming:
+            for shown, stream in self._collector.so_far():
+                cell.emit(shown, stream)
         self.watch_memory()
         self._send(Execute(cell.code, stdin=cell.on_input is not None))
 
@@ -359,9 +362,11 @@ class Kernel:
             case Display():
                 if message.behind:
                     self._catch_up()
-                item = self._collector.add_display(message)
-                if item is not None and self._cell is not None and item.text:
-                    self._cell.emit(f"{item.text}\n", None)
+                bundle = self._collector.add_display(message)
+                if bundle is not None and self._cell is not None and self._cell.streaming and (shown := bundle.text):
+                    self._cell.emit(f"{shown}\n", None)
+                while self._collector.unsaid:
+                    self.note(self._collector.unsaid.pop(0))
             case Part(mime=mime, data=data):
                 self._collector.add_part(mime, data)
             case Clear(wait=wait):
@@ -410,7 +415,7 @@ class Kernel:
         if cell is None:
             return
         self.death_reported = isinstance(ending, Death)
-        self._collector = Collector(self.wanted.limits, self.wanted.spill_dir)
+        self._collector = Collector(self.wanted.limits, self.wanted.spill_to)
         if cell.asking is not None:
             cell.asking.cancel()
         cell.finish(ending)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cellblock.host.checks import Isolate
 from cellblock.host.collect import Limits
+from cellblock.host.spill import SpillDirectory
 from cellblock.model import CommandRequest, StreamName
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.control import Setup
@@ -61,7 +61,7 @@ class KernelSpec:
         policy: What it may do, where it is kept in.
         setup: What its init is told, but for the sandbox: environment, directories, packages.
         limits: How much output is kept.
-        spill_dir: Where output that is too large to keep is written.
+        spill_to: Where output that is too large to keep is written.
         takers: Each is given a listener that its init makes, ``egress`` or ``tools``, to serve on it.
         installer: Installs packages when it asks.
         on_command: Decides about the commands of its cells; None where they are not asked for.
@@ -74,7 +74,7 @@ class KernelSpec:
     policy: Policy
     setup: Setup
     limits: Limits
-    spill_dir: Path | None
+    spill_to: SpillDirectory | None
     takers: Mapping[str, OnListener]
     installer: Installer
     on_command: OnCommand | None = None

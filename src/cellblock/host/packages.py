@@ -173,7 +173,7 @@ class SessionPackages:
         setup = Setup(self._env, self._cwd, None, packages="", mounts=mounts)
         alone = replace(wanted.policy, network=Network())
         apart = await launch(
-            replace(wanted, policy=alone, setup=setup, takers={}, on_command=None, forbid_programs=False, spill_dir=None)
+            replace(wanted, policy=alone, setup=setup, takers={}, on_command=None, forbid_programs=False, spill_to=None)
         )
         try:
             apart.output = kernel.add_text

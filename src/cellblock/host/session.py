@@ -23,6 +23,7 @@ from cellblock.host.kernel_slot import KernelSlot
 from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
 from cellblock.host.packages import SessionPackages
+from cellblock.host.spill import SpillDirectory
 from cellblock.host.stopping import despite_cancellation, escalate
 from cellblock.model import (
     CodeExecutionChunk,
@@ -139,14 +140,16 @@ class Session:
             listeners={name: _LISTENERS[name] for name in takers},
             mounts=mounts,
         )
+        limits, spill_dir = options.limits or Limits(), resolved.spill_dir
+        spill_to = None if spill_dir is None else SpillDirectory(spill_dir, limits.spill, limits.spilled)
         return KernelSpec(
             interpreter=resolved.interpreter,
             preload=resolved.preload,
             isolate=resolved.isolate,
             policy=resolved.policy,
             setup=setup,
-            limits=options.limits or Limits(),
-            spill_dir=resolved.spill_dir,
+            limits=limits,
+            spill_to=spill_to,
             takers=takers,
             installer=self._install,
             on_command=options.on_command,
@@ -473,7 +476,7 @@ class Session:
         if cell.escalating is not None:
             # A signal that is still on its way must not hit the next cell.
             await cell.escalating
-        result = cell.result(self._images_dir)
+        result = await cell.finished(self._images_dir)
         self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
         if self._state == "running":
             # Not awaited: whoever waits for this result need not wait for the next kernel.

@@ -1,17 +1,29 @@
-"""Output that is too large to keep, in files, for whoever asked for that."""
+"""Output that is too large to keep, in files, for whoever asked for that; within bounds, as code decides how much it is."""
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 import uuid
+from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from cellblock.host.files.beneath import create_file
+from cellblock.host.files.beneath import create_file, remove_file
 
-_EXTENSIONS = {"text/plain": "txt", "text/html": "html", "image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpg"}
+_EXTENSIONS = {
+    "text/plain": "txt",
+    "text/html": "html",
+    "image/svg+xml": "svg",
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "application/pdf": "pdf",
+}
+_FILES = 20
+"""Files that the output of one cell may take: each costs more than its bytes."""
 
 
 def reason(error: OSError) -> str:
@@ -21,42 +33,140 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+@dataclass
+class SpillDirectory:
+    """Where the output of a session goes that is too large to keep.
+
+    Attributes:
+        path: An absolute path. It is made when it is needed.
+        cell: Bytes that the files of one cell may have.
+        session: Bytes that the files of a session may have: the oldest are removed, but none of the last cell.
+    """
+
+    path: Path
+    cell: int
+    session: int
+
+    def __post_init__(self) -> None:
+        self._files: deque[tuple[str, int]] = deque()
+        self._total = 0
+        self._lock = threading.Lock()  # results are made in threads
+
+    def keep(self, files: list[tuple[str, int]]) -> None:
+        """Take note of the files of a cell, and remove the oldest ones of earlier cells where there are too many."""
+        with self._lock:
+            self._total += sum(size for _, size in files)
+            while self._files and self._total > self.session:
+                name, size = self._files.popleft()
+                self._total -= size
+                try:
+                    remove_file(str(self.path), name)
+                except OSError:
+                    continue  # somebody else has removed it, or the directory
+            self._files.extend(files)
+
+
+class Spills:
+    """The files of one cell.
+
+    Attributes:
+        paths: Those that were finished.
+        problems: Why there are not more, or why some end early.
+    """
+
+    def __init__(self, directory: SpillDirectory | None) -> None:
+        self.directory = directory
+        self.room = 0 if directory is None else directory.cell
+        self.paths: list[Path] = []
+        self.problems: list[str] = []
+        self._left = _FILES
+        self._made: list[tuple[str, int]] = []
+
+    def create(self, mime: str) -> tuple[BinaryIO, Path] | None:
+        """Make a file for a value of some type; None if it cannot be made."""
+        if self.directory is None:
+            return None
+        if not self._left or self.room <= 0:
+            self.report(self.limit())
+            return None
+        self._left -= 1
+        path = self.directory.path / f"{uuid.uuid4().hex[:12]}.{_EXTENSIONS.get(mime, 'bin')}"
+        try:
+            return os.fdopen(create_file(str(path.parent), path.name), "wb"), path
+        except OSError as error:
+            self.fail(error)
+            return None
+
+    def take(self, size: int) -> int:
+        """Return how many of some bytes may be written, and count them."""
+        if size > self.room:
+            self.report(self.limit())
+        taken = min(size, self.room)
+        self.room -= taken
+        return taken
+
+    def limit(self) -> str:
+        """Return what there is to say when the files of this cell have as much as they may."""
+        assert self.directory is not None
+        what = f"{_FILES} files with {self.directory.cell:,} bytes together (Limits.spill)"
+        return f"not all that was left out is in {self.directory.path}: a cell may have {what}"
+
+    def finish(self, path: Path, size: int) -> None:
+        """Take note of a file that is complete."""
+        self.paths.append(path)
+        self._made.append((path.name, size))
+
+    def fail(self, error: OSError) -> None:
+        """Take note of a disk that takes no more."""
+        assert self.directory is not None
+        self.report(f"the whole output could not be written to {self.directory.path}: {reason(error)}")
+
+    def report(self, problem: str) -> None:
+        """Take note of a problem, once."""
+        if (line := f"[cellblock] {problem}") not in self.problems:
+            self.problems.append(line)
+
+    def close(self) -> None:
+        """Hand over what was made: no more is."""
+        made, self._made = self._made, []
+        if self.directory is not None and made:
+            self.directory.keep(made)
+
+
 class Spill:
     """A file that is made when something is first left out, and then holds all of it.
 
-    A disk that fails costs the file, not the cell: the reason stands in `problem`. So does a link that the session made to
-    lead us elsewhere: none is followed.
+    A disk that fails costs the file, not the cell. So does a link that the session made to lead us elsewhere: none is
+    followed.
 
     Attributes:
         path: The file, once it was made.
-        problem: Why there is none, or why it ends early.
     """
 
-    def __init__(self, directory: Path | None, mime: str) -> None:
-        self._directory = directory
+    def __init__(self, spills: Spills, mime: str) -> None:
+        self._spills = spills
         self._mime = mime
         self._file: BinaryIO | None = None
+        self._begun = False
+        self._size = 0
         self.path: Path | None = None
-        self.problem: str | None = None
 
     def begin(self, so_far: Iterable[bytes | bytearray]) -> None:
         """Make the file, where a directory was given and there is none yet, and write what came before."""
-        if self._directory is None or self.path is not None or self.problem is not None:
+        if self._begun:
             return
-        path = self._directory / f"{uuid.uuid4().hex[:12]}.{_EXTENSIONS.get(self._mime, 'bin')}"
-        try:
-            self._file = os.fdopen(create_file(str(self._directory), path.name), "wb")
-        except OSError as error:
-            self._give_up(error)
-            return
-        self.path = path
-        for data in so_far:
-            self.write(data)
+        self._begun = True
+        if (made := self._spills.create(self._mime)) is not None:
+            self._file, self.path = made
+            for data in so_far:
+                self.write(data)
 
     def write(self, data: bytes | bytearray) -> None:
         """Write what comes, once the file was begun."""
         if self._file is None:
             return
+        data = data[: self._spills.take(len(data))]
+        self._size += len(data)
         try:
             self._file.write(data)
         except OSError as error:
@@ -64,16 +174,18 @@ class Spill:
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is None:
-            return
-        try:
-            self._file.close()
-        except OSError as error:
-            self._give_up(error)
-        self._file = None
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError as error:
+                self._give_up(error)
+            self._file = None
+        if self.path is not None and self._size >= 0:
+            self._spills.finish(self.path, self._size)
+            self._size = -1
 
     def _give_up(self, error: OSError) -> None:
-        self.problem = f"[cellblock] the whole output could not be written to {self._directory}: {reason(error)}"
+        self._spills.fail(error)
         file, self._file = self._file, None
         if file is not None:
             try:

@@ -177,6 +177,7 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
         worker.stay_in = setup.stay_in
         worker.commands = setup.commands
+        worker.offline = setup.offline
         worker.run()
         leave()
     except SystemExit as error:
@@ -228,6 +229,7 @@ class _Init:
         self._worker = worker
         self._ground = ground
         self._programs = Programs()
+        self._home = HOME
         self._holds: dict[str, Hold] = {}
         self._prepared = prepared
         self._places = places
@@ -287,13 +289,15 @@ class _Init:
             hide()
         if self._ground is not None:
             plan = self._ground.plan(setup)
+            self._home = plan.home
             if env.get("HOME") == HOME:
                 env["HOME"] = plan.home
             reserve(plan, self._keep)
             confinement = enclose(plan, self._prepared)
         for name, listener in setup.listeners.items():
             env[listener.variable] = str(self._listen(listener.port, name))
-        return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement)
+        offline = self._ground is not None and "egress" not in setup.listeners
+        return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
 
     def _listen(self, port: int, name: str | None) -> int:
         """Make a listener in the session, for the host to serve; return its port."""
@@ -322,7 +326,7 @@ class _Init:
             case Listen():
                 self._listen(0, None)
             case Measure() as message:
-                self._tell(Memory(processes.memory_of_namespace(HOME, message.enough)))
+                self._tell(Memory(processes.memory_of_namespace(self._home, message.enough)))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 self._interrupt()

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cellblock import config
-from cellblock.approvals.call import Hints
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.store.database import Database
+from cellblock.tools.mcp.changes import ToolFacts
 from cellblock.tools.mcp.params import ServerParams, parse_params
 
 _SCHEMA = """
@@ -23,14 +23,19 @@ CREATE TABLE IF NOT EXISTS servers (
     registered REAL NOT NULL,
     PRIMARY KEY (name, root)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS hints (
+CREATE TABLE IF NOT EXISTS tools (
     name TEXT NOT NULL,
     root TEXT NOT NULL,
     tool TEXT NOT NULL,
-    read_only INTEGER NOT NULL,
-    destructive INTEGER NOT NULL,
+    facts TEXT NOT NULL,
     PRIMARY KEY (name, root, tool)
 ) WITHOUT ROWID
+"""
+
+
+_FACTS = """
+SELECT facts FROM tools WHERE name = ? AND root = ? AND tool = ?
+UNION ALL SELECT '{}' WHERE EXISTS (SELECT 1 FROM tools WHERE name = ? AND root = ?) LIMIT 1
 """
 
 
@@ -61,7 +66,7 @@ class ServerRegistry:
             self._looking = None
 
     def register(
-        self, name: str, params: ServerParams, tools_hash: str, root: str = "", hints: Mapping[str, Hints] | None = None
+        self, name: str, params: ServerParams, tools_hash: str, root: str = "", facts: Mapping[str, ToolFacts] | None = None
     ) -> None:
         """Add a server, or replace what is known of it.
 
@@ -70,7 +75,7 @@ class ServerRegistry:
             params: How to reach it.
             tools_hash: What its tools looked like when an API was generated for them.
             root: The directory that its API lies in, absolute and without symbolic links; without one it is every session's.
-            hints: What it says of its tools, by their names. It may lie.
+            facts: What it says of its tools, by their names. It may lie.
         """
         if not isinstance(name, str) or not name or len(name) > 256:
             raise InvalidInputError(f"the name of an MCP server must be a string of 1 to 256 characters, not {name!r}")
@@ -79,10 +84,10 @@ class ServerRegistry:
                 "INSERT OR REPLACE INTO servers VALUES (?, ?, ?, ?, ?)",
                 (name, root, json.dumps(params.to_dict()), tools_hash, time.time()),
             )
-            connection.execute("DELETE FROM hints WHERE name = ? AND root = ?", (name, root))
+            connection.execute("DELETE FROM tools WHERE name = ? AND root = ?", (name, root))
             connection.executemany(
-                "INSERT INTO hints VALUES (?, ?, ?, ?, ?)",
-                [(name, root, tool, hint.read_only, hint.destructive) for tool, hint in (hints or {}).items()],
+                "INSERT INTO tools VALUES (?, ?, ?, ?)",
+                [(name, root, tool, json.dumps(dict(fact))) for tool, fact in (facts or {}).items()],
             )
 
     def get(self, name: str, root: str | None = None) -> ServerParams:
@@ -119,13 +124,17 @@ class ServerRegistry:
         roots = [str(root) for (root,) in rows]
         return next((root for root in roots if any(_is_within(root, directory) for directory in directories)), None)
 
-    def hints(self, name: str, root: str, tool: str) -> Hints | None:
-        """Return what a server said of a tool when it was registered; None where nothing is known."""
-        with self._database.reading() as connection:
-            row = connection.execute(
-                "SELECT read_only, destructive FROM hints WHERE name = ? AND root = ? AND tool = ?", (name, root, tool)
-            ).fetchone()
-        return None if row is None else Hints(bool(row[0]), bool(row[1]))
+    def facts(self, name: str, root: str, tool: str) -> ToolFacts | None:
+        """Return what a server said of a tool when it was registered.
+
+        Asked for each call, as `root_within`. None: nothing is known of any of its tools. `GONE`: it did not list this one.
+        """
+        with self._database.errors():
+            if self._looking is None:
+                self._looking = self._database.connect()
+            row = self._looking.execute(_FACTS, (name, root, tool, name, root)).fetchone()
+        facts: ToolFacts | None = None if row is None else json.loads(row[0])
+        return facts
 
     def tools_hash(self, name: str, root: str | None = None) -> str:
         """Return what a server's tools looked like when it was registered.
@@ -149,7 +158,7 @@ class ServerRegistry:
         with self._database.transaction() as connection:
             if connection.execute("DELETE FROM servers WHERE name = ?", (name,)).rowcount == 0:
                 raise self._unknown(name)
-            connection.execute("DELETE FROM hints WHERE name = ?", (name,))
+            connection.execute("DELETE FROM tools WHERE name = ?", (name,))
 
     def _row(self, name: str, root: str | None) -> tuple[str, str]:
         with self._database.reading() as connection:

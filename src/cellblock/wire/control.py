@@ -247,7 +247,12 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What a worker is to be: see `Setup`. ``confinement`` is applied before any code runs; None: nothing is."""
+    """What a worker is to be: see `Setup`.
+
+    Attributes:
+        confinement: What is applied before any code runs; None: nothing is.
+        offline: Whether the sandbox has no network.
+    """
 
     op: ClassVar[str] = "setup_worker"
     env: Mapping[str, str]
@@ -256,6 +261,7 @@ class WorkerSetup:
     packages: str
     commands: Commands | None
     confinement: Confinement | None
+    offline: bool = False
 
 
 @dataclass(frozen=True, slots=True)

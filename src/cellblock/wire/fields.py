@@ -17,6 +17,9 @@ PIECE = 256 * 1024
 MAX_COMMAND = 1024 * 1024
 """Largest command, in bytes: its text, its program, its directory and the changes to its environment together."""
 
+MAX_ERROR = 2 * 1024 * 1024
+"""Largest error, in bytes: its message and its traceback together."""
+
 MAX_ARGUMENTS = 256
 """Most arguments of one installation or program, and most changes to an environment."""
 

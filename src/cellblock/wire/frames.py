@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from cellblock.errors import ProtocolError
 
-VERSION = 1
+VERSION = 2
 MAX_HEADER = 64 * 1024
-MAX_BODY = 16 * 1024 * 1024
+MAX_BODY = 5 * 1024 * 1024
 MAX_DEPTH = 8
 
 # Made once: `json.dumps` with options builds an encoder for every call. Not ASCII only: so a lone surrogate is an error.
@@ -137,12 +137,10 @@ def _parse_header(data: bytes) -> dict[str, Any]:
 
 
 def _check_depth(header: dict[str, Any]) -> None:
-    for value in header.values():
-        if isinstance(value, (dict, list, tuple)) and not _shallow(value, MAX_DEPTH - 1):
-            raise ProtocolError(f"a frame's header is nested more than {MAX_DEPTH} deep")
-
-
-def _shallow(value: dict[str, Any] | list[Any] | tuple[Any, ...], depth: int) -> bool:
-    items = value.values() if isinstance(value, dict) else value
-    inner = [item for item in items if isinstance(item, (dict, list, tuple))]
-    return depth > 0 and (not inner or all(_shallow(item, depth - 1) for item in inner))
+    level: list[Any] = [header]
+    for _ in range(MAX_DEPTH):
+        inside = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [value for values in inside for value in values if isinstance(value, (dict, list, tuple))]
+        if not level:
+            return
+    raise ProtocolError(f"a frame's header is nested more than {MAX_DEPTH} deep")

@@ -14,6 +14,7 @@ from cellblock.errors import ProtocolError
 from cellblock.wire.fields import MAX_ARGUMENTS as MAX_ARGUMENTS
 from cellblock.wire.fields import MAX_CODE as MAX_CODE
 from cellblock.wire.fields import MAX_COMMAND as MAX_COMMAND
+from cellblock.wire.fields import MAX_ERROR as MAX_ERROR
 from cellblock.wire.fields import MAX_MIMES as MAX_MIMES
 from cellblock.wire.fields import MAX_NUMBER as MAX_NUMBER
 from cellblock.wire.fields import MAX_TEXT as MAX_TEXT
@@ -202,6 +203,7 @@ class Reply:
     ename: str | None = None
     evalue: str = ""
     traceback: tuple[str, ...] = ()
+    later: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,10 @@ def _write_command(message: Command) -> _Written:
 
 def _write_reply(message: Reply) -> _Written:
     header = {"execution_count": message.execution_count, "ename": message.ename}
-    return header, [to_bytes(text) for text in (message.evalue, *message.traceback)] if message.ename is not None else []
+    if message.ename is None:
+        return header, []
+    header["later"] = message.later
+    return header, within(MAX_ERROR, [to_bytes(text) for text in (message.evalue, *message.traceback)])
 
 
 _Written: TypeAlias = tuple[dict[str, Any], list[bytes]]
@@ -350,8 +355,9 @@ def _read_reply(fields: Fields) -> Reply:
         return Reply(count)
     if not fields.buffers:
         raise fields.fail("sizes", "at least one length where there is an ename")
+    within(MAX_ERROR, fields.buffers)
     evalue, *traceback = (to_text(buffer) for buffer in fields.buffers)
-    return Reply(count, ename, evalue, tuple(traceback))
+    return Reply(count, ename, evalue, tuple(traceback), fields.integer("later"))
 
 
 _READERS: dict[str, Callable[[Fields], Message]] = {

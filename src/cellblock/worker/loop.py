@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import signal
-from asyncio import events
+from asyncio import events, tasks
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -67,11 +67,15 @@ class Interrupter:
         if task is None or task.done():
             return
         self.hits += 1
-        if asyncio.current_task(self._loop) is task:
+        if asyncio.current_task(self._loop) is task or task in _suspended:
             raise KeyboardInterrupt
         self._loop.call_soon_threadsafe(task.cancel)
         if self.hits > 1:
             raise KeyboardInterrupt
+
+
+_suspended: list[asyncio.Task[Any] | None] = []
+"""The tasks whose calls of `asyncio.run` have not returned yet."""
 
 
 def allow_nested_run() -> None:
@@ -86,11 +90,19 @@ def allow_nested_run() -> None:
         outer = events._get_running_loop()  # noqa: SLF001  # no public way to step out of a loop
         if outer is None:
             return original(main, debug=debug, **options)
+        # Also out of the task: from Python 3.14 on, a thread runs one at a time, whichever loop they belong to.
+        task = asyncio.current_task(outer)
+        _suspended.append(task)
+        if task is not None:
+            tasks._leave_task(outer, task)  # noqa: SLF001
         events._set_running_loop(None)  # noqa: SLF001
         try:
             return original(main, debug=debug, **options)
         finally:
             events._set_running_loop(outer)  # noqa: SLF001
+            if task is not None:
+                tasks._enter_task(outer, task)  # noqa: SLF001
+            _suspended.pop()
             # `asyncio.run` leaves no current loop behind at all.
             asyncio.set_event_loop(outer)
 

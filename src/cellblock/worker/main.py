@@ -10,8 +10,9 @@ import io
 import os
 import socket
 import sys
-import traceback
+import traceback as tracebacks
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -40,6 +41,7 @@ from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop
+from cellblock.worker.offline import explain_failures
 from cellblock.worker.requests import Requester
 from cellblock.worker.shell import CellError, Shell
 from cellblock.worker.streams import Outbox
@@ -53,6 +55,7 @@ class Worker:
 
     Attributes:
         stay_in: A directory to come back to after each cell, or None to stay where the code went.
+        offline: Whether the session has no network.
         commands: Whether the host is asked before a command is run; ``forbidden``: and runs it, as this process cannot.
     """
 
@@ -68,6 +71,7 @@ class Worker:
         self._outbox = outbox
         self._channel = Channel(sock)
         self.stay_in: str | None = None
+        self.offline = False
         self.commands: Literal["asked", "forbidden"] | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -100,6 +104,8 @@ class Worker:
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
+        if self.offline:
+            explain_failures()
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
         self._outbox.send(Ready(VERSION))
         while self._open:
@@ -128,7 +134,7 @@ class Worker:
             return
         GATE.shut += 1
         try:
-            self._outbox.write("stderr", "".join(traceback.format_exception(error)))
+            self._outbox.write("stderr", "".join(tracebacks.format_exception(error)))
         finally:
             GATE.open()
 
@@ -196,7 +202,8 @@ class Worker:
             if self._thrown is not None:
                 error = CellError.of(self._thrown)
             elif error is not None and error.ename == "CancelledError" and self._interrupter.hits:
-                error = CellError("KeyboardInterrupt", "", (*error.traceback[:-1], "KeyboardInterrupt: "))
+                traceback = (*error.traceback[:-1], "KeyboardInterrupt: ")
+                error = replace(error, ename="KeyboardInterrupt", evalue="", traceback=traceback)
             self._interrupter.watch(None)
             if self._outbox.forked:
                 # A child that the code forked has come to the end of the cell, and so to its own.
@@ -213,7 +220,8 @@ class Worker:
         if error is None:
             self._outbox.send(Reply(count))
         else:
-            self._outbox.send(Reply(count, error.ename[:1000] or "Exception", error.evalue, error.traceback))
+            later = 0 if error.count is None else self._shell.display_pub.count - error.count
+            self._outbox.send(Reply(count, error.ename[:1000] or "Exception", error.evalue, error.traceback, later))
 
     def _answer(self, question: Complete | Inspect) -> None:
         answer: Completed | Inspected

@@ -152,22 +152,25 @@ class Outbox:
         if self._channel is None or self.forked:
             return
         # The lock before a look at what is pending: the gathering thread may have taken that, and not sent it yet, and what
-        # its caller sends next must not overtake it.
-        with self._lock:
-            # Re-entered by a finalizer or a signal handler that prints: the outer call sends what was added.
-            if self._flushing or not self._pending:
-                return
-            in_main = _thread.get_ident() == self._main
+        # its caller sends next must not overtake it. And the gate before the lock: from Python 3.14 on a handler can run, and
+        # raise, between the two halves of a `with`, and nobody would release the lock.
+        in_main = _thread.get_ident() == self._main
+        if in_main:
+            GATE.shut += 1
+        try:
+            with self._lock:
+                # Re-entered by a finalizer or a signal handler that prints: the outer call sends what was added.
+                if self._flushing or not self._pending:
+                    return
+                try:
+                    self._flushing = True
+                    self._drain(self._channel)
+                finally:
+                    self._flushing = False
+                    self._last = time.monotonic()
+        finally:
             if in_main:
-                GATE.shut += 1
-            try:
-                self._flushing = True
-                self._drain(self._channel)
-            finally:
-                self._flushing = False
-                self._last = time.monotonic()
-                if in_main:
-                    GATE.open()
+                GATE.open()
 
     def _flush_descriptors(self) -> None:
         """In a process without a channel: write what is pending to descriptors 1 and 2."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -86,7 +87,7 @@ def test_what_has_not_changed_is_not_written(tmp_path: Path) -> None:
     before = files(tmp_path)
     assert write_package(tmp_path, "git", TOOLS, lambda *done: progress.append(done)) == ["read_file", "class_"]
     assert files(tmp_path) == before
-    assert progress == [(2, 2)]
+    assert progress[-1] == (2, 2)
 
 
 def test_what_has_changed_is_replaced_wholly(tmp_path: Path) -> None:
@@ -96,13 +97,25 @@ def test_what_has_changed_is_replaced_wholly(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["git"]
 
 
-@pytest.mark.parametrize("edit", ["changed", "added", "removed", "linked", "record", "piped"])
+@pytest.mark.parametrize("edit", ["changed", "vouched", "bytecode", "added", "removed", "linked", "record", "piped"])
 def test_a_package_that_was_edited_is_written_again(tmp_path: Path, edit: str) -> None:
     write_package(tmp_path, "git", TOOLS)
     module = tmp_path / "git" / "read_file.py"
     source = module.read_text()
     if edit == "changed":
         module.write_text(source + "\nimport os\n")
+    elif edit == "vouched":
+        # With everything in the package that could say that it is as it was.
+        module.write_text(source + "\nimport os\n")
+        digest = hashlib.sha256(module.read_bytes()).hexdigest()
+        record = json.loads((tmp_path / "git" / ".cellblock.json").read_text())
+        names = [path.name for path in (tmp_path / "git").glob("*.py")]
+        known = {name: hashlib.sha256((tmp_path / "git" / name).read_bytes()).hexdigest() for name in names}
+        (tmp_path / "git" / ".cellblock.json").write_text(json.dumps({**record, "files": {**known, "read_file.py": digest}}))
+    elif edit == "bytecode":
+        cache = tmp_path / "git" / "__pycache__"
+        cache.mkdir()
+        (cache / f"read_file.{sys.implementation.cache_tag}.pyc").write_bytes(b"planted")
     elif edit == "added":
         (tmp_path / "git" / "pydantic.py").write_text("")
     elif edit == "record":
@@ -120,6 +133,27 @@ def test_a_package_that_was_edited_is_written_again(tmp_path: Path, edit: str) -
     assert module.read_text() == source
     assert not module.is_symlink()
     assert not (tmp_path / "git" / "pydantic.py").exists()
+    assert not (tmp_path / "git" / "__pycache__").exists()
+
+
+def test_a_deep_tree_in_the_way_stops_nothing(tmp_path: Path) -> None:
+    write_package(tmp_path, "git", TOOLS)
+    planted = tmp_path / ".git.x.0.new"
+    planted.mkdir()
+    try:
+        for top in (planted, tmp_path / "git"):
+            here = os.open(top, os.O_RDONLY)
+            for _ in range(3000):
+                os.mkdir("d", dir_fd=here)
+                below = os.open("d", os.O_RDONLY, dir_fd=here)
+                os.close(here)
+                here = below
+            os.close(here)
+        os.utime(planted, (0, 0))
+        assert write_package(tmp_path, "git", TOOLS) == ["read_file", "class_"]
+        assert sorted(files(tmp_path)) == [".cellblock.json", "__init__.py", "class_.py", "read_file.py"]
+    finally:
+        subprocess.run(["rm", "-rf", *map(str, tmp_path.iterdir())], check=True)
 
 
 def test_a_directory_that_was_not_generated_is_left_alone(tmp_path: Path) -> None:
@@ -208,23 +242,3 @@ def test_the_hash_is_of_everything_that_is_said_of_a_tool() -> None:
 def test_a_server_without_tools_has_a_package(tmp_path: Path) -> None:
     assert write_package(tmp_path, "empty", []) == []
     compile((tmp_path / "empty" / "__init__.py").read_text(), "x", "exec")
-
-
-@pytest.mark.slow
-def test_a_hundred_tools_take_less_than_a_second_and_a_half(tmp_path: Path) -> None:
-    schema = {
-        "type": "object",
-        "properties": {
-            **{f"p{i}": {"type": "string", "description": "What it is.", "minLength": 1} for i in range(8)},
-            "filter": {"$ref": "#/$defs/Filter"},
-        },
-        "required": ["p0"],
-        "$defs": {"Filter": {"type": "object", "properties": {"any": {"type": "array", "items": {"$ref": "#/$defs/Filter"}}}}},
-    }
-    tools = [ToolSpec(f"tool_{i}", "Does something. And more.", schema, schema) for i in range(100)]
-    start = time.process_time()  # the machine may be busy with other things
-    write_package(tmp_path, "many", tools)
-    assert time.process_time() - start < 1.5
-    start = time.process_time()
-    write_package(tmp_path, "many", tools)
-    assert time.process_time() - start < 0.3

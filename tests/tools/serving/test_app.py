@@ -12,10 +12,12 @@ import pytest
 
 from cellblock.approvals.broker import Broker
 from cellblock.approvals.request import ApprovalRequest
-from cellblock.approvals.rules import Rules
+from cellblock.approvals.rules import Rule, Rules
 from cellblock.model import Decision
 from cellblock.tools.calling import pool
+from cellblock.tools.calling.content import ToolSpec
 from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError
+from cellblock.tools.mcp.changes import ToolFacts, facts_of
 from cellblock.tools.serving import app, http, listen
 from processes import eventually
 from tool_calls import Recorded, tool_port
@@ -65,6 +67,37 @@ async def test_a_call_by_name_is_made() -> None:
     assert servers.calls == [("files", "read", {"a": 1})]
 
 
+async def test_a_tool_that_has_changed_is_decided_about_again_before_it_is_called() -> None:
+    before: ToolFacts = facts_of(ToolSpec("read", "Reads.", {}, None, True, False))
+    servers, asked = Recorded(), list[ApprovalRequest]()
+    servers.facts["read"] = facts_of(ToolSpec("read", "Reads.", {}, None, False, True))
+    rules = Rules((Rule("allow", read_only=True),))
+
+    def accept(request: ApprovalRequest) -> bool:
+        asked.append(request)
+        return len(asked) == 1
+
+    async with tool_port(Broker(rules, accept), servers, "files", facts=lambda *_: before) as port:
+        answers = [status_and_body(await raw(port, request(CALL))) for _ in range(2)]
+    # The rule was for what it said when it was registered; what it is now has to be accepted, each time.
+    assert [request.changed for request in asked] == [
+        "readOnlyHint was true and is false; destructiveHint was false and is true"
+    ] * 2
+    assert [kind for kind, _ in answers] == [200, 200]
+    assert ("result" in answers[0][1], answers[1][1].get("kind")) == (True, "rejected")
+    assert len(servers.calls) == 1
+
+
+async def test_a_tool_that_changes_all_the_time_is_not_called() -> None:
+    servers = Recorded()
+    facts = [facts_of(ToolSpec("read", str(number), {})) for number in range(9)]
+    servers.facts_each_time = iter(facts[1:])
+    async with tool_port(Broker(ALLOW), servers, "files", facts=lambda *_: facts[0]) as port:
+        _, answer = status_and_body(await raw(port, request(CALL)))
+    assert "another tool each time" in answer["error"]
+    assert servers.calls == []
+
+
 @pytest.mark.parametrize(
     ("data", "wanted"),
     [
@@ -110,6 +143,10 @@ async def test_everything_else_is_refused(data: bytes, wanted: int) -> None:
         assert servers.resets == 0
         assert asked == []
         assert bool(noted) == (wanted in (403, 404, 413, 421))
+
+
+def status_and_body(answer: bytes) -> tuple[int, Any]:
+    return status(answer), json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
 async def test_refusals_are_noted_for_the_session(caplog: pytest.LogCaptureFixture) -> None:

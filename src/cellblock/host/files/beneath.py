@@ -296,6 +296,16 @@ def create_file(directory: str, name: str) -> int:
         return os.open(name, CREATE, 0o666, dir_fd=place)
 
 
+def remove_file(directory: str, name: str) -> None:
+    """Remove a file that `create_file` has made. On the way there no link is followed either.
+
+    Raises:
+        OSError: It cannot be removed, or is not there.
+    """
+    with Tree.at("/") as root, root.parent((*Path(directory).parts[1:], name)) as place:
+        os.unlink(name, dir_fd=place)
+
+
 CHANGED = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
 """What opening something gives when it was swapped for something else since it was seen."""
 

@@ -12,10 +12,10 @@ from cellblock.store.servers import ServerRegistry
 from cellblock.tools.apigen.names import check_server_name
 from cellblock.tools.apigen.package import tools_hash, write_package
 from cellblock.tools.calling.content import ToolSpec
+from cellblock.tools.mcp.changes import facts_of
 from cellblock.tools.mcp.params import ServerParams, parse_params
 from cellblock.tools.mcp.place import files_within, made_absolute
 from cellblock.tools.mcp.servers import Servers
-from cellblock.tools.mcp.translate import hints_of
 
 _LOG = logging.getLogger("cellblock.tools")
 
@@ -69,15 +69,24 @@ async def generate_mcp_sources(
     def write(tools: list[ToolSpec]) -> list[str]:
         names = write_package(root_dir, server_name, tools, report)
         # Last: a package without a server says that it is not registered, a server without a package is one too many.
-        hints = {tool.name: hints_of(tool) for tool in tools}
-        (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, hints)
+        facts = {tool.name: facts_of(tool) for tool in tools}
+        (ServerRegistry() if registry is None else registry).register(server_name, params, tools_hash(tools), root, facts)
         return names
 
     async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
-        tools = await servers.list_tools(server_name)
+        tools = _callable(server_name, await servers.list_tools(server_name))
         # It takes the server longer to end than the package to be written.
         names, _ = await asyncio.gather(asyncio.to_thread(write, tools), servers.close())
     return names
+
+
+def _callable(server_name: str, tools: list[ToolSpec]) -> list[ToolSpec]:
+    """Return the tools that can be called; a log line names the others."""
+    if left_out := [tool.name for tool in tools if tool.needs_task]:
+        _LOG.warning(
+            "MCP server %r: %s can only be called as tasks, which is not supported; left out", server_name, ", ".join(left_out)
+        )
+    return [tool for tool in tools if not tool.needs_task]
 
 
 def _warn(server_name: str, params: ServerParams, root: str) -> None:

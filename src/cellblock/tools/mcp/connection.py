@@ -11,26 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from cellblock.errors import McpServerError
-from cellblock.tools.calling.content import ToolOutcome, ToolSpec
+from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
 from cellblock.tools.mcp.params import HttpServer, ServerParams, resolve, secrets
 from cellblock.tools.mcp.stdio import StdioTransport
+from cellblock.tools.mcp.words import MAX_WORDS, cut
 
 if TYPE_CHECKING:
+    from cellblock.tools.mcp.changes import Check
     from cellblock.tools.mcp.dialogue import Dialogue
     from cellblock.tools.mcp.web import HttpTransport
 
-OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
-OnLog: TypeAlias = Callable[[str, str], None]
-
-_MAX_WORDS = 2_000  # of what a server says in an error
+_T = TypeVar("_T")
 
 
 class Connection:
@@ -128,9 +127,8 @@ class Connection:
             self._opening.deadline = anyio.current_time() + self._connect_timeout  # the import is not the server's fault
             if isinstance(self._params, HttpServer):
                 streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost)
-            dialogue: Dialogue = module.Dialogue(self, self._server, self._connect_timeout)
-            await stack.enter_async_context(dialogue.over(streams, bare=isinstance(self._transport, StdioTransport)))
-            yield dialogue
+            bare = isinstance(self._transport, StdioTransport)
+            yield await stack.enter_async_context(module.Dialogue.connect(streams, self.lost, bare=bare))
 
     def lost(self) -> None:
         """Take note that it is of no use any more: it ends."""
@@ -149,9 +147,9 @@ class Connection:
         return "" if self._transport is None or isinstance(self._transport, StdioTransport) else self._transport.explain()
 
     def error(self, message: str) -> McpServerError:
-        """Return an error of this server's, with what it has written to stderr, and no secret."""
+        """Return an error of this server, with what it has written to stderr, and no secret."""
         stderr = "" if self._transport is None else self._without_secrets(self._transport.stderr())
-        said = f"\nThe last it wrote to stderr:\n{stderr[-_MAX_WORDS:]}" if stderr else ""
+        said = f"\nThe last it wrote to stderr:\n{stderr[-MAX_WORDS:]}" if stderr else ""
         return McpServerError(self._without_secrets(message) + said, server=self._server, stderr=stderr)
 
     def _without_secrets(self, text: str) -> str:
@@ -160,28 +158,42 @@ class Connection:
             text = text.replace(secret, "***")
         return text
 
-    # What callers do.
+    # What callers do, once it is `opened`.
 
     async def call(
         self,
         tool: str,
         arguments: dict[str, Any],
-        timeout: float | None,
-        on_progress: OnProgress | None,
-        on_log: OnLog | None,
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        check: Check | None = None,
     ) -> ToolOutcome:
-        """Call a tool; see `Servers.call`. Once `opened`."""
+        """Call a tool; see `Servers.call`."""
         assert self._dialogue is not None
-        return await self._dialogue.call(tool, arguments, timeout, on_progress, on_log)
+        answer = self._dialogue.call(tool, arguments, on_progress, on_log, check)
+        return await self._answer(f"tool {tool!r} of MCP server {self._server!r}", answer, timeout)
 
     async def list_tools(self) -> list[ToolSpec]:
-        """Ask the server for all of its tools. Once `opened`.
-
-        Raises:
-            McpServerError: It does not tell, or tells too many.
-        """
+        """Ask the server for all of its tools; see `Servers.list_tools`."""
         assert self._dialogue is not None
-        return await self._dialogue.list_tools()
+        doing = f"the list of tools of MCP server {self._server!r}"
+        return await self._answer(doing, self._dialogue.list_tools(), self._connect_timeout)
+
+    async def _answer(self, doing: str, answer: Awaitable[_T], timeout: float | None) -> _T:
+        """Wait for an answer, and say what lies behind its failure."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError as error:
+            within = "in time" if timeout is None else f"within {timeout:g} s"
+            raise self.error(f"{doing} did not answer {within}; the call was cancelled") from error
+        except ConnectionError as error:
+            raise self.error(f"{doing} was interrupted: {await self.cause()}") from error
+        except McpServerError as error:
+            more = f" ({trouble})" if (trouble := self.trouble()) else ""
+            raise self.error(f"{doing} {error}{more}") from error
 
 
 def _reason(error: BaseException) -> str:
@@ -191,8 +203,3 @@ def _reason(error: BaseException) -> str:
     if (response := getattr(error, "response", None)) is not None:  # of httpx, whose own words hold the URL
         return f"HTTP {response.status_code} {response.reason_phrase}"
     return cut(str(error) or type(error).__name__)
-
-
-def cut(text: str) -> str:
-    """Return the beginning of what may be long."""
-    return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]} …"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Self, cast
 
 import mcp_types as types
 from mcp import Client, MCPError
@@ -17,20 +17,22 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from cellblock.errors import InvalidInputError, McpServerError
-from cellblock.tools.calling.content import ToolOutcome, ToolSpec
-from cellblock.tools.mcp.connection import OnLog, OnProgress, cut
+from cellblock.errors import CellblockError, InvalidInputError, McpServerError
+from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
+from cellblock.tools.mcp.changes import GONE, Check, ToolFacts, facts_of
 from cellblock.tools.mcp.jsonrpc import Requests
 from cellblock.tools.mcp.translate import outcome_of, spec_of
 from cellblock.tools.mcp.web import HttpTransport
-
-if TYPE_CHECKING:
-    from cellblock.tools.mcp.connection import Connection
+from cellblock.tools.mcp.words import cut
 
 __all__ = ["Dialogue", "HttpTransport"]
 
 MAX_TOOLS = 10_000
+MAX_LIST = 8 * 1024 * 1024
+"""Bytes of JSON that all pages of a list of tools may have together."""
+
 _MAX_PAGES = 1_000
+_SECONDS_TO_LIST = 30.0
 _LOG_LEVEL: types.LoggingLevel = "info"
 _RESULT = frozenset(("_meta", "content", "structuredContent", "isError"))
 """What the result of a call has in the versions of the protocol that begin with a handshake."""
@@ -43,54 +45,51 @@ logging.getLogger("client").addHandler(logging.NullHandler())
 
 
 class Dialogue:
-    """The client's side of one connection.
+    """The client's side of one connection: what is asked, and what is made of the answers. See `connect`."""
 
-    Args:
-        connection: Knows whether it can be used, and why it has ended.
-        server: The server's name.
-        timeout: Seconds for what is asked beside calls.
-    """
-
-    def __init__(self, connection: Connection, server: str, timeout: float) -> None:
-        self._connection = connection
-        self._server = server
-        self._timeout = timeout
+    def __init__(self) -> None:
         self._client: Client | None = None
-        self._requests: Requests | None = None  # None where calls are the SDK's
-        self._stale = True  # what the SDK knows of the tools and their schemas
+        self._requests: Requests | None = None
+        self._stale = True  # what is known of the tools
         self._listing = asyncio.Lock()
+        self._tools: dict[str, ToolSpec] | None = None  # None: the server does not list them
+        self._facts: dict[str, ToolFacts] = {}
         self._logs: dict[object, OnLog] = {}
         self._wants_logs = False
 
+    @classmethod
     @asynccontextmanager
-    async def over(self, streams: AbstractAsyncContextManager[tuple[Any, Any]], *, bare: bool) -> AsyncIterator[None]:
-        """Speak over these streams.
+    async def connect(
+        cls, streams: AbstractAsyncContextManager[tuple[Any, Any]], lost: Callable[[], None], *, bare: bool
+    ) -> AsyncIterator[Self]:
+        """Begin to speak over these streams.
 
         Args:
             streams: One to read and one to write, open while the context is entered.
+            lost: Called when there is nothing more to read.
             bare: Whether a message is all that a request takes. Over HTTP it has headers, which are the SDK's to know.
         """
+        dialogue = cls()
+
+        @asynccontextmanager
+        async def beside() -> AsyncIterator[tuple[Any, Any]]:
+            async with streams as (reader, writer):
+                requests = Requests(reader, writer, lost)
+                dialogue._requests = requests if bare else None
+                yield requests, writer
+
         client = Client(
-            self._beside(streams, bare),
+            beside(),
             cache=None,
             client_info=_CLIENT,
             elicitation_callback=_decline,
-            logging_callback=self._hear_log,
-            message_handler=self._hear,
+            logging_callback=dialogue._hear_log,
+            message_handler=dialogue._hear,
         )
         async with client:
-            self._client = client
-            yield
-
-    @asynccontextmanager
-    async def _beside(
-        self, streams: AbstractAsyncContextManager[tuple[Any, Any]], bare: bool
-    ) -> AsyncIterator[tuple[Any, Any]]:
-        """Open the streams for the SDK, and keep a way to send requests beside its own."""
-        async with streams as (reader, writer):
-            requests = Requests(reader, writer, self._connection.lost)
-            self._requests = requests if bare else None
-            yield requests, writer
+            _trust_no_schema(client)
+            dialogue._client = client
+            yield dialogue
 
     # What callers do.
 
@@ -98,112 +97,78 @@ class Dialogue:
         self,
         tool: str,
         arguments: dict[str, Any],
-        timeout: float | None,
         on_progress: OnProgress | None,
         on_log: OnLog | None,
+        check: Check | None,
     ) -> ToolOutcome:
-        """Call a tool; see `Servers.call`."""
-        doing = f"tool {tool!r} of MCP server {self._server!r}"
-        try:
-            async with asyncio.timeout(timeout):
-                return await self._call(tool, arguments, on_progress, on_log)
-        except TimeoutError as error:
-            within = "in time" if timeout is None else f"within {timeout:g} s"
-            raise self._connection.error(f"{doing} did not answer {within}; the call was cancelled") from error
-        except MCPError as error:
-            raise await self._explained(doing, error) from error
-        except ValidationError as error:
-            raise self._connection.error(f"{doing} returned what is no result: {cut(str(error))}") from error
-        except PydanticSerializationError as error:
-            raise InvalidInputError(f"the arguments for {doing} cannot be sent as JSON: {error}") from error
-        except (RuntimeError, ValueError) as error:
-            # The SDK's for a result that does not fit its schema, which may have changed; ours for bytes that are not base64.
-            self._stale = True
-            raise self._connection.error(f"{doing} returned what it should not: {cut(str(error))}") from error
+        """Call a tool.
 
-    async def _call(
-        self,
-        tool: str,
-        arguments: dict[str, Any],
-        on_progress: OnProgress | None,
-        on_log: OnLog | None,
-    ) -> ToolOutcome:
-        if self._stale:
-            await self._refresh()
+        Raises:
+            ConnectionError: The connection has ended.
+            McpServerError: The server refused, or returned what is not a result.
+            InvalidInputError: The arguments cannot be sent as JSON.
+        """
         client = self._open_client()
-        if on_log is None:
-            return outcome_of(await self._result(client, tool, arguments, on_progress))
-        meta = await self._ask_for_logs(client)
-        key = object()
-        self._logs[key] = on_log
-        try:
-            result = await self._result(client, tool, arguments, on_progress, meta)
-            await asyncio.sleep(0)  # what was logged before the result is still on its way to us
-            return outcome_of(result)
-        finally:
-            del self._logs[key]
-
-    async def _result(
-        self,
-        client: Client,
-        tool: str,
-        arguments: dict[str, Any],
-        on_progress: OnProgress | None,
-        meta: types.RequestParamsMeta | None = None,
-    ) -> types.CallToolResult:
-        if self._requests is None or client.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            progress = None if on_progress is None else _as_coroutine(on_progress)
-            return await client.call_tool(tool, arguments, progress_callback=progress, meta=meta)
-        said = await self._requests.send("tools/call", {"name": tool, "arguments": arguments}, on_progress)
-        result = types.CallToolResult.model_validate({key: said[key] for key in _RESULT & said.keys()}, by_name=False)
-        if not isinstance(result.structured_content, dict | None):
-            raise ValueError("structured content that is no object")  # noqa: TRY004  # it is no argument that has the wrong type
-        if not result.is_error:
-            await client.session.validate_tool_result(tool, result)
-        return result
+        with _failures():
+            if check is not None:
+                await self._refresh()
+                check(self._facts_of(tool))
+            meta = None if on_log is None else await self._ask_for_logs(client)
+            key = object()
+            if on_log is not None:
+                self._logs[key] = on_log
+            try:
+                if self._requests is None or client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                    progress = None if on_progress is None else _as_coroutine(on_progress)
+                    result = await client.call_tool(tool, arguments, progress_callback=progress, meta=meta)
+                else:
+                    said = await self._requests.send("tools/call", {"name": tool, "arguments": arguments}, on_progress)
+                    result = _result_of(said)
+                if on_log is not None:
+                    await asyncio.sleep(0)  # what was logged before the result is still on its way to us
+                return outcome_of(result)
+            finally:
+                self._logs.pop(key, None)
 
     async def list_tools(self) -> list[ToolSpec]:
         """Ask the server for all of its tools.
 
         Raises:
-            McpServerError: It does not tell, or tells more than `MAX_TOOLS`.
+            ConnectionError: The connection has ended.
+            McpServerError: It does not tell, or tells more than `MAX_TOOLS` or `MAX_LIST`.
         """
-        doing = f"the list of tools of MCP server {self._server!r}"
-        try:
-            async with asyncio.timeout(self._timeout):
-                return [spec_of(tool) for tool in await self._list()]
-        except TimeoutError as error:
-            raise self._connection.error(f"{doing} did not come within {self._timeout:g} s") from error
-        except MCPError as error:
-            raise await self._explained(doing, error) from error
-        except (ValidationError, RuntimeError, ValueError) as error:
-            raise self._connection.error(f"{doing} is wrong: {cut(str(error))}") from error
-
-    async def _list(self) -> list[types.Tool]:
-        tools: list[types.Tool] = []
+        tools: list[ToolSpec] = []
         cursor: str | None = None
-        for _ in range(_MAX_PAGES):
-            page = await self._open_client().list_tools(cursor=cursor)
-            tools += page.tools
-            cursor = page.next_cursor
-            if cursor is None or len(tools) > MAX_TOOLS:
-                break
-        if cursor is not None or len(tools) > MAX_TOOLS:
-            raise ValueError(f"it has more than {MAX_TOOLS} tools or {_MAX_PAGES} pages")
-        return tools
+        size = 0
+        with _failures():
+            for _ in range(_MAX_PAGES):
+                page = await self._open_client().list_tools(cursor=cursor)
+                size = _check_list(len(tools) + len(page.tools), size + len(page.model_dump_json()))
+                tools += map(spec_of, page.tools)
+                cursor = page.next_cursor
+                if cursor is None:
+                    return tools
+        raise McpServerError(f"failed: there are more than {_MAX_PAGES} pages of it")
 
     async def _refresh(self) -> None:
-        """Let the SDK know all tools. It would ask for the first page only, once for each call of a tool that is not on it."""
+        """Ask for the tools if they may be others than before."""
         async with self._listing:
             if not self._stale:
                 return
             self._stale = False
             try:
-                await self._list()
-            except MCPError as error:
-                if error.code == types.CONNECTION_CLOSED:
-                    raise
-                return  # a server need not list what it has; nothing is known of the results then
+                async with asyncio.timeout(_SECONDS_TO_LIST):
+                    self._tools, self._facts = {tool.name: tool for tool in await self.list_tools()}, {}
+            except (McpServerError, TimeoutError):
+                self._tools = None  # a server need not list what it has
+            except BaseException:
+                self._stale = True
+                raise
+
+    def _facts_of(self, tool: str) -> ToolFacts:
+        if tool not in self._facts and self._tools is not None and tool in self._tools:
+            self._facts[tool] = facts_of(self._tools[tool])
+        return self._facts.get(tool, GONE)
 
     async def _ask_for_logs(self, client: Client) -> types.RequestParamsMeta | None:
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -218,17 +183,9 @@ class Dialogue:
         return None
 
     def _open_client(self) -> Client:
-        if self._client is None or not self._connection.usable:
-            raise MCPError(types.CONNECTION_CLOSED, "Connection closed")
+        if self._client is None:
+            raise ConnectionError
         return self._client
-
-    async def _explained(self, doing: str, error: MCPError) -> McpServerError:
-        """Return the error that says what lies behind one of the SDK's."""
-        if error.code == types.CONNECTION_CLOSED:
-            return self._connection.error(f"{doing} was interrupted: {await self._connection.cause()}")
-        explanation = self._connection.trouble()
-        more = f" ({explanation})" if explanation else ""
-        return self._connection.error(f"{doing} failed: {cut(error.message)}{more} [{error.code}]")
 
     # What the server says unasked.
 
@@ -246,6 +203,54 @@ class Dialogue:
 async def _decline(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
     """Answer a server that asks the user something: there is nobody to ask."""
     return types.ElicitResult(action="decline")
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Turn what the SDK raises into our errors."""
+    try:
+        yield
+    except MCPError as error:
+        if error.code == types.CONNECTION_CLOSED:
+            raise ConnectionError(error.message) from error
+        raise McpServerError(f"failed: {cut(error.message)} [{error.code}]") from error
+    except ValidationError as error:
+        raise McpServerError(f"returned what is not a result: {cut(str(error))}") from error
+    except PydanticSerializationError as error:
+        raise InvalidInputError(f"the arguments cannot be sent as JSON: {error}") from error
+    except McpServerError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, CellblockError):
+            raise
+        raise McpServerError(f"returned what it should not: {cut(str(error))}") from error
+
+
+def _check_list(count: int, size: int) -> int:
+    """Refuse a list that is too long, and return its size."""
+    if count > MAX_TOOLS or size > MAX_LIST:
+        raise McpServerError(f"failed: it has more than {MAX_TOOLS} tools or {MAX_LIST} bytes")
+    return size
+
+
+def _trust_no_schema(client: Client) -> None:
+    """Have the SDK check no result against the server's schema.
+
+    It does so in the event loop, and a schema can make that take for ever: a pattern, or a result with many rows. Whoever
+    uses a result checks it: the module of a tool does, in the session.
+    """
+
+    async def unchecked(name: str, result: types.CallToolResult) -> None:
+        return None
+
+    client.session.validate_tool_result = unchecked  # type: ignore[method-assign]
+
+
+def _result_of(said: dict[str, Any]) -> types.CallToolResult:
+    result = types.CallToolResult.model_validate({key: said[key] for key in _RESULT & said.keys()}, by_name=False)
+    if not isinstance(result.structured_content, dict | None):
+        raise ValueError("structured content that is no object")  # noqa: TRY004  # it is no argument that has the wrong type
+    return result
 
 
 def _as_coroutine(on_progress: OnProgress) -> ProgressFnT:

@@ -27,7 +27,7 @@ from mcp_types import (
     JSONRPCResponse,
 )
 
-from cellblock.tools.mcp.connection import OnProgress
+from cellblock.tools.calling.content import OnProgress
 
 _LOG = logging.getLogger("cellblock.tools")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
-from cellblock.tools.calling.content import CallTool, ToolOutcome
+from cellblock.tools.calling.content import CallTool
 from cellblock.tools.mcp.params import ServerParams
 from cellblock.tools.mcp.servers import Servers
 
@@ -22,14 +21,18 @@ class SharedServers:
     """
 
     def __init__(
-        self, lookup: Callable[[str, str], ServerParams], *, connect_timeout: float, environment: Mapping[str, str]
+        self,
+        lookup: Callable[[str, str], ServerParams],
+        *,
+        connect_timeout: float,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Take what is needed to start servers; none is started.
 
         Args:
             lookup: Returns the parameters of a server by its root and name, or raises.
             connect_timeout: Seconds in which a server has to be ready.
-            environment: Where ``${NAME}`` in parameters is looked up.
+            environment: Where ``${NAME}`` in parameters is looked up; `config.server_environment` by default.
         """
         self._lookup = lookup
         self._connect_timeout = connect_timeout
@@ -37,23 +40,23 @@ class SharedServers:
         self._by_root: dict[str, Servers] = {}
         self._users: dict[ServerKey, set[Lease]] = {}
 
-    def use(self, place: ServerKey, lease: Lease) -> Servers:
+    def use(self, key: ServerKey, lease: Lease) -> Servers:
         """Return what calls a server, and note who uses it."""
-        root = place[0]
+        root = key[0]
         if root not in self._by_root:
             self._by_root[root] = Servers(
                 lambda name: self._lookup(root, name), connect_timeout=self._connect_timeout, environment=self._environment
             )
-        self._users.setdefault(place, set()).add(lease)
+        self._users.setdefault(key, set()).add(lease)
         return self._by_root[root]
 
-    async def give_up(self, place: ServerKey, lease: Lease) -> None:
+    async def give_up(self, key: ServerKey, lease: Lease) -> None:
         """Note that somebody does not use a server any more, and stop it if nobody does."""
-        users = self._users.get(place, set())
+        users = self._users.get(key, set())
         users.discard(lease)
         if not users:
-            self._users.pop(place, None)
-            await self._by_root[place[0]].stop(place[1])
+            self._users.pop(key, None)
+            await self._by_root[key[0]].stop(key[1])
 
 
 class Lease:
@@ -71,19 +74,18 @@ class Lease:
         self._used: set[ServerKey] = set()
 
     def caller(self, server: str) -> CallTool | None:
-        """Return what calls the tools of a server, None where the session may not name it. Nothing is used or started yet."""
+        """Return what calls the tools of a server; None if the session may not name it. Nothing is started yet."""
         root = self._find(server)
-        return None if root is None else partial(self._call, (root, server))
+        if root is None:
+            return None
+        self._used.add((root, server))
+        return partial(self._shared.use((root, server), self).call, server)
 
     async def reset(self) -> None:
         """Stop the servers that this session has used, but for those that others use as well."""
         used, self._used = self._used, set()
-        await asyncio.gather(*(self._shared.give_up(place, self) for place in used))
+        await asyncio.gather(*(self._shared.give_up(key, self) for key in used))
 
     async def close(self) -> None:
         """Give up everything."""
         await self.reset()
-
-    async def _call(self, place: ServerKey, tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
-        self._used.add(place)
-        return await self._shared.use(place, self).call(place[1], tool, arguments, **options)

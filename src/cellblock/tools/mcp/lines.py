@@ -23,7 +23,7 @@ class Oversized:
 
 
 class Lines:
-    """Whole lines out of pieces.
+    """Whole lines out of pieces, one at a time: to cut all of a piece at once could take a while.
 
     Args:
         limit: The most bytes that a line may have; of a longer one only the edges are kept.
@@ -31,31 +31,52 @@ class Lines:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._line = bytearray()
-        self._head: bytes | None = None
-        self.size = 0
-        """How many bytes the line has that has not ended yet."""
+        self._data = bytearray()
+        self._scanned = 0  # bytes of the data that are known to have no end of a line
+        self._head: bytes | None = None  # of a line that is too long; `_data` has its end then
+        self._dropped = 0
 
-    def feed(self, data: bytes) -> list[bytes | Oversized]:
-        """Take what was read next, and return the lines that end in it, without their ends."""
-        *ended, rest = data.split(b"\n")
-        found: list[bytes | Oversized] = []
-        for piece in ended:
-            self._add(piece)
-            found.append(self._finish())
-        self._add(rest)
-        return found
+    @property
+    def waiting(self) -> int:
+        """How many bytes have come that nobody has asked for yet."""
+        return len(self._data) - self._scanned
 
-    def _add(self, piece: bytes) -> None:
-        self.size += len(piece)
-        self._line += piece
-        if self.size > self._limit:
-            if self._head is None:
-                self._head = bytes(self._line[:_EDGE])
-            del self._line[:-_EDGE]
+    @property
+    def size(self) -> int:
+        """How many bytes the line has so far that had not ended when it was last asked for."""
+        return self._dropped + self._scanned
 
-    def _finish(self) -> bytes | Oversized:
-        line = bytes(self._line) if self._head is None else Oversized(self._head, bytes(self._line), self.size)
-        self._line = bytearray()
-        self._head, self.size = None, 0
+    def feed(self, data: bytes) -> None:
+        """Take what was read next."""
+        self._data += data
+
+    def next(self) -> bytes | Oversized | None:
+        """Return the next line without its end; None if none has ended."""
+        end = self._data.find(b"\n", self._scanned)
+        if end < 0:
+            self._scanned = len(self._data)
+            if self.size > self._limit:
+                self._drop()
+            return None
+        size = self._dropped + end
+        line: bytes | Oversized
+        if size > self._limit:
+            head = bytes(self._data[:_EDGE]) if self._head is None else self._head
+            line = Oversized(head, bytes(self._data[max(0, end - _EDGE) : end]), size)
+        else:
+            line = bytes(self._data[:end])
+        del self._data[: end + 1]
+        self._scanned, self._dropped, self._head = 0, 0, None
         return line
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._data.clear()
+        self._scanned, self._dropped, self._head = 0, 0, None
+
+    def _drop(self) -> None:
+        if self._head is None:
+            self._head = bytes(self._data[:_EDGE])
+        self._dropped += len(self._data) - _EDGE
+        del self._data[:-_EDGE]
+        self._scanned = len(self._data)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock import config
 from cellblock.errors import StateError
-from cellblock.tools.calling.content import ToolOutcome, ToolSpec
+from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
+from cellblock.tools.mcp.changes import Check
 from cellblock.tools.mcp.params import ServerParams
 
 if TYPE_CHECKING:
-    from cellblock.tools.mcp.connection import Connection, OnLog, OnProgress
+    from cellblock.tools.mcp.connection import Connection
 
 
 class Servers:
@@ -27,8 +28,8 @@ class Servers:
     Args:
         lookup: Returns the parameters of a server by its name, or raises; asked each time a connection is made.
         connect_timeout: Seconds in which a server has to be ready.
-        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from; this
-            process's by default.
+        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from; by
+            default `config.server_environment`, each time that a connection is made.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Servers:
     ) -> None:
         self._lookup = lookup
         self._connect_timeout = connect_timeout
-        self._environment = config.environment() if environment is None else environment
+        self._environment = environment
         self._connections: dict[str, Connection] = {}
         self._closed = False
 
@@ -59,6 +60,7 @@ class Servers:
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
+        check: Check | None = None,
     ) -> ToolOutcome:
         """Call a tool.
 
@@ -71,20 +73,22 @@ class Servers:
             on_progress: Called with what is done, the total and a message (both may be None), each time the server reports.
             on_log: Called with level and text of what the server logs meanwhile. The protocol does not say for which call
                 something is logged: it goes to every call of that server that listens.
+            check: Told what the server says of the tool now, before the call. If it raises, the tool is not called.
 
         Returns:
             What the tool returned. A tool that failed has returned that.
 
         Raises:
             McpServerError: The server could not be started or reached, refused or lost the call, did not answer in time, or
-                answered what it should not: too much, no MCP, or something else than its own schema says.
+                answered what it should not: too much, or what is not a result. Whether a structured result is what the
+                server's own schema says is not checked here: see `dialogue`.
             InvalidInputError: The arguments cannot be sent as JSON, or the parameters refer to a variable that is not set.
             StateError: This has been closed.
         """
         connection = self._connections.get(server)
         if connection is None or not connection.usable:
             connection = await self._connect(server)
-        return await connection.call(tool, arguments, timeout, on_progress, on_log)
+        return await connection.call(tool, arguments, timeout=timeout, on_progress=on_progress, on_log=on_log, check=check)
 
     async def list_tools(self, server: str) -> list[ToolSpec]:
         """Return all tools of a server, as it tells them now.
@@ -120,7 +124,8 @@ class Servers:
         if self._closed:
             raise StateError(f"MCP server {server!r} cannot be used: the tools of this host have been closed")
         if connection is None:
-            connection = Connection(server, self._lookup(server), self._environment, self._connect_timeout)
+            environment = config.server_environment() if self._environment is None else self._environment
+            connection = Connection(server, self._lookup(server), environment, self._connect_timeout)
             self._connections[server] = connection
         await connection.opened()
         return connection

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import sys
-from collections import deque
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 import anyio
 
+from cellblock import config
 from cellblock.tools.calling.content import MAX_MESSAGE
 from cellblock.tools.mcp.lines import Lines, Oversized
 from cellblock.tools.mcp.params import StdioServer
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from cellblock.tools.mcp.sandboxed import ServerSandbox
 
 _KEEPER = Path(__file__).parents[2] / "keeper" / "keeper.py"
-_INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-"""What every server gets of the host's environment: what the SDK gives, and no secret."""
-
 _MAX_STRAY = 100  # lines in succession that are no messages
-_MAX_WAITING = 1024 * 1024  # bytes of messages that nobody has taken yet; after that, the server has to wait
+_MAX_BLANK = 100_000  # lines in succession that are empty
+_SECONDS_AT_A_TIME = 0.005  # in which lines are read before others have their turn
+_LINES_AT_A_TIME = 32  # likewise; what the SDK does with a message takes longer than to read it
+_MAX_WAITING = 1024 * 1024  # bytes that nobody has taken yet; after that, the server has to wait
 _MAX_STDERR = 4096
 _SECONDS_TO_LEAVE = 1.0  # after the end of its standard input, the polite way to stop a server
 _SECONDS_TO_END = 10.0  # for the keeper, which is quicker than that
@@ -60,7 +61,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def __init__(self, server: str, params: StdioServer, environment: Mapping[str, str]) -> None:
         self._params = params
-        self._env = {name: environment[name] for name in _INHERITED if name in environment}
+        self._env = {name: environment[name] for name in config.PROGRAM_VARIABLES if name in environment}
         self._sandbox: ServerSandbox | None = None
         if params.sandbox is not None:
             from cellblock.tools.mcp.sandboxed import ServerSandbox
@@ -69,14 +70,13 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._env |= self._sandbox.environment()
         self._env |= params.env
         self._lines = Lines(MAX_MESSAGE)
-        self._waiting: deque[bytes | Oversized] = deque()
-        self._bytes_waiting = 0
+        self._turn, self._lines_read = 0.0, 0  # when the turn of who reads began, and what was read in it
         self._readable, self._writable, self._gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._writable.set()
         self._finished = self._broken = self._leaving = False
         self._left = False  # by itself, before it was asked to
         self._stray: bytes | None = None
-        self._strays = 0
+        self._strays = self._blanks = 0
         self._stderr = bytearray()
         self._failure: str | None = None
         self._transport: asyncio.SubprocessTransport | None = None
@@ -137,7 +137,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         with anyio.CancelScope(shield=True):
             try:
                 self._leaving = True
-                self._waiting.clear()
+                self._lines.clear()
                 self._pause(False)  # one that waits for a reader would not see the end of its input
                 cast(asyncio.WriteTransport, transport.get_pipe_transport(0)).close()
                 if not await self._wait_until_gone(_SECONDS_TO_LEAVE):
@@ -194,12 +194,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
             return
         if self._leaving:
             return
-        for line in self._lines.feed(data):
-            self._waiting.append(line)
-            self._bytes_waiting += line.size if isinstance(line, Oversized) else len(line)
-        if self._lines.size > 16 * MAX_MESSAGE:
-            self._fail(f"it wrote a line of more than {16 * MAX_MESSAGE} bytes")
-        if self._bytes_waiting > _MAX_WAITING:
+        self._lines.feed(data)
+        if self._lines.waiting > _MAX_WAITING:
             self._pause(True)
         self._readable.set()
 
@@ -237,34 +233,49 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     async def _receive(self) -> SessionMessage | None:
         """Return the next message; None: there will be none."""
-        while True:
-            while self._waiting and self._failure is None:
-                line = self._waiting.popleft()
-                self._bytes_waiting -= line.size if isinstance(line, Oversized) else len(line)
+        while self._failure is None:
+            await self._give_way()
+            if (line := self._lines.next()) is not None:
                 message = self._refusal(line) if isinstance(line, Oversized) else self._message(line)
                 if message is not None:
                     return message
-            if self._finished:
-                return None
-            self._pause(False)
-            self._readable.clear()
-            await self._readable.wait()
+            elif self._lines.size > 16 * MAX_MESSAGE:
+                self._fail(f"it wrote a line of more than {16 * MAX_MESSAGE} bytes")
+            elif self._finished:
+                break
+            else:
+                self._pause(False)
+                self._readable.clear()
+                await self._readable.wait()
+                self._turn, self._lines_read = time.monotonic(), 0
+        return None
+
+    async def _give_way(self) -> None:
+        """Let others have their turn: what is there already is read without waiting, and a server can write without end."""
+        self._lines_read += 1
+        if self._lines_read >= _LINES_AT_A_TIME or time.monotonic() - self._turn > _SECONDS_AT_A_TIME:
+            await asyncio.sleep(0)
+            self._turn, self._lines_read = time.monotonic(), 0
 
     def _message(self, line: bytes) -> SessionMessage | None:
         from mcp.shared.message import SessionMessage
         from mcp_types import jsonrpc_message_adapter
 
+        if not line.strip():
+            self._blanks += 1
+            if self._blanks >= _MAX_BLANK:
+                self._fail(f"it wrote {_MAX_BLANK} empty lines to stdout")
+            return None
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            if line.strip():
-                # Many a server greets on stdout. One that does nothing else is no MCP server.
-                self._stray = self._stray if self._stray is not None else line[:200]
-                self._strays += 1
-                if self._strays >= _MAX_STRAY:
-                    self._fail(f"it wrote to stdout what is no message: {self._stray[:200]!r}")
+            # Many a server greets on stdout. One that does nothing else is no MCP server.
+            self._stray = self._stray if self._stray is not None else line[:200]
+            self._strays += 1
+            if self._strays >= _MAX_STRAY:
+                self._fail(f"it wrote to stdout what is no message: {self._stray[:200]!r}")
             return None
-        self._strays = 0
+        self._strays = self._blanks = 0
         return SessionMessage(message)
 
     def _refusal(self, line: Oversized) -> SessionMessage | None:

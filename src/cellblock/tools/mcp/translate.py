@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cellblock.approvals.call import Hints
 from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource, ToolSpec, decode_base64
 
 if TYPE_CHECKING:
     import mcp_types as types
-
-
-def hints_of(tool: ToolSpec) -> Hints:
-    """Return what a server says of a tool, with the specification's values where it says nothing."""
-    given = {"read_only": tool.read_only, "destructive": tool.destructive}
-    return Hints(**{name: hint for name, hint in given.items() if hint is not None})
 
 
 def spec_of(tool: types.Tool) -> ToolSpec:
@@ -27,6 +20,7 @@ def spec_of(tool: types.Tool) -> ToolSpec:
         output_schema=tool.output_schema,
         read_only=hints.read_only_hint if hints else None,
         destructive=hints.destructive_hint if hints else None,
+        needs_task=tool.execution is not None and tool.execution.task_support == "required",
     )
 
 

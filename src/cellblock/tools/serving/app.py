@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
 import json
@@ -12,8 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cellblock.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, Hints, parse, tokens
+from cellblock.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, parse, tokens
 from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
 
 if TYPE_CHECKING:
     from cellblock.approvals.broker import Broker
@@ -24,6 +26,10 @@ MAX_BODY = 4 * 1024 * 1024
 MAX_HELD = 32 * 1024 * 1024
 """Bytes that the requests of one application may take together, from their heads to their answers."""
 MAX_NAME = 256
+_LONG = 16 * 1024
+"""Bytes of a body from which on requests are read one in a turn of the loop: to parse and to freeze it takes a while."""
+_MOST_CHANGES = 3
+"""Decisions about one call of a tool that its server changes meanwhile."""
 MAX_LINES = 20
 """Lines about refused requests in a minute, in a log and in a session's output: code can be refused thousands of times."""
 
@@ -130,7 +136,7 @@ def session_app(
     broker: Broker,
     caller: Callable[[str], CallTool | None],
     *,
-    hints: Callable[[str, str], Hints | None] | None = None,
+    facts: Callable[[str, str], ToolFacts | None] | None = None,
     note: Callable[[str], None] | None = None,
     token: str | None = None,
     timeout: float | None = None,
@@ -144,7 +150,7 @@ def session_app(
         broker: The session's broker.
         caller: Returns what calls the tools of a server, None where the session may not name it. Asked once for each call: the
             server that is decided on is the one that is called.
-        hints: What is known of a tool. Asked before anything is decided: it must not start the server.
+        facts: What a server said of a tool when it was registered. Asked before anything is decided: it must not start it.
         note: Told a line for each request that is refused.
         token: The bearer token that is wanted; None for none, as nobody else reaches the port.
         timeout: Seconds that one call may take, or None for no limit.
@@ -152,6 +158,7 @@ def session_app(
         on_log: Handed to what calls.
         on_outcome: Told what each call returned.
     """
+    seen: dict[tuple[str, str], ToolFacts] = {}  # no more than servers have changed
 
     async def run(body: bytes) -> Mapping[str, Any]:
         request = RunRequest.parse(body)
@@ -161,11 +168,11 @@ def session_app(
             wanted = f"to use it, generate its API in the workspace, on the host: generate_mcp_sources({request.server!r}, …)"
             raise RefusedError(403, f"there is no MCP server {request.server!r}; {wanted}", noted=True)
         try:
-            hint = hints(request.server, request.tool) if hints else None
+            known = facts(request.server, request.tool) if facts else None
         except CellblockError as error:
             return {"error": str(error), "kind": "server"}
         options = {"timeout": timeout, "on_progress": on_progress, "on_log": on_log}
-        return await perform(broker, call, request, hint, on_outcome=on_outcome, **options)
+        return await perform(broker, call, request, known, seen, on_outcome=on_outcome, **options)
 
     return http_app(Guard(token=token), {("POST", "/run"): run}, note)
 
@@ -179,39 +186,83 @@ async def perform(
     broker: Broker,
     call: CallTool,
     request: RunRequest,
-    hints: Hints | None = None,
+    known: ToolFacts | None = None,
+    seen: dict[tuple[str, str], ToolFacts] | None = None,
     *,
     on_outcome: Callable[[ToolOutcome], None] | None = None,
     **options: Any,
 ) -> Mapping[str, Any]:
-    """Have a call decided and, where it is allowed, made.
+    """Have a call decided and, if it is allowed, made.
+
+    A server that runs may say of its tool something else than when it was registered. Then the call is decided about once
+    more, by what the tool is now, before the tool is called.
 
     Args:
         broker: Decides.
         call: Calls the tools of the server.
         request: What is wanted.
-        hints: What the server says of the tool.
+        known: What the server said of the tool when it was registered; None if that is not known.
+        seen: What tools have become, for the next call of them; changed here.
         on_outcome: Told what the tool returned.
         options: Handed to what calls.
 
     Returns:
         What is sent back: ``result``, ``images``, ``resources``; or ``error`` and ``kind``.
     """
-    try:
-        decision = await broker.decide("tool", request.server, request.tool, request.arguments, hints)
-    except InvalidInputError as error:
-        raise RefusedError(400, str(error)) from error
     name = f"{request.server}.{request.tool}"
-    if not decision.allowed:
-        if decision.reason == "rejected":
-            return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
-        return {"error": f"Approval request for {name} was not accepted: {decision.reason}", "kind": "denied"}
-    try:
-        outcome = await call(request.tool, decision.arguments, **options)
-    except (CellblockError, TimeoutError) as error:
-        return {"error": str(error) or f"{name} took too long", "kind": "server"}
-    if on_outcome is not None:
-        on_outcome(outcome)
+    seen = {} if seen is None else seen
+    for _ in range(_MOST_CHANGES):
+        now = known if known is None else seen.get((request.server, request.tool), known)
+        said = "" if known is None or now is None else changes(known, now)
+        hints = hints_of(now) if now else None
+        try:
+            decision = await broker.decide("tool", request.server, request.tool, request.arguments, hints, said)
+        except InvalidInputError as error:
+            raise RefusedError(400, str(error)) from error
+        if not decision.allowed:
+            return _denied(name, decision.reason)
+        try:
+            outcome = await call(request.tool, decision.arguments, check=_checker(now), **options)
+        except ToolChangedError as changed:
+            seen[request.server, request.tool] = changed.now
+            continue
+        except (CellblockError, TimeoutError) as error:
+            return {"error": str(error) or f"{name} took too long", "kind": "server"}
+        if on_outcome is not None:
+            on_outcome(outcome)
+        return _said(name, outcome)
+    return {"error": f"{name} is another tool each time that it is looked at", "kind": "server"}
+
+
+class ToolChangedError(Exception):
+    """A tool is not what was decided about.
+
+    Attributes:
+        now: What it is now.
+    """
+
+    def __init__(self, now: ToolFacts) -> None:
+        super().__init__()
+        self.now = now
+
+
+def _checker(decided: ToolFacts | None) -> Check | None:
+    """Return what looks at a tool before it is called: it is to be what was decided about."""
+
+    def check(now: ToolFacts) -> None:
+        if now != decided:
+            raise ToolChangedError(now)
+
+    return None if decided is None else check
+
+
+def _denied(name: str, reason: str) -> Mapping[str, Any]:
+    if reason == "rejected":
+        return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
+    return {"error": f"Approval request for {name} was not accepted: {reason}", "kind": "denied"}
+
+
+def _said(name: str, outcome: ToolOutcome) -> Mapping[str, Any]:
     if outcome.is_error:
         return {"error": outcome.text or f"{name} failed, and did not say why", "kind": "tool"}
     data = outcome.to_dict()
@@ -227,7 +278,7 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
         routes: Who answers, by method and path.
         note: Told a line for each request that should not have been made.
     """
-    load, lines = _Load(), _Lines(note)
+    load, lines, turn = _Load(), _Lines(note), asyncio.Lock()
 
     async def app(request: Request) -> tuple[int, bytes]:
         try:
@@ -239,6 +290,9 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
                 raise RefusedError(404, f"{request.method} {request.path[:100]!r} does not exist here", noted=True)
             with load.held(_length(request)):
                 body = await request.body()
+                if len(body) > _LONG:
+                    async with turn:
+                        await asyncio.sleep(0)
                 if (weight := tokens(body)) > MAX_TOKENS:
                     raise RefusedError(400, f"the body has more than {MAX_TOKENS} JSON tokens")
                 with load.held(weight * TOKEN_WEIGHT):

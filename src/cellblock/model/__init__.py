@@ -20,7 +20,7 @@ CallKind = Literal["tool", "shell", "network"]
 """What code wants done outside of its session: an MCP tool called, a command run, a host reached."""
 
 StreamName = Literal["stdout", "stderr"]
-OutputKind = Literal["stream", "display_data", "execute_result", "error"]
+OutputKind = Literal["stream", "display_data", "update_display_data", "execute_result", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class OutputItem:
     """One thing a cell showed.
 
     Attributes:
-        kind: ``stream``, ``display_data``, ``execute_result`` or ``error``, as in Jupyter.
+        kind: ``stream``, ``display_data``, ``execute_result`` or ``error``, as in Jupyter; ``update_display_data`` for what
+            takes the place of something that an earlier cell displayed, under the same `display_id`.
         text: What a reader of plain text sees of it, or None.
         name: ``stdout`` or ``stderr`` for streams.
         data: MIME bundle. Text and JSON types hold `str`, all others (images, PDF) hold `bytes`.
@@ -163,6 +164,22 @@ class CodeExecutionResult:
     def state_lost(self) -> bool:
         """Whether the session now has a fresh kernel, without the variables and imports it had."""
         return self.recovery == "restarted"
+
+    def for_model(self, max_chars: int = 20_000) -> str:
+        """Return one text for a language model.
+
+        If the code did not simply succeed, the first line says what came of it. Then comes what it showed, with the middle
+        left out if it is too long, then a short traceback and the names of images.
+
+        Args:
+            max_chars: How long the text may be: from 200 to 500,000.
+
+        Raises:
+            InvalidInputError: `max_chars` is no such number.
+        """
+        from cellblock.model.report import report
+
+        return report(self, max_chars)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON data."""

@@ -1,0 +1,105 @@
+"""MCP servers, calls of tools, and decisions about them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cellblock.approvals.broker import Broker
+from cellblock.approvals.rules import Rule, Rules
+from cellblock.errors import McpServerError
+from cellblock.model import Decision
+from cellblock.store.approvals import Approvals
+from cellblock.tools.calling.content import ToolOutcome
+from cellblock.tools.mcp import dialogue
+from cellblock.tools.mcp.params import StdioServer
+from cellblock.tools.mcp.servers import Servers
+from cellblock.tools.serving.app import session_app
+from cellblock.tools.serving.port import ToolPort
+
+assert dialogue.MAX_TOOLS  # what is measured is not the time that it takes to load
+
+_SERVER = Path(__file__).parents[2] / "tests" / "servers" / "hostile_server.py"
+_LONG = {"path": "a" * 60_000 + "b"}
+
+
+async def _call(tool: str, mode: str = "good", seconds: float = 2.0, **arguments: Any) -> None:
+    params = StdioServer(sys.executable, (str(_SERVER), mode))
+    async with Servers(lambda _: params, environment=os.environ) as servers:
+        with contextlib.suppress(McpServerError):
+            await servers.call("server", tool, arguments, timeout=seconds)
+
+
+async def case_backtracking_schema() -> None:
+    """A result that keeps a pattern of its schema busy."""
+    await _call("backtracks")
+
+
+async def case_rows() -> None:
+    """A result of 20,000 rows that its schema says something about."""
+    await _call("rows", count=20_000)
+
+
+async def case_empty_lines() -> None:
+    """A server that writes empty lines as quickly as it can."""
+    await _call("blank")
+
+
+async def case_notices() -> None:
+    """A server that writes notifications as quickly as it can."""
+    await _call("notices")
+
+
+async def case_list_of_tools() -> None:
+    """A list of tools with large pages and no end."""
+    params = StdioServer(sys.executable, (str(_SERVER), "fat-pages"))
+    async with Servers(lambda _: params, environment=os.environ) as servers:
+        with contextlib.suppress(McpServerError):
+            await servers.list_tools("server")
+
+
+async def case_wildcards() -> None:
+    """200 gathered decisions about long arguments, by rules with wildcards."""
+    rules = tuple(Rule("deny", arguments={"path": f"**a*{letter}*b"}) for letter in "cdefg")
+    broker = Broker(Rules((*rules, Rule("allow"))))
+    await asyncio.gather(*(broker.decide("tool", "files", "read", _LONG) for _ in range(200)))
+
+
+async def case_gathered_calls() -> None:
+    """64 connections that post long arguments at the same time."""
+
+    async def call(tool: str, arguments: dict[str, Any], **options: Any) -> ToolOutcome:
+        return ToolOutcome(False, "done")
+
+    rules = Rules((Rule("deny", arguments={"path": "**a*c*b"}), Rule("allow")))
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = ToolPort(session_app(Broker(rules), lambda _: call))
+    port.adopt(listener)
+    body = b'{"server_name":"files","tool":"read","arguments":{"path":"%s"}}' % (b"a" * 500_000)
+    head = b"POST /run HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+
+    async def post() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+        writer.write(head % len(body) + body)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    await asyncio.gather(*(post() for _ in range(64)))
+    await port.close()
+
+
+async def case_denials() -> None:
+    """5,000 denials on record."""
+    with tempfile.TemporaryDirectory() as directory, Approvals(Path(directory)) as approvals:
+        broker = Broker(Rules((), "deny"), record=approvals.add)
+        decisions: list[Decision] = []
+        for number in range(5000):
+            decisions.append(await broker.decide("shell", "shell", "shell", {"command": f"{number}" + "x" * 30_000}))
+            await asyncio.sleep(0)
+        assert not any(decision.allowed for decision in decisions)

@@ -1,0 +1,184 @@
+"""Displayed values: put together from their parts, weighed, and described to a reader of text."""
+
+from __future__ import annotations
+
+import codecs
+import math
+import sys
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from cellblock.host.spill import Spill
+from cellblock.model import OutputItem, OutputKind
+
+_BLOCK = 64 * 1024
+_TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/svg+xml")
+_READABLE = ("text/plain", "text/markdown", "text/latex", "text/html")
+_MOST_READABLE = 1024 * 1024
+"""Bytes of the largest page that is shown as text: nobody reads more of one that a browser was to show."""
+
+MOST_METADATA = 256 * 1024
+"""Bytes that the metadata of one value may take in memory."""
+
+READ_AS_TEXT = ("text/plain", "text/markdown", "text/latex")
+"""What is written to be read, and has a limit of its own: it becomes part of a result's text."""
+
+
+class Bundle:
+    """One displayed value in all of its types, as bytes until somebody wants it.
+
+    Attributes:
+        kind: What it is.
+        data: The values by type.
+        metadata: What came with it.
+        size: How much memory it takes.
+        heavy: Whether its metadata was left out: it took too much.
+    """
+
+    __slots__ = ("data", "display_id", "heavy", "kind", "metadata", "size")
+
+    def __init__(
+        self,
+        kind: OutputKind,
+        data: Mapping[str, bytes | bytearray],
+        metadata: Mapping[str, Any],
+        display_id: str | None,
+        room: int,
+    ) -> None:
+        room = max(min(room, MOST_METADATA), 0)
+        weight = _weigh(metadata, room) if metadata else 0
+        self.heavy = weight > room
+        self.kind = kind
+        self.data = data
+        self.metadata = {} if self.heavy else metadata
+        self.display_id = display_id
+        self.size = sum(map(len, data.values())) + _weigh([*data, display_id]) + (0 if self.heavy else weight)
+
+    @property
+    def text(self) -> str | None:
+        """What a reader of plain text sees of it, for the one who reads along."""
+        return _readable(self.data, hurried=True)
+
+    def item(self, kind: OutputKind) -> OutputItem:
+        """Return it as an output."""
+        data = {mime: _decode(raw) if is_text(mime) else bytes(raw) for mime, raw in self.data.items()}
+        return OutputItem(kind, _readable(self.data), data=data, metadata=self.metadata, display_id=self.display_id)
+
+
+class Value:
+    """One large value as it arrives: whole, or not at all. Of text the beginning and the end are kept.
+
+    Attributes:
+        total: How many bytes it had.
+        closed: Whether another value has begun since.
+        over: Whether it was over its limit.
+        spill: Where all of it is then.
+    """
+
+    def __init__(self, mime: str, limit: int, spill: Spill) -> None:
+        self._limit = max(limit, 0)
+        self._in_part = mime == "text/plain"
+        self._data = bytearray()
+        self._tail: deque[bytearray] = deque()
+        self._tail_size = 0
+        self.spill = spill
+        self.total = 0
+        self.closed = False
+        self.over = False
+
+    @property
+    def size(self) -> int:
+        """How many bytes of it are kept."""
+        return len(self._data) + self._tail_size
+
+    def add(self, data: bytes) -> None:
+        """Take a piece."""
+        self.total += len(data)
+        if self.over:
+            self.spill.write(data)
+        elif self.total > self._limit:
+            self.over = True
+            self.spill.begin((self._data, data))
+            if self._in_part:
+                data = bytes(self._data[self._limit // 2 :]) + data
+                del self._data[self._limit // 2 :]
+            else:
+                self._data = bytearray()
+        if not self.over:
+            self._data += data
+        elif self._in_part:
+            self._add_to_tail(data)
+
+    def _add_to_tail(self, data: bytes) -> None:
+        if not self._tail or len(self._tail[-1]) >= _BLOCK:
+            self._tail.append(bytearray())
+        self._tail[-1] += data
+        self._tail_size += len(data)
+        while (excess := self._tail_size - self._limit // 2) > 0:
+            oldest = self._tail[0]
+            dropped = min(excess, len(oldest))
+            if dropped == len(oldest):
+                self._tail.popleft()
+            else:
+                del oldest[:dropped]
+            self._tail_size -= dropped
+
+    def finish(self) -> bytearray | None:
+        """Return what was kept; None if it was too large."""
+        self.spill.close()
+        if self.over and self._in_part:
+            self._data += b"\n\xe2\x80\xa6 %s bytes left out \xe2\x80\xa6\n" % f"{self.total - self.size:,}".encode()
+            for block in self._tail:
+                self._data += block
+        return self._data if self._in_part or not self.over else None
+
+
+def is_text(mime: str) -> bool:
+    """Whether values of a type are text."""
+    return mime.startswith(_TEXT_TYPES) or mime.endswith(("json", "xml"))
+
+
+def _decode(data: bytes | bytearray) -> str:
+    """Return text. Where it is no UTF-8, which takes ten times as long, other threads have their turn in between."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        slices = (bytes(data[start : start + _BLOCK]) for start in range(0, len(data), _BLOCK))
+        return "".join([*map(decoder.decode, slices), decoder.decode(b"", final=True)])
+
+
+def _readable(data: Mapping[str, bytes | bytearray], *, hurried: bool = False) -> str | None:
+    for mime in _READABLE:
+        raw = data.get(mime)
+        if raw is None or (mime not in READ_AS_TEXT and len(raw) > _MOST_READABLE):
+            continue
+        if not hurried or len(raw) <= _MOST_READABLE:
+            return _decode(raw)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:  # what is no text takes ten times as long to read, and no worker of ours sends it
+            continue
+    # A reader of plain text should know that there is something to see.
+    return f"<{', '.join(data)}>" if data else None
+
+
+def _weigh(value: object, enough: float = math.inf) -> int:
+    """Return how much memory JSON data takes: small objects take many times the bytes they had on the wire.
+
+    Args:
+        value: The data.
+        enough: Where to stop counting.
+    """
+    size = 0
+    todo = [value]
+    while todo and size <= enough:
+        item = todo.pop()
+        size += sys.getsizeof(item)
+        if isinstance(item, Mapping):
+            todo += item
+            todo += item.values()
+        elif isinstance(item, list):
+            todo += item
+    return size

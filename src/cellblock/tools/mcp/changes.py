@@ -1,0 +1,49 @@
+"""What a tool was when its API was generated, and how it differs now: a server may change it once somebody has looked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+
+from cellblock.approvals.call import Hints
+from cellblock.tools.calling.content import ToolSpec
+
+ToolFacts = Mapping[str, str]
+"""What a server says of a tool, short enough to keep for each."""
+
+GONE: ToolFacts = {}
+"""The facts of a tool that the server does not list."""
+
+Check = Callable[[ToolFacts], None]
+"""Is told what a tool is now, before it is called. What it raises reaches the caller, and the tool is not called."""
+
+_HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint"}
+_TEXTS = {"description": "its description", "input_schema": "its arguments", "output_schema": "its result"}
+
+
+def facts_of(tool: ToolSpec) -> ToolFacts:
+    """Return what is to be compared of a tool: its hints, and digests of its texts."""
+    hints = {name: {None: "not given", True: "true", False: "false"}[getattr(tool, name)] for name in _HINTS}
+    return hints | {name: _digest(getattr(tool, name)) for name in _TEXTS}
+
+
+def changes(before: ToolFacts, now: ToolFacts) -> str:
+    """Say in a few words of our own how a tool differs; empty if it does not."""
+    if before == now:
+        return ""
+    if not before or not now:
+        return "the server does not list it any more" if not now else "the server did not list it when its API was generated"
+    said = [f"{hint} was {before[name]} and is {now[name]}" for name, hint in _HINTS.items() if before[name] != now[name]]
+    # With a bit of the digest: what is accepted for one change is not accepted for the next.
+    said += [f"{text} changed ({now[name][:8]})" for name, text in _TEXTS.items() if before[name] != now[name]]
+    return "; ".join(said)
+
+
+def hints_of(facts: ToolFacts) -> Hints:
+    """Return what a server says that a tool does, with the specification's values if it says nothing."""
+    return Hints(**{name: facts[name] == "true" for name in _HINTS if facts.get(name, "not given") != "not given"})
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,41 @@
+"""In a session without a network, the exception that code gets for a failed connection says so."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from cellblock.errors import NO_NETWORK
+
+_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
+
+
+def explain_failures() -> None:
+    """Have Python's own functions for names and connections say why they fail."""
+    for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex"):
+        setattr(socket, name, _explaining(getattr(socket, name)))
+    connect = socket.socket.connect
+
+    def explain(self: socket.socket, address: Any, /) -> None:
+        try:
+            connect(self, address)
+        except OSError as error:
+            if error.errno not in _UNREACHABLE:
+                raise
+            raise OSError(error.errno, f"{error.strerror} ({NO_NETWORK})") from None
+
+    explain.__name__, explain.__doc__ = "connect", connect.__doc__
+    socket.socket.connect = explain  # type: ignore[assignment, method-assign]
+
+
+def _explaining(original: Callable[..., Any]) -> Callable[..., Any]:
+    def lookup(*args: Any, **options: Any) -> Any:
+        try:
+            return original(*args, **options)
+        except socket.gaierror as error:
+            raise socket.gaierror(error.errno, f"{error.strerror} ({NO_NETWORK})") from None
+
+    lookup.__name__, lookup.__doc__ = original.__name__, original.__doc__
+    return lookup

@@ -1,0 +1,150 @@
+"""The text of a result for a language model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock import CodeExecutionResult, Host, InvalidInputError, Limits, Session
+from cellblock.errors import NO_NETWORK
+from cellblock.model import ErrorInfo, OutputItem
+from cells import ok
+
+
+@pytest.fixture
+async def native_session(native_host: Host, tmp_path: Path) -> AsyncIterator[Session]:
+    """A session in a sandbox, which has no network."""
+    async with native_host.session(working_dir=tmp_path) as session:
+        yield session
+
+
+def _shown(text: str) -> CodeExecutionResult:
+    return CodeExecutionResult(text=text, output=text, outputs=[OutputItem("stream", text, "stdout")])
+
+
+async def test_a_result_that_simply_succeeded_is_what_it_showed(session: Session) -> None:
+    assert (await ok(session, "print('a')\n'b'")).for_model() == "a\n'b'"
+    assert (await ok(session, "x = 1")).for_model() == "(The code showed nothing.)"
+
+
+async def test_an_error_comes_first_and_its_traceback_is_the_users_own_frames(session: Session) -> None:
+    result = await session.execute("import json\nprint('so far')\ndef f(text):\n    json.loads(text)\nf('{')")
+    first, _, shown, *frames = result.for_model().split("\n")
+    assert first == "Error: JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
+    assert shown == "so far"
+    assert [line for line in frames if line.startswith("-")][:2] == ["----> 5 f('{')", "----> 4     json.loads(text)"]
+    assert "… 2 more frames of libraries …" in frames
+    assert not any("JSONDecodeError" in line for line in frames[-1:])  # the first line has said it
+
+
+async def test_of_what_led_to_an_error_the_message_is_told(session: Session) -> None:
+    code = "def f():\n    {}['key']\ntry:\n    f()\nexcept KeyError as error:\n    raise ValueError('no') from error"
+    text = (await session.execute(code)).for_model()
+    assert text.startswith("Error: ValueError: no\n\nKeyError: 'key'\nThe above exception was the direct cause")
+    assert "----> 6" not in text.split("The above")[0]
+
+
+async def test_syntax_errors_show_the_place(session: Session) -> None:
+    text = (await session.execute("x = (1\ny = 2")).for_model()
+    assert text.startswith("Error: ")
+    assert "x = (1" in text
+    assert "^" in text
+
+
+async def test_a_timeout_says_so_everywhere_and_how_it_ended(session: Session) -> None:
+    result = await session.execute("import time\nprint('begun')\ntime.sleep(60)", timeout=0.3)
+    told = "The cell was stopped at its deadline (by an interrupt). Variables are kept."
+    assert result.for_model().startswith(f"Timeout: {told}\n")
+    assert "begun" in result.for_model()
+    assert result.text is not None
+    assert "KeyboardInterrupt" not in result.text
+    assert result.text.endswith(f"TimeoutError: {told}")
+
+
+async def test_code_that_swallows_its_interrupt_is_told_to_have_timed_out(session: Session) -> None:
+    code = "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('caught')"
+    result = await session.execute(code, timeout=0.3)
+    assert result.text is not None
+    assert result.text.splitlines()[0] == "caught"
+    assert result.text.splitlines()[-1].startswith("TimeoutError: ")
+
+
+async def test_a_death_is_told_with_its_cause(session: Session) -> None:
+    text = (await session.execute("print('last words', flush=True)\nimport os\nos._exit(3)")).for_model()
+    assert text.startswith("The kernel died: its process exited with status 3")
+    assert text.endswith("last words")
+
+
+async def test_a_memory_error_names_the_limit(native_session: Session) -> None:
+    result = await native_session.execute("bytearray(1 << 45)")
+    limit = "MemoryError: out of memory: the session may use"
+    assert result.for_model().startswith(f"Error: {limit}")
+    assert result.text is not None
+    assert limit in result.text.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import urllib.request\nurllib.request.urlopen('http://example.org')",
+        "import socket\nsocket.create_connection(('192.0.2.1', 80))",
+        "import asyncio\nawait asyncio.open_connection('example.org', 80)",
+        "import requests\nrequests.get('https://example.org')",
+    ],
+)
+async def test_a_failed_connection_says_that_there_is_no_network(native_session: Session, code: str) -> None:
+    result = await native_session.execute(code)
+    assert result.error is not None
+    assert NO_NETWORK in result.error.evalue
+    assert result.for_model().startswith(f"Error: {result.error.ename}: {NO_NETWORK}\n")
+
+
+async def test_code_with_a_network_is_not_told_otherwise(session: Session) -> None:
+    result = await session.execute("import socket\nsocket.getaddrinfo('name.invalid', 80)")
+    assert result.error is not None
+    assert NO_NETWORK not in result.error.evalue
+
+
+async def test_images_are_named(session: Session) -> None:
+    png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    result = await ok(session, f"from IPython.display import Image\nimport base64\nImage(base64.b64decode('{png}'))")
+    assert result.for_model().endswith(f"\nImages: {result.images[0]}")
+
+
+@pytest.mark.parametrize("limit", [200, 1000, 20_000])
+def test_long_output_loses_its_middle_and_says_how_much(limit: int) -> None:
+    result = _shown("".join(f"line {number}\n" for number in range(20_000)))
+    text = result.for_model(limit)
+    assert len(text) <= limit
+    assert text.startswith("line 0\n")
+    assert "line 19999" in text[-20:]
+    assert "characters left out: the result's text has more …" in text
+
+
+def test_everything_long_at_once_still_fits() -> None:
+    error = ErrorInfo("E" * 5000, "v" * 5000, ["-" * 75, *[f"Cell In[{n}], line 1\n" + "x" * 5000 for n in range(99)]])
+    paths = [Path("/images") / ("p" * 200 + f"{n}.png") for n in range(100)]
+    item = OutputItem("stream", "o" * 50_000, "stdout")
+    for limit in (200, 500, 5000):
+        result = CodeExecutionResult(text=item.text, outputs=[item], error=error, status="error", images=paths, spilled=paths)
+        assert len(result.for_model(limit)) <= limit
+
+
+async def test_what_is_left_out_is_named_by_its_file(host: Host, tmp_path: Path) -> None:
+    async with host.session(limits=Limits(text=2000), spill_dir=tmp_path) as session:
+        result = await ok(session, "for number in range(10_000): print(number)")
+    text = result.for_model(1000)
+    assert f"all of it is in {result.spilled[0]}" in text
+    assert len(text) <= 1000
+
+
+def test_colours_cost_nothing() -> None:
+    assert _shown("\x1b[31mred\x1b[0m \x1b]0;title\x07plain").for_model() == "red plain"
+
+
+@pytest.mark.parametrize("limit", [0, 199, 500_001, -1, True, 1.5, "x"])
+def test_lengths_that_are_none_are_refused(limit: object) -> None:
+    with pytest.raises(InvalidInputError, match="max_chars"):
+        _shown("x").for_model(limit)  # type: ignore[arg-type]
