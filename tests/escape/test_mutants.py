@@ -106,6 +106,21 @@ MUTANTS: dict[str, Mutant] = {
             "return h11.Connection(h11.SERVER, max_incomplete_event_size=2**40)",
         ),
     ),
+    "30 taking turns": mutant(
+        "egress/test_turns.py::test_tiny_chunks_let_the_loop_go_on[response]",
+        Edit("egress/turns.py", "Turns.give_way", "return"),
+    ),
+    "30 interim responses": mutant(
+        "egress/test_turns.py::test_a_response_that_takes_long_to_read_is_refused[interim responses]",
+        Edit("egress/exchange.py", "Exchange._too_many_interim", "return False"),
+    ),
+    "30 header lines": mutant(
+        "egress/test_turns.py::test_a_request_with_too_many_header_lines_is_refused",
+        Edit("egress/http.py", "check_head", "pass"),
+    ),
+    "30 trailers": mutant(
+        "egress/test_turns.py::test_trailers_without_end_are_refused", Edit("egress/http.py", "check_between_chunks", "pass")
+    ),
     "32 the protocol": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]", CONDEMNED
     ),

@@ -32,11 +32,19 @@ _OURS = os.path.dirname(__file__) + os.sep
 
 @dataclass(frozen=True, slots=True)
 class CellError:
-    """The exception that ended a cell."""
+    """The exception that ended a cell.
+
+    Attributes:
+        ename: Name of its class.
+        evalue: Its message.
+        traceback: The parts of its traceback.
+        count: How many values the kernel had displayed before it: figures are shown after it.
+    """
 
     ename: str
     evalue: str
     traceback: tuple[str, ...]
+    count: int | None = None
 
     @classmethod
     def of(cls, error: BaseException) -> CellError:
@@ -51,7 +59,9 @@ class Shell(NotebookShell):
     displayhook_class = Hook
     display_pub_class = Publisher
 
+    display_pub: Publisher
     error: CellError | None = None
+    _last_shown: BaseException | None = None
     packages: Callable[[list[str]], None] | None = None
     commands: Commands | None = None
 
@@ -141,15 +151,15 @@ class Shell(NotebookShell):
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         running = self.displayhook.exec_result
+        before, self._last_shown = self._last_shown, evalue
+        name, text = getattr(etype, "__name__", str(etype)), _clip(_safe_str(evalue))
         if running is not None and running.error_in_exec is not evalue:
-            # Not what ended the cell: %tb, a callback, a nested run_cell.
+            # Not what ended the cell: %tb, or a callback, of a widget perhaps, that its caller lets fail.
             sys.stderr.write("\n".join(stb) + "\n")
+            if self.error is None and evalue is not before:
+                self.error = CellError(name, text, (f"{name}: {text}",))
             return
-        self.error = CellError(
-            getattr(etype, "__name__", str(etype)),
-            _clip(_safe_str(evalue)),
-            _clip_parts(stb),
-        )
+        self.error = CellError(name, text, _clip_parts(stb), self.display_pub.count)
 
     async def run(self, code: str, check: Callable[[], None]) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
@@ -177,7 +187,9 @@ class Shell(NotebookShell):
             self.events.trigger("post_execute")
         self.events.trigger("post_run_cell", result)
         value = result.error_before_exec or result.error_in_exec
-        if value is None or (isinstance(value, SystemExit) and value.code in (None, 0)):
+        if value is None:
+            return self.error  # of something that did not end the cell
+        if isinstance(value, SystemExit) and value.code in (None, 0):
             return None
         if self.error is None:
             # IPython showed nothing of it: bdb.BdbQuit, mostly.
