@@ -70,7 +70,7 @@ LAYERS: dict[str, set[str]] = {
 }
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
-_WEB = {"httptools", "starlette", "uvicorn", "websockets"}
+_WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "egress": {"h11", "idna"},
