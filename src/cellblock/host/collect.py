@@ -243,7 +243,7 @@ class Collector:
             size += len(raw)
             data[mime] = raw
         self._drop_parts()
-        kind: OutputKind = "execute_result" if message.kind == "execute_result" else "display_data"
+        kind: OutputKind = "display_data" if message.kind == "update_display_data" else message.kind
         bundle = Bundle(kind, data, message.metadata, message.display_id, self._values_room - size)
         self.truncated |= bundle.heavy
         if message.kind == "update_display_data" and message.display_id in self._places:

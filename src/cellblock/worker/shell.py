@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import html
+import inspect
 import os
 import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import IPython
 from IPython.core import oinspect, ultratb
+from IPython.core.interactiveshell import ExecutionResult
 from IPython.core.profiledir import ProfileDir
 from IPython.utils.text import LSString, SList
 from traitlets.config import Config
 
 from cellblock.wire.fields import to_bytes
 from cellblock.worker.commands import Commands, guard_scripts
-from cellblock.worker.display import Hook, Publisher
+from cellblock.worker.display import Hook, Publisher, send_bundle
 from cellblock.worker.notebook import NotebookShell
 from cellblock.worker.streams import Outbox, keep_order
 
@@ -52,6 +56,7 @@ class Shell(NotebookShell):
     display_pub_class = Publisher
 
     error: CellError | None = None
+    _inner = 0
     packages: Callable[[list[str]], None] | None = None
     commands: Commands | None = None
 
@@ -103,7 +108,19 @@ class Shell(NotebookShell):
             return
         if value is not None:
             _cut_our_frames(value)
-        super().showtraceback(*args, **kwargs)
+        with _modules_remembered():
+            super().showtraceback(*args, **kwargs)
+
+    def run_cell(self, *args: Any, **kwargs: Any) -> ExecutionResult:
+        """Run a cell inside of a cell, as ``%%capture`` does: what ends it does not end the one around it."""
+        running = self.displayhook.exec_result
+        self._inner += 1
+        try:
+            result: ExecutionResult = super().run_cell(*args, **kwargs)
+            return result
+        finally:
+            self._inner -= 1
+            self.displayhook.exec_result = running
 
     def show_usage_error(self, exc: Any) -> None:
         """Take a magic's complaint for what it is: the error that ended the cell."""
@@ -140,16 +157,13 @@ class Shell(NotebookShell):
         return SList(said.splitlines()) if split else LSString(said)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        error = CellError(getattr(etype, "__name__", str(etype)), _clip(_safe_str(evalue)), _clip_parts(stb))
         running = self.displayhook.exec_result
-        if running is not None and running.error_in_exec is not evalue:
-            # Not what ended the cell: %tb, a callback, a nested run_cell.
-            sys.stderr.write("\n".join(stb) + "\n")
-            return
-        self.error = CellError(
-            getattr(etype, "__name__", str(etype)),
-            _clip(_safe_str(evalue)),
-            _clip_parts(stb),
-        )
+        if self._inner or (running is not None and running.error_in_exec is not evalue):
+            # Not what ended the cell: %tb, %run, a __repr__, a callback. Jupyter shows it as an error and goes on.
+            send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
+        else:
+            self.error = error
 
     async def run(self, code: str, check: Callable[[], None]) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
@@ -224,6 +238,28 @@ def create(outbox: Outbox) -> Shell:
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
     return shell
+
+
+@contextmanager
+def _modules_remembered() -> Iterator[None]:
+    """Look for the module of each code once. IPython asks for each frame, and each time all modules are gone through.
+
+    After 20,000 calls of one function that takes longer than a cell may take to end.
+    """
+    look, found = inspect.getmodule, dict[CodeType, ModuleType | None]()
+
+    def getmodule(object: object, _filename: str | None = None) -> ModuleType | None:  # noqa: A002  # as it is called there
+        if not isinstance(object, FrameType):
+            return look(object, _filename)
+        if object.f_code not in found:
+            found[object.f_code] = look(object, _filename)
+        return found[object.f_code]
+
+    inspect.getmodule = getmodule
+    try:
+        yield
+    finally:
+        inspect.getmodule = look
 
 
 def _cut_our_frames(error: BaseException) -> None:
