@@ -44,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "host": {"config", "egress", "errors", "leftovers", "model", "packages", "sandbox", "wire"},
     "packages": set(),
     "egress": {"errors", "sandbox"},
-    "approvals": {"errors", "model"},
+    "approvals": {"config", "errors", "model"},
     "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
     "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
     "tools/serving": {"approvals", "config", "errors", "model", "tools/calling", "tools/mcp"},
@@ -75,6 +75,7 @@ OTHERS: dict[str, set[str]] = {
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic"},
+    "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},

@@ -74,7 +74,7 @@ async def test_closing_withdraws_and_what_comes_after_is_not_kept_open(make: Any
 
 async def test_the_token_is_only_where_others_could_reach_the_port(make: Any) -> None:
     def environment(**options: Any) -> dict[str, str]:
-        given = make(**options)._session.wanted.spec["env"]
+        given = make(**options)._session.wanted.setup.env
         return {name: value for name, value in given.items() if name.startswith("CELLBLOCK_")}
 
     assert {*environment(isolate="native")} == {"CELLBLOCK_TOOL_HOST"}

@@ -59,7 +59,7 @@ class Streamed:
     def __init__(self) -> None:
         self.asked: list[ApprovalRequest] = []
         self.shown = ""
-        self.result = CodeExecutionResult()
+        self.result = CodeExecutionResult(status="interrupted")  # such an execution has no result
 
     @property
     def text(self) -> str:

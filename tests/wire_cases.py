@@ -85,7 +85,8 @@ BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
         st.lists(short, max_size=4).map(tuple),
         st.sampled_from(["nothing", "out", "err", "both", "together"]),
     ),
-    "reply": st.builds(m.Reply, numbers) | st.builds(m.Reply, numbers, short, short, st.lists(short, max_size=4).map(tuple)),
+    "reply": st.builds(m.Reply, numbers)
+    | st.builds(m.Reply, numbers, short, short, st.lists(short, max_size=4).map(tuple), numbers),
     "completed": st.builds(m.Completed, st.lists(short, max_size=4).map(tuple), numbers, numbers),
     "inspected": st.builds(m.Inspected, st.none() | short),
 }

@@ -3,13 +3,71 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
+from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
+
+PROGRAM_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+"""What every MCP server gets of the host's environment: what the SDK gives, and no secret."""
+
+_MAX_DOTENV = 64 * 1024
+_LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(?P<value>[^\r\n]*)", re.MULTILINE)
 
 
 def environment() -> Mapping[str, str]:
     """Return this process's environment, for what belongs to other programs: pip's settings, what MCP servers refer to."""
     return os.environ
+
+
+def server_environment() -> Mapping[str, str]:
+    """Return where ``${NAME}`` in parameters of MCP servers is looked up: this process's environment, and ``.env`` below it.
+
+    The file is that of the current directory, the project's root, read now. What every program gets of the environment
+    (`PROGRAM_VARIABLES`) is not taken from it: it may lie in a workspace.
+    """
+    given = _dotenv(Path.cwd() / ".env")
+    return ChainMap(os.environ, {name: value for name, value in given.items() if name not in PROGRAM_VARIABLES})
+
+
+def read_file(path: Path, most: int, flags: int = 0) -> bytes:
+    """Read a file that somebody else may have put there: neither a pipe nor a device, which would never end.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have.
+        flags: More flags to open it with.
+
+    Raises:
+        OSError: It cannot be opened or read.
+        ValueError: It is too large, or not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return data
+
+
+def _dotenv(path: Path) -> dict[str, str]:
+    try:
+        text = read_file(path, _MAX_DOTENV, os.O_NOFOLLOW).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return {}  # none, or none that can be read: what is missing is named by whoever looks for it
+    return {match["name"]: _unquoted(match["value"]) for match in _LINE.finditer(text)}
+
+
+def _unquoted(value: str) -> str:
+    if len(value) >= 2 and value[0] in "'\"" and (end := value.find(value[0], 1)) > 0:
+        return value[1:end]
+    return value.partition(" #")[0].strip()
 
 
 def state_directory() -> Path:

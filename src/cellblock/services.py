@@ -202,7 +202,6 @@ class SessionServices:
             shared = of_host[connect_timeout] = SharedServers(
                 lambda root, name: ServerRegistry().get(name, root),
                 connect_timeout=connect_timeout,
-                environment=config.environment(),
             )
         return shared
 

@@ -242,9 +242,11 @@ import sys
 async def test_a_program_in_memory_is_as_confined_as_any(jail: Session) -> None:
     code = """
 import subprocess
-memory = os.memfd_create('program')
+memory = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR, 0o700)
 with open('/bin/cat', 'rb') as file:
     os.write(memory, file.read())
+memory = os.open(f'/proc/self/fd/{memory}', os.O_RDONLY), os.close(memory)
+memory = memory[0]
 subprocess.run([f'/proc/self/fd/{memory}', '/proc/self/status'], pass_fds=[memory], capture_output=True, text=True).stdout
 """
     status = await value(jail, code)

@@ -178,6 +178,22 @@ MUTANTS: dict[str, Mutant] = {
     "42 pipes": mutant(
         f"{FILES}a_fifo_and_a_socket_are_refused_at_once", Edit("host/files/beneath.py", "check_regular", "pass")
     ),
+    "43 submodules": mutant(
+        f"{HERE}planting.py::test_git_at_the_top_runs_nothing_of_a_submodule[vendor/sub]",
+        Edit("sandbox/repositories.py", "find_repositories", "return []"),
+    ),
+    "1 a link in the place of a secret": mutant(
+        f"{HERE}workspaces.py::test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session[/usr/lib]",
+        Edit("sandbox/mounts.py", "_Builder._end_of_masked_link", "return self._resolved.get(target, target)"),
+    ),
+    "5 attributes of files": mutant(
+        f"{HERE}system_calls.py::test_attributes_of_files_that_outlive_the_session_cannot_be_set",
+        Edit("sandbox/seccomp.py", "_file_commands", "return ()"),
+    ),
+    "14 options of prctl": mutant(
+        f"{HERE}system_calls.py::test_dangerous_options_of_prctl_are_refused",
+        Edit("sandbox/seccomp.py", "_prctl_options", "return (((), ALLOW),)"),
+    ),
     "44 the last rung": mutant(
         f"{HERE}processes.py::test_code_that_will_not_stop_is_killed_at_the_deadline[signals ignored]",
         Edit("host/stopping.py", "_LADDER", '(("interrupted", Kernel.interrupt, 1.0),)'),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
-from cellblock.sandbox.policy import MAKEABLE, PROTECTED, Filesystem, Policy
+from cellblock.sandbox.policy import MAKEABLE, PROTECTED, SECRET, Filesystem, Policy
 from cells import value
 from processes import eventually
 
@@ -37,7 +37,7 @@ def attack(native_host: Host, workspace: Path, tmp_path: Path) -> Attack:
     return run
 
 
-@pytest.mark.parametrize("name", [name for name in PROTECTED if name != ".git"])
+@pytest.mark.parametrize("name", [name for name in PROTECTED if name not in (".git", *SECRET)])
 @pytest.mark.parametrize("kind", ["file", "directory"])
 async def test_what_runs_code_is_read_only(attack: Attack, workspace: Path, name: str, kind: str) -> None:
     path = workspace / name
@@ -293,3 +293,49 @@ async def test_an_interpreter_inside_of_the_workspace_is_read_only(workspace: Pa
  answer(os.unlink, 'tools/venv/bin/python'), write('tools/mine')]
 """
         assert await value(session, code) == ["EROFS", "EROFS", "EBUSY", "EBUSY", "EROFS", None]
+
+
+@pytest.fixture
+def superproject(workspace: Path, tmp_path: Path) -> Path:
+    """A repository with a submodule, which has one, too, and with a worktree; returns the outer submodule."""
+    allow = ("-c", "protocol.file.allow=always")
+    for name in ("inner", "outer"):
+        git("init", "-q", str(tmp_path / name), place=tmp_path)
+        if name == "outer":
+            git(*allow, "submodule", "--quiet", "add", str(tmp_path / "inner"), "deep", place=tmp_path / name)
+        git("commit", "-q", "--allow-empty", "-m", "x", place=tmp_path / name)
+    git("init", "-q", place=workspace)
+    git(*allow, "submodule", "--quiet", "add", str(tmp_path / "outer"), "vendor/sub", place=workspace)
+    git(*allow, "submodule", "--quiet", "update", "--init", "--recursive", place=workspace)
+    git("commit", "-q", "-m", "x", place=workspace)
+    git("worktree", "add", "-q", "tree", place=workspace)
+    return workspace / "vendor" / "sub"
+
+
+@pytest.mark.parametrize("name", ["vendor/sub", "vendor/sub/deep", "tree"])
+async def test_git_at_the_top_runs_nothing_of_a_submodule(
+    attack: Attack, workspace: Path, superproject: Path, tmp_path: Path, name: str
+) -> None:
+    """A session that could swap the submodule's ``.git`` for a repository of its own would say what git runs to find changes."""
+    proof = tmp_path / "proof"
+    (workspace / "evil.sh").write_text(f"#!/bin/sh\ntouch {proof}\n")
+    (workspace / "evil.sh").chmod(0o755)
+    code = f"""
+import subprocess
+def swap(where):
+    evil = where + '/own'
+    subprocess.run(['git', 'init', '-q', evil], check=True)
+    with open(evil + '/.git/config', 'a') as file: file.write('[core]\\n\\tfsmonitor = {workspace}/evil.sh\\n')
+    os.rename(where + '/.git', where + '/old')
+    os.rename(evil + '/.git', where + '/.git')
+answer(swap, {name!r})
+"""
+    assert await attack(code) == "EBUSY"
+    git("status", place=workspace)
+    assert not proof.exists()
+
+
+async def test_a_submodule_that_is_not_there_cannot_be_made(attack: Attack, workspace: Path, superproject: Path) -> None:
+    git("submodule", "--quiet", "deinit", "-f", "vendor/sub", place=workspace)
+    assert await attack("answer(os.mkdir, 'vendor/sub/.git')") == "EEXIST"
+    assert not (superproject / ".git").exists()

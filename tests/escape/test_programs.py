@@ -69,7 +69,8 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "execve": ("call(NR['execve'], b'/usr/bin/touch', ARGV, None)", "EPERM"),
     "execveat": ("call(NR['execveat'], -100, b'/usr/bin/touch', ARGV, None, 0)", "EPERM"),
     "fexecve of a program in memory": (
-        "fd = os.memfd_create('x'); os.write(fd, open('/usr/bin/touch', 'rb').read()); call(NR['execveat'], fd, b'', ARGV, None, 0x1000)",
+        "fd = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR, 0o700); os.write(fd, open('/usr/bin/touch', 'rb').read()); "
+        "call(NR['execveat'], fd, b'', ARGV, None, 0x1000)",
         "EPERM",
     ),
     "a fork executes": ("in_child(lambda: call(NR['execve'], b'/usr/bin/touch', ARGV, None) == 'EPERM')", 1),
@@ -235,11 +236,11 @@ async def test_what_code_changes_around_a_command_is_shown_and_its_own_packages_
     cage: Session, workspace: Path, decider: Decider
 ) -> None:
     await ok(cage, "open('id', 'w').write('#!/bin/sh\\ntouch executed'); os.chmod('id', 0o755)")
-    # Where a session's own packages lie is on the kernel's PATH, and the session can write there.
-    await ok(
-        cage,
-        "place = os.environ['PATH'].split(':')[0]; write(f'{place}/id', '#!/bin/sh\\ntouch executed'); os.chmod(f'{place}/id', 0o755)",
-    )
+    # What installed packages bring is on the kernel's PATH. Code cannot write there, and no command looks there.
+    place = await value(cage, "os.environ['PATH'].split(':')[0]")
+    assert await value(cage, f"[write('{place}/id')]") == ["EROFS"]
+    result = await ok(cage, "!echo $PATH")
+    assert place not in result.output.split(":")
     await ok(cage, "!id")
     assert decider.asked[-1].environment == {}
     assert not (workspace / "executed").exists()
@@ -316,17 +317,14 @@ class Change(NamedTuple):
 
 EXECUTE = "ARGV = (ctypes.c_char_p * 2)(b'true', None)\nend(lambda: call(NR['execve'], b'/bin/true', ARGV, None) == 'EPERM' and os.kill(os.getpid(), 9))"
 REACH = MEDDLING + "get_ipython().system('sleep 1000'); thread.join(); isinstance(found[0][0], int)"
-PLANT = (
-    "place = os.environ['PATH'].split(':')[0]; write(f'{place}/id', '#!/bin/sh\\necho planted'); os.chmod(f'{place}/id', 0o755)\n"
-    "get_ipython().getoutput('id')[0] == 'planted'"
-)
+PATH = "os.environ['PATH'].split(':')[0] == get_ipython().getoutput('echo $PATH')[0].split(':')[0]"
 
 CHANGES: dict[str, Change] = {
     "the filter": Change(Edit("sandbox/confine.py", "_forbid_programs", "pass"), EXECUTE, "SIGKILL", "lives"),
     "the namespace apart": Change(Edit("sandbox/confine.py", "_stand_apart", "pass"), REACH, False, True),
     "the environment is init's own": Change(
         Edit("init/programs.py", "Programs._environment", "return {**self.env, 'PATH': '/tmp/.packages/bin:' + self.env['PATH']}"),
-        PLANT, False, True,
+        PATH, False, True,
     ),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,7 +85,9 @@ ABSENT: dict[str, tuple[Any, ...]] = {
     "io_uring_register": (0, 0, 0, 0),
     "openat2": (-100, b"/", bytes(24), 24),
     "sendfile": (1, 0, 0, 0),
+    "memfd_create": (b"x", 0),
     "memfd_secret": (0,),
+    "landlock_create_ruleset": (0, 0, 1),
     "file_setattr": (-100, b".", bytes(24), 24, 0),
 }
 
@@ -174,9 +177,50 @@ got
     assert await value(cell, code) == "EPERM"
 
 
-@pytest.mark.parametrize("option", [22, 0x59616D61, 35, 62, 59])
+@pytest.mark.parametrize(
+    "command", ["40086602", "40046602", "401C5820", "40087602", "5000940E", "40806685", "100000000 + 0x40086602"]
+)
+async def test_attributes_of_files_that_outlive_the_session_cannot_be_set(
+    cell: Session, workspace: Path, command: str
+) -> None:
+    code = f"""
+held = os.open('.', os.O_RDONLY)
+given = (0x10).to_bytes(32, 'little')
+got = call(NR['ioctl'], held, 0x{command}, given), call(NR['ioctl'], held, 0x80086601, b' ' * 8)
+os.close(held)
+got
+"""
+    refused, read = await value(cell, code)
+    assert refused == "EPERM"
+    assert read in (0, "ENOTTY")
+    (workspace / "made").touch()
+
+
+async def test_sets_of_semaphores_are_small(cell: Session) -> None:
+    assert await value(cell, "[call(NR['semget'], 0, count, 0) for count in (16, 250, 32000)]") == ["EINVAL"] * 3
+    assert await value(cell, "call(NR['semget'], 0, 15, 0o600) >= 0")
+
+
+@pytest.mark.parametrize("option", [22, 0x59616D61, 35, 62, 59, 78, 79, 10_000])
 async def test_dangerous_options_of_prctl_are_refused(cell: Session, option: int) -> None:
     assert await value(cell, f"call(NR['prctl'], {option}, 1, 0, 0, 0)") == "EPERM"
+
+
+async def test_harmless_options_of_prctl_work(cell: Session) -> None:
+    code = "[call(NR['prctl'], 15, b'name', 0, 0, 0), call(NR['prctl'], 3, 0, 0, 0, 0), call(NR['prctl'], 36, 1, 0, 0, 0)]"
+    assert await value(cell, code) == [0, 1, 0]
+
+
+async def test_watches_and_pending_signals_are_few(cell: Session) -> None:
+    code = """
+import resource
+made = []
+while isinstance(number := call(NR['inotify_init1'], 0), int) and len(made) < 1000:
+    made.append(number)
+for one in made: os.close(one)
+len(made), number, resource.getrlimit(resource.RLIMIT_SIGPENDING)[1] <= 4096, open('/proc/sys/user/max_inotify_watches').read().strip()
+"""
+    assert await value(cell, code) == (32, "EMFILE", True, "16384")
 
 
 async def test_only_harmless_personalities_can_be_taken_on(cell: Session) -> None:

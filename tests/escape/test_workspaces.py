@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -130,3 +132,35 @@ async def test_what_cellblock_keeps_cannot_be_read_although_everything_else_can(
             [True, "EACCES"],
             [True, "ENOENT"],
         )
+
+
+@pytest.mark.parametrize("place", ["/usr/lib", "/dev", "/tmp", "/home/user", "/proc/self", "/", sys.prefix, "venv", ".vscode"])
+async def test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session(
+    native_host: Host, workspace: Path, tmp_path: Path, place: str
+) -> None:
+    (workspace / ".vscode").mkdir()
+    (workspace / ".vscode" / "settings.json").write_text("{}")
+    policy = replace(Policy(), filesystem=replace(Policy().filesystem, deny_write=(".vscode", "venv")))
+    (workspace / "venv").mkdir()
+    (workspace / ".env").symlink_to(place)
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+        code = "import os, json, tempfile; tempfile.TemporaryFile().close()\n[os.path.exists(path) for path in PATHS]"
+        paths = ["/usr/lib", "/dev/null", "/tmp", "/home/user", "/proc/self/stat", sys.prefix, ".vscode/settings.json"]
+        assert await value(session, f"PATHS = {paths!r}\n{code}") == [True] * len(paths)
+        assert await value(
+            session, "try:\n    open('.env')\nexcept OSError as error:\n    got = type(error).__name__\ngot"
+        ) in (
+            "PermissionError",
+            "IsADirectoryError",
+        )
+
+
+async def test_a_secret_that_a_link_leads_to_in_the_workspace_is_masked(
+    native_host: Host, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "config").mkdir()
+    (workspace / "config" / "env").write_text("SECRET")
+    (workspace / ".env").symlink_to("config/env")
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+        await arm(session)
+        assert await value(session, "[read('.env'), read('config/env')]") == ["EACCES", "EACCES"]

@@ -183,7 +183,7 @@ def test_an_update_of_what_was_never_shown_is_shown() -> None:
     collector = Collector(Limits())
     item = collector.add_display(shown("new", "update_display_data", "a"))
     assert item is not None
-    assert item.kind == "display_data"
+    assert item.kind == "update_display_data"
     assert texts(collector) == ["new"]
 
 

@@ -13,6 +13,7 @@ from cellblock.host import doctor
 from cellblock.sandbox import cgroups
 from cellblock.sandbox.policy import MIB, Policy, Resources
 from cells import ok, value
+from processes import eventually
 
 POLICY = Policy(resources=Resources(memory=256 * MIB, processes=64))
 
@@ -153,3 +154,20 @@ def test_doctor_tells_which_way_memory_is_limited(monkeypatch: pytest.MonkeyPatc
 def _group(session: Session) -> cgroups.Group | None:
     assert session._kernels.current is not None
     return session._kernels.current._ends.group
+
+
+async def test_a_session_that_may_read_everything_is_measured_too(tmp_path: Path) -> None:
+    """Its home directory lies elsewhere: in /tmp, as there is a /home that it sees."""
+    async with (
+        Host(isolate="native", policy=Policy.parse({"filesystem": {"allowWrite": ["."]}})) as host,
+        host.session(working_dir=tmp_path, images_dir=tmp_path) as session,
+    ):
+        await ok(session, "kept = 7")
+        kernel = session._kernels.current
+        assert kernel is not None
+        measured: list[int] = []
+        kernel.control.on_memory = measured.append
+        kernel.control.measure(0)
+        await eventually(lambda: measured)
+        assert measured[0] > MIB
+        assert await value(session, "kept") == 7

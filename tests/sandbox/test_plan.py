@@ -18,7 +18,7 @@ from cellblock.sandbox.plan import (
     make_plan,
     usual_beginning,
 )
-from cellblock.sandbox.policy import MAKEABLE, Filesystem, Network, Policy, Resources
+from cellblock.sandbox.policy import MAKEABLE, PROTECTED, Filesystem, Network, Policy, Resources
 from cellblock.wire.control import TO_NEW_INIT, Setup, encode_control
 from cellblock.wire.sandbox import Bind, Devpts, Graft, Link, Mask, Plan, Proc, Protect, ReadOnly, Sysctl, Tmpfs
 
@@ -47,9 +47,11 @@ def test_the_steps_of_a_small_policy() -> None:
         Devpts("/dev/pts"),
         Proc("/proc"),
         Sysctl("kernel/pid_max", "512", 6, 14),
+        Sysctl("user/max_inotify_instances", "32", 5, 12),
+        Sysctl("user/max_inotify_watches", "16384", 5, 12),
         Bind("/data", "/data", "ro"),
         Bind("/w", "/w", "rw"),
-        Mask("/w/.env"),
+        Mask("/w/.env", "/w"),
         Protect("/w", "/w/.vscode"),
     ]
 
@@ -123,8 +125,8 @@ def test_a_plan_without_a_workspace_has_nothing_of_the_host() -> None:
 
 def test_settings_are_written_before_they_are_sealed() -> None:
     steps = make_plan(Policy(), FACTS, WORKSPACE, INTERPRETER).steps
-    (setting,) = [step for step in steps if isinstance(step, Sysctl)]
-    assert steps.index(Proc("/proc")) < steps.index(setting) < steps.index(ReadOnly("/proc/sys"))
+    settings = [steps.index(step) for step in steps if isinstance(step, Sysctl)]
+    assert steps.index(Proc("/proc")) < min(settings) < max(settings) < steps.index(ReadOnly("/proc/sys"))
 
 
 @pytest.mark.parametrize("lies", ["/w/.venv", "/w/tools/venv"])
@@ -181,7 +183,8 @@ def reserved(filesystem: Filesystem) -> object:
 
 
 def test_names_are_reserved_in_every_writable_directory() -> None:
-    names = (".gitmodules", ".vscode", ".idea", ".claude", ".mcp.json")
+    names = tuple(name for name in PROTECTED if name not in MAKEABLE)
+    assert {".vscode", ".mcp.json", ".cursor"} <= {*names}
     assert reserved(Filesystem(write=(".", "/data"))) == {"/w": names, "/data": names}
     assert reserved(Filesystem(write=())) == reserved(Filesystem(deny_write=())) == {}
 

@@ -60,6 +60,10 @@ def result(number: int, text: str, **more: Any) -> None:
 
 
 def tools(cursor: str | None) -> dict[str, Any]:
+    if MODE == "tasks":
+        support = {"echo": "optional", "slow": "required", "hang": "forbidden"}
+        names = [{"name": name, "execution": {"taskSupport": value}} for name, value in support.items()]
+        return {"tools": [{"inputSchema": {"type": "object"}, **tool} for tool in names]}
     listed = [{"name": name, "inputSchema": {"type": "object"}, **more} for name, more in TOOLS.items()]
     if MODE == "fat-pages":
         fat = {**listed[0], "description": "x" * 3_000_000}

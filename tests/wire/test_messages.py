@@ -202,7 +202,7 @@ def test_a_string_in_a_header_has_a_limit(name: str) -> None:
 
 def test_the_name_of_an_exception_has_a_limit() -> None:
     longest = "E" * MAX_TEXT
-    assert read({"type": "reply", "execution_count": 1, "ename": longest, "sizes": [0]}) == m.Reply(1, longest)
+    assert read({"type": "reply", "execution_count": 1, "ename": longest, "later": 0, "sizes": [0]}) == m.Reply(1, longest)
     with pytest.raises(ProtocolError, match="ename"):
         read({"type": "reply", "execution_count": 1, "ename": "E" * (MAX_TEXT + 1), "sizes": [0]})
 

@@ -10,7 +10,6 @@ import pytest
 
 from cellblock import CodeExecutionChunk, CodeExecutionResult, Session
 from cellblock.worker.shell import _modules_remembered
-from cells import ok
 
 SHOWN = {
     "a value that cannot be shown": ("class A:\n    def __repr__(self): raise ValueError('x')\nA()", "ValueError: x"),
@@ -31,11 +30,13 @@ async def test_what_does_not_end_the_cell_is_an_output_of_its_own(
 ) -> None:
     (tmp_path / "failing.py").write_text("1 / 0\n")
     await session.execute(f"import os; os.chdir({str(tmp_path)!r})\nmissing")
-    result = await ok(session, code)
-    (error,) = [item for item in result.outputs if item.kind == "error"]
-    assert str(error.text).rstrip().endswith(last)
-    assert last in str(result.text)
-    assert (result.error, result.stderr, error.data) == (None, "", {})
+    result = await session.execute(code)
+    first, *_ = [item for item in result.outputs if item.kind == "error"]
+    assert str(first.text).rstrip().endswith(last)
+    assert "Traceback (most recent call last)" in str(first.text)
+    assert str(first.text).strip("\n") in str(result.text)
+    assert (result.stderr, first.data) == ("", {})
+    assert result.ok == (code == "%tb")
 
 
 async def test_it_stands_where_it_was_shown_and_among_the_chunks(session: Session) -> None:

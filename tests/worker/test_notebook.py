@@ -110,3 +110,43 @@ async def test_main_has_a_docstring_of_its_own(session: Session) -> None:
         assert result.return_value is not None
         assert "interactive environment" in result.return_value
     assert await value(session, "__doc__ = 'mine'\n__doc__") == "mine"
+
+
+async def test_a_figure_comes_after_the_error_that_it_is_shown_behind(session: Session) -> None:
+    code = "from IPython.display import display\nget_ipython().events.register('post_execute', lambda: display('late'))"
+    await ok(session, code)
+    result = await session.execute("print('first')\ndisplay('early')\n1 / 0")
+    assert [item.kind for item in result.outputs] == ["stream", "display_data", "error", "display_data"]
+    assert result.text is not None
+    assert result.text.endswith("ZeroDivisionError: division by zero\n'late'")
+
+
+async def test_an_update_from_a_later_cell_is_marked_as_one(session: Session) -> None:
+    await ok(session, "from IPython.display import display\nhandle = display('one', display_id='x')")
+    result = await ok(session, "handle.update('two')\nhandle.update('three')")
+    assert [(item.kind, item.text, item.display_id) for item in result.outputs] == [("update_display_data", "'three'", "x")]
+    result = await ok(session, "handle = display('one', display_id='x')\nhandle.update('two')")
+    assert [(item.kind, item.text) for item in result.outputs] == [("display_data", "'two'")]
+
+
+async def test_exceptions_of_widgets_callbacks_are_errors(session: Session) -> None:
+    code = (
+        "import ipywidgets\nbutton = ipywidgets.Button()\nbutton.on_click(lambda _: 1 / 0)\nbutton.click()\nprint('goes on')"
+    )
+    result = await session.execute(code)
+    assert result.status == "error"
+    assert result.error is not None
+    assert result.error.ename == "ZeroDivisionError"
+    assert "----> 3 button.on_click" in str(result.outputs[0].text)
+    assert result.output == "goes on\n"
+    result = await session.execute("def f(x):\n    {}['key']\nipywidgets.interact(f, x=3);")
+    assert result.error is not None
+    assert result.error.ename == "KeyError"
+
+
+async def test_a_script_that_fails_is_an_error_and_to_show_it_again_is_none(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("1 / 0")
+    result = await session.execute(f"%run {tmp_path / 'script.py'}")
+    assert result.error is not None
+    assert result.error.ename == "ZeroDivisionError"
+    assert "1 / 0" in str((await ok(session, "%tb")).text)

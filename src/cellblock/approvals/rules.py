@@ -6,13 +6,13 @@ import difflib
 import json
 import os
 import posixpath
-import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
+from cellblock import config
 from cellblock.approvals.call import Call
 from cellblock.approvals.glob import Glob
 from cellblock.errors import InvalidInputError
@@ -123,7 +123,7 @@ class Rules:
             InvalidInputError: It cannot be read, or something in it is not understood; the message names it.
         """
         try:
-            text = _read(Path(path).expanduser())
+            text = config.read_file(Path(path).expanduser(), _MAX_FILE).decode("utf-8")
             data = json.loads(text) if Path(path).suffix == ".json" else _toml(text)
         except OSError as error:
             raise InvalidInputError(f"The rules in {path} cannot be read: {error.strerror}.") from error
@@ -166,17 +166,6 @@ def decide(rules: Rules, call: Call) -> Verdict:
         if rule.matches(call):
             return Verdict(rule.decision, str(rule))
     return Verdict(rules.default, "default")
-
-
-def _read(path: Path) -> str:
-    # Neither a pipe nor a device, which would never end.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is not a regular file")
-        data = file.read(_MAX_FILE + 1)
-    if len(data) > _MAX_FILE:
-        raise ValueError(f"it has more than {_MAX_FILE} bytes")
-    return data.decode("utf-8")
 
 
 def _toml(text: str) -> object:

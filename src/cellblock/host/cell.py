@@ -193,7 +193,8 @@ class Cell:
             items = collector.items() if collector.notes else items
         error, status = self._error(ending)
         if error is not None:
-            items.append(OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}"))
+            shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
+            items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
         values = [item.text for item in items if item.kind == "execute_result"]
         return CodeExecutionResult(
             text=readable(items),
@@ -228,6 +229,17 @@ class Cell:
         if ending.ename is not None:
             return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
         return None, "success"
+
+
+def _place(items: list[OutputItem], later: int) -> int:
+    """Return where an error belongs after which some values were displayed: in front of the last ones."""
+    place = len(items)
+    for number in range(len(items) - 1, -1, -1):
+        if not later:
+            break
+        if items[number].kind == "display_data":
+            place, later = number, later - 1
+    return place
 
 
 def _retell(traceback: tuple[str, ...], before: str, name: str, told: str) -> list[str]:

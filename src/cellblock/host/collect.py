@@ -243,7 +243,8 @@ class Collector:
             size += len(raw)
             data[mime] = raw
         self._drop_parts()
-        kind: OutputKind = "display_data" if message.kind == "update_display_data" else message.kind
+        known = message.kind != "update_display_data" or message.display_id in self._places
+        kind: OutputKind = "display_data" if known and message.kind == "update_display_data" else message.kind
         bundle = Bundle(kind, data, message.metadata, message.display_id, self._values_room - size)
         self.truncated |= bundle.heavy
         if message.kind == "update_display_data" and message.display_id in self._places:

@@ -229,6 +229,7 @@ class _Init:
         self._worker = worker
         self._ground = ground
         self._programs = Programs()
+        self._home = HOME
         self._holds: dict[str, Hold] = {}
         self._prepared = prepared
         self._places = places
@@ -288,6 +289,7 @@ class _Init:
             hide()
         if self._ground is not None:
             plan = self._ground.plan(setup)
+            self._home = plan.home
             if env.get("HOME") == HOME:
                 env["HOME"] = plan.home
             reserve(plan, self._keep)
@@ -324,7 +326,7 @@ class _Init:
             case Listen():
                 self._listen(0, None)
             case Measure() as message:
-                self._tell(Memory(processes.memory_of_namespace(HOME, message.enough)))
+                self._tell(Memory(processes.memory_of_namespace(self._home, message.enough)))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 self._interrupt()

@@ -154,13 +154,26 @@ def memory_of_namespace(home: str, enough: int) -> int:
         home: The session's home directory, which is in memory like /tmp.
         enough: If it is certainly not more than this, a number above the true one will do.
     """
-    files = 0
-    for path in ("/tmp", "/dev/shm", home):  # the session's own
-        usage = os.statvfs(path)
-        files += (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+    files = sum({_file_system(path): _used(path) for path in ("/tmp", "/dev/shm", home)}.values())
     pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
     at_most = files + sum(map(_resident, pids))
     return at_most if at_most <= enough else files + sum(map(_proportional_share, pids))
+
+
+def _file_system(path: str) -> int | None:
+    """Return what tells one file system from another: the home directory may be in that of /tmp. None: the path is gone."""
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return None
+
+
+def _used(path: str) -> int:
+    try:
+        usage = os.statvfs(path)
+    except OSError:
+        return 0  # code of the session has removed it
+    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize
 
 
 def _resident(pid: str) -> int:

@@ -20,7 +20,7 @@ CallKind = Literal["tool", "shell", "network"]
 """What code wants done outside of its session: an MCP tool called, a command run, a host reached."""
 
 StreamName = Literal["stdout", "stderr"]
-OutputKind = Literal["stream", "display_data", "execute_result", "error"]
+OutputKind = Literal["stream", "display_data", "update_display_data", "execute_result", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class OutputItem:
     """One thing a cell showed.
 
     Attributes:
-        kind: ``stream``, ``display_data``, ``execute_result`` or ``error``, as in Jupyter.
+        kind: ``stream``, ``display_data``, ``execute_result`` or ``error``, as in Jupyter; ``update_display_data`` for what
+            takes the place of something that an earlier cell displayed, under the same `display_id`.
         text: What a reader of plain text sees of it, or None.
         name: ``stdout`` or ``stderr`` for streams.
         data: MIME bundle. Text and JSON types hold `str`, all others (images, PDF) hold `bytes`.

@@ -10,6 +10,7 @@ from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import base_steps, make_plan, usual_beginning
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts, interpreter_directories, look
+from cellblock.sandbox.repositories import protect_repositories
 from cellblock.wire.control import Setup
 from cellblock.wire.sandbox import Confinement, Plan, Step
 
@@ -66,7 +67,7 @@ class Ground:
         plan = setup.plan
         if plan is None:
             plan = make_plan(Policy.from_dict(setup.policy or {}), self.facts, setup.cwd, self.interpreter)
-        return replace(plan, steps=(*plan.steps, *setup.mounts))
+        return protect_repositories(replace(plan, steps=(*plan.steps, *setup.mounts)))
 
 
 def reserve(plan: Plan, keep: Callable[[str, Hold], None]) -> None:

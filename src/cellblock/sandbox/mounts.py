@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from cellblock.sandbox import abi
 from cellblock.sandbox.namespaces import kernel_version
+from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.placeholders import is_placeholder
 from cellblock.sandbox.plan import BLANK, EMPTY, STAGE
 from cellblock.sandbox.syscall import call, umount, write
@@ -159,7 +160,7 @@ class _Builder:
                     self._take(step)
                 case Graft(target):
                     self._sources[step] = _clone_tree(f"{BASE}{target}")
-                case Protect(target=target) | Mask(target):
+                case Protect(target=target) | Mask(target=target):
                     # Now, because the new tree is built on top of some of it. Later the links lead elsewhere, or nowhere.
                     self._resolved[target] = _resolved(target)
 
@@ -205,8 +206,8 @@ class _Builder:
                 _set_attributes(abi.AT_FDCWD, os.fsencode(f".{target}"), abi.MOUNT_ATTR_RDONLY, recursive=False)
             case Protect(top, target):
                 self._protect(top, target)
-            case Mask(target):
-                self._mask(target)
+            case Mask(target, top):
+                self._mask(target, top)
             case Sysctl(name, value, major, minor):
                 # Before, there is one for the whole machine, which a host that runs as root would change.
                 if kernel_version() >= (major, minor):
@@ -244,13 +245,26 @@ class _Builder:
         if resolved != target and resolved.startswith(f"{top}/"):
             self._protect(top, resolved)
 
-    def _mask(self, target: str) -> None:
-        for path in dict.fromkeys((target, self._resolved.get(target, target))):
+    def _mask(self, target: str, top: str | None) -> None:
+        for path in dict.fromkeys((target, self._end_of_masked_link(target, top))):
             if target.startswith(f"{path.rstrip('/')}/"):
                 continue  # a link to where it lies itself: another session would lose its workspace
             with _taken(path) as (place, mode):
                 if place is not None:
                     _move_onto(self._cover(path, mode), place)
+
+    def _end_of_masked_link(self, target: str, top: str | None) -> str:
+        """Return where a masked path leads, if that is to be masked as well.
+
+        An earlier session may have made the link, if it lies in a directory that sessions write. With it that session must
+        not take from the next one what it could not have destroyed itself: what lies elsewhere, or is kept from being written.
+        """
+        resolved = self._resolved.get(target, target)
+        if top is None or resolved == target:
+            return resolved
+        kept = [step.target for step in self._steps if isinstance(step, Protect)]
+        apart = not any(is_inside(resolved, path) or is_inside(path, resolved) for path in kept)
+        return resolved if is_inside(resolved, top) and apart else target
 
     def _cover(self, path: str, mode: int) -> int:
         """Return what is to hide a path: something that nobody may open, or nothing but the ways to what is shown in it."""

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
+from cellblock.sandbox.paths import is_inside, topmost
 from cellblock.sandbox.policy import MAKEABLE, Policy, Resources
 from cellblock.sandbox.probe import Facts
 from cellblock.wire.sandbox import (
@@ -78,6 +79,8 @@ _PROC_MASKED = (
     "/proc/timer_stats",
     "/proc/vmallocinfo",
 )
+# They lie in the kernel's memory, which counts nowhere: watches with a kilobyte each, instances with thousands of events.
+_INOTIFY = (("instances", 32), ("watches", 16384))
 _SYSTEM = ("/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc")
 _TAKEN = ("/", "/tmp", "/run", "/var", "/home", HOME, *_SYSTEM)
 
@@ -89,12 +92,9 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
         facts: What this machine has.
         interpreter: Directories that the interpreter and its packages lie in, absolute and without symbolic links.
     """
-    covered = [path for path, target in facts.system if target is None]
-    steps: list[Step] = [Bind(path, path, "ro") for path in covered]
-    for path in sorted(interpreter, key=len):
-        if not any(_inside(path, other) for other in covered):
-            steps.append(Bind(path, path, "ro"))
-            covered.append(path)
+    system = [path for path, target in facts.system if target is None]
+    needed = [path for path in topmost(interpreter) if not any(is_inside(path, other) for other in system)]
+    steps: list[Step] = [Bind(path, path, "ro") for path in (*system, *needed)]
     steps += [
         Directory(STAGE),
         # What masks are made of: nobody may open them, and there is nothing in them.
@@ -125,7 +125,7 @@ def grafts(steps: list[Step]) -> list[str]:
     """Return the places of a base's tree that a session takes over, with all that is mounted below each."""
     places: list[str] = []
     for step in steps:
-        if isinstance(step, Bind | Tmpfs) and not any(_inside(step.target, place) for place in (_MASKS, *places)):
+        if isinstance(step, Bind | Tmpfs) and not any(is_inside(step.target, place) for place in (_MASKS, *places)):
             places.append(step.target)
     return places
 
@@ -154,7 +154,7 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
         InvalidInputError: It cannot be one, or has the whole home directory in it.
     """
     check_workspace(workspace)
-    if _inside(home, workspace):
+    if is_inside(home, workspace):
         raise InvalidInputError(
             f"{workspace}, where this program runs, holds your home directory, and a session can read and change all of its "
             "workspace: pass working_dir= with the directory that it may have"
@@ -183,16 +183,17 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
     resources = policy.resources
     mounts = _mounts(policy, facts, workspace, interpreter)
     # Where a mount is put into /proc or on it, its seals must lie on top.
-    again = any(_inside(step.target, "/proc") for step in mounts)
+    again = any(is_inside(step.target, "/proc") for step in mounts)
     return Plan(
         everything=everything,
         home=_HOME_IN_TMP if everything else HOME,
         steps=(
             *_own(facts, policy, interpreter, everything),
             *_proc(),
-            # The only setting in there, and before they are sealed. Since Linux 6.14 each pid namespace has its own; it holds
+            # Settings, before they are sealed. Since Linux 6.14 each pid namespace has a highest pid of its own. It holds
             # root, too, whom RLIMIT_NPROC does not.
             Sysctl("kernel/pid_max", str(max(resources.processes, 301)), 6, 14),
+            *(Sysctl(f"user/max_inotify_{name}", str(most), 5, 12) for name, most in _INOTIFY),
             ReadOnly("/proc/sys"),
             *mounts,
             *((*_proc(), ReadOnly("/proc/sys")) if again else ()),
@@ -228,6 +229,7 @@ def _limits(resources: Resources) -> dict[str, int]:
         "CORE": 0,
         "MEMLOCK": 8 * 1024 * 1024,
         "MSGQUEUE": 1024 * 1024,
+        "SIGPENDING": 4096,  # timers are made of queued signals
     }
 
 
@@ -273,7 +275,7 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     writable = _resolve(policy.filesystem.write, workspace, facts)
     own = () if workspace == HOME else (workspace,)
     for path in (*own, *_resolve(policy.filesystem.read, workspace, facts)):
-        if path != "/" and not any(_inside(path, top) for top in writable):
+        if path != "/" and not any(is_inside(path, top) for top in writable):
             add(path, Bind(path, path, "ro"))
     for pattern, path in zip(policy.filesystem.write, writable, strict=True):
         check_workspace(path)
@@ -281,18 +283,18 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
         add(path, Bind(path, path, "rw", optional=pattern.startswith("~/")))
     masked = [path for path in _resolve(policy.filesystem.deny_read, workspace, facts) if path != "/"]
     for path in masked:
-        add(path, Mask(path))
+        add(path, Mask(path, max((top for top in writable if path != top and is_inside(path, top)), key=len, default=None)))
     # An interpreter in a home directory that is denied is needed all the same, or in what every session has for itself.
     hidden = [*masked, *(("/tmp", "/run") if policy.filesystem.everything else ())]
     for path in interpreter:
-        if path not in masked and any(_inside(path, above) for above in hidden):
+        if path not in masked and any(is_inside(path, above) for above in hidden):
             add(path, Bind(path, path, "ro"))
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
     kept = _denied(policy.filesystem.deny_write, policy, facts, workspace)
     denied = [*interpreter, *kept]
     # Also what lies in something denied: a denial wins, however long the path is that is allowed.
-    unwritable = {top for top in writable if top in denied or any(_inside(top, path) for path in kept)}
-    protect = {(top, path) for top in writable for path in denied if path != top and _inside(path, top)}
+    unwritable = {top for top in writable if top in denied or any(is_inside(top, path) for path in kept)}
+    protect = {(top, path) for top in writable for path in denied if path != top and is_inside(path, top)}
     return [
         *(step for path in _by_depth(mounts) for step in mounts[path]),
         *(ReadOnly(path) for path in _by_depth(unwritable)),
@@ -320,7 +322,7 @@ def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, tuple[s
     reserved = {}
     for top in dict.fromkeys(_resolve(policy.filesystem.write, workspace, facts)):
         denied = dict.fromkeys(_denied(patterns, policy, facts, workspace))
-        names = tuple(os.path.relpath(path, top) for path in denied if path != top and _inside(path, top))
+        names = tuple(os.path.relpath(path, top) for path in denied if path != top and is_inside(path, top))
         if names:
             reserved[top] = names
     return reserved
@@ -362,7 +364,3 @@ def _resolve(patterns: Iterable[str], workspace: str, facts: Facts, *, absolute_
             path = os.path.join(workspace, pattern)
         paths.append("/" + os.path.normpath(path).lstrip("/"))  # POSIX keeps two slashes at the beginning
     return paths
-
-
-def _inside(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory.rstrip('/')}/")

@@ -25,11 +25,26 @@ START_UP = (
     ".bashrc",
     ".bash_profile",
     ".bash_login",
+    ".bash_aliases",
     ".profile",
+    ".zlogin",
     ".zshrc",
     ".zprofile",
     ".zshenv",
     ".ripgreprc",
+)
+
+# What tools read in a project of theirs. They ask before they obey a new one, or only look where something else has told them
+# to; and some of them end with an error if a directory is in its place.
+PROJECT = (
+    ".envrc",
+    ".husky",
+    ".npmrc",
+    ".yarnrc.yml",
+    ".nvim.lua",
+    ".exrc",
+    "mise.toml",
+    ".pre-commit-config.yaml",
 )
 
 # Read-only, or kept from being made, at the top of every writable directory: each of these can make a program on the host
@@ -42,12 +57,18 @@ PROTECTED = (
     ".idea",
     ".claude",
     ".mcp.json",
+    ".cursor",
+    ".gemini",
+    ".codex",
+    ".zed",
+    ".devcontainer",
+    *PROJECT,
     *START_UP,
 )
 
 # Of these, what sessions may make where it does not exist. Git has to work in a workspace, and start-up files are read in home
 # directories only, where a directory in the place of one does harm itself: git ends with an error.
-MAKEABLE = frozenset((".git", *START_UP))
+MAKEABLE = frozenset((".git", *PROJECT, *START_UP))
 
 # Not readable at the top of the workspace. Beside ``.env`` these are there for whoever makes a home directory one.
 SECRET = (".env", ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure", ".config/gcloud", ".pypirc", ".npmrc")

@@ -8,11 +8,11 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from cellblock.sandbox import abi, seccomp
+from cellblock.sandbox.paths import topmost
 from cellblock.sandbox.syscall import call, unshare
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "nix", "gnu")
@@ -92,20 +92,13 @@ def own_directories() -> tuple[str, ...]:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)), package}
     found |= {path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")}
-    return _shortest(found)
+    return topmost(map(os.path.realpath, found))
 
 
 def interpreter_directories() -> tuple[str, ...]:
     """Return the directories that this interpreter, its packages and cellblock lie in, without symbolic links."""
-    return _shortest({*own_directories(), *(path for path in sys.path if path and os.path.isdir(path))})
-
-
-def _shortest(found: Iterable[str]) -> tuple[str, ...]:
-    shortest: list[str] = []
-    for path in sorted(map(os.path.realpath, found), key=len):
-        if not any(path == other or path.startswith(f"{other}/") for other in shortest):
-            shortest.append(path)
-    return tuple(shortest)
+    found = {*own_directories(), *(path for path in sys.path if path and os.path.isdir(path))}
+    return topmost(map(os.path.realpath, found))
 
 
 _missing_here: tuple[str, ...] | None = None

@@ -30,7 +30,7 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     (
         "memory of its own",
         "brk madvise mincore mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap mseal "
-        "map_shadow_stack memfd_create membarrier pkey_alloc pkey_free pkey_mprotect get_mempolicy remap_file_pages",
+        "map_shadow_stack membarrier pkey_alloc pkey_free pkey_mprotect get_mempolicy remap_file_pages",
     ),
     (
         "processes and threads, within the namespace",
@@ -57,7 +57,7 @@ ALLOWED: tuple[tuple[str, str], ...] = (
         "epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 futex futex_requeue "
         "futex_wait futex_waitv futex_wake io_cancel io_destroy io_getevents io_setup io_submit io_pgetevents mq_getsetattr "
         "mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 "
-        "select semctl semget semop semtimedop shmat shmctl shmdt shmget",
+        "select semctl semop semtimedop shmat shmctl shmdt shmget",
     ),
     (
         "sockets that `socket` let through",
@@ -65,7 +65,6 @@ ALLOWED: tuple[tuple[str, str], ...] = (
         "sendto shutdown",
     ),
     ("facts about the machine", "getrandom sysinfo uname"),
-    ("less than is allowed already", "landlock_create_ruleset landlock_add_rule landlock_restrict_self"),
 )
 """Reason and names. Whatever is neither here nor in another table gives ENOSYS."""
 
@@ -100,7 +99,8 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ),
 )
 """Reason and names of what gives EPERM. The rest of what is dangerous is absent: clone3 (its flags lie behind a pointer),
-openat2 (likewise), io_uring (walks past the rules for sockets), sendfile (as splice): for all of these libraries fall back."""
+openat2 (likewise), io_uring (walks past the rules for sockets), sendfile (as splice), memfd_create (memory that counts
+nowhere), landlock (rules without number, in the kernel's memory): for all of these libraries fall back."""
 
 _SETID = 0o6000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000
@@ -180,6 +180,38 @@ def _internet(family: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
     )
 
 
+# Of the commands for files (the types of their numbers: f, v, X, and those of file systems), what only looks, and clones.
+_FILE_COMMANDS = (
+    *(0x80086601, 0x80046601, 0xC020660B, 0x80087601, 0x80047601, 0x801C581F),  # attributes, extents, versions
+    *(0x40049409, 0x4020940D, 0xC0189436),  # FICLONE, FICLONERANGE, FIDEDUPERANGE
+)
+_FILE_COMMAND_TYPES = (0x66, 0x76, 0x58, 0x94, 0xF5)
+
+# What programs ask for about themselves (linux/prctl.h): the parent-death signal, dumpable, unaligned access, capabilities,
+# names, endianness, seccomp's state, the time-stamp counter, securebits, timer slack, machine checks, subreaper, no_new_privs,
+# the thread's address, huge pages, vector lengths, speculation, tagged addresses, pointer authentication, memory that is
+# written or executed, merging, shadow stacks; names of mappings, and the auxiliary vector.
+_PRCTL_OPTIONS = (
+    *range(1, 9),
+    *(15, 16, 19, 20, 21, 23, 24, 25, 26, 27, 28, 29, 30, 33, 34),
+    *(36, 37, 38, 39, 40, 41, 42, 47),
+    *(50, 51, 52, 53, 54, 55, 56, 60, 61, 63, 64, 65, 66, 67, 68, 74, 75, 76),
+    *(0x53564D41, 0x41555856),
+)
+
+
+def _file_commands() -> tuple[tuple[tuple[Test, ...], int], ...]:
+    """Attributes of files in the workspace would outlive the session: a directory that cannot be written, for one."""
+    return (
+        *(((_same(1, command),), ALLOW) for command in _FILE_COMMANDS),
+        *(((Test(1, 0xFF00, kind << 8),), _PERM) for kind in _FILE_COMMAND_TYPES),
+    )
+
+
+def _prctl_options() -> tuple[tuple[tuple[Test, ...], int], ...]:
+    return tuple(((_same(0, option),), ALLOW) for option in _PRCTL_OPTIONS)
+
+
 def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
     """Return the calls that depend on their arguments.
 
@@ -215,15 +247,23 @@ def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
         ),
         Conditional(
             "ioctl",
-            "no typing into a terminal; the low half only, as that is all that the kernel looks at (CVE-2019-10063)",
-            _deny(tuple((_same(1, command),) for command in (0x5412, 0x541C, 0x5423))),
+            "no typing into a terminal, no attributes of files that outlive the session; the low half only, as that is all "
+            "that the kernel looks at (CVE-2019-10063)",
+            (*_deny(tuple((_same(1, command),) for command in (0x5412, 0x541C, 0x5423))), *_file_commands()),
             ALLOW,
         ),
         Conditional(
             "prctl",
-            "no filters, tracers, memory maps, core scheduling or dispatch of one's own",
-            _deny(tuple((_same(0, option),) for option in (22, 0x59616D61, 35, 62, 59))),
-            ALLOW,
+            "by list, because new options come with power, and with memory of the kernel's (PR_FUTEX_HASH); no filters, "
+            "tracers, memory maps, core scheduling or dispatch of one's own",
+            _prctl_options(),
+            _PERM,
+        ),
+        Conditional(
+            "semget",
+            "at most 15 semaphores in a set: the kernel lets a session have 32,000 sets, and counts them nowhere",
+            (((Test(1, 0xFFFFFFF0, 0),), ALLOW),),
+            error(errno.EINVAL),
         ),
         Conditional("chmod fchmod mkdir creat", "set-id files would land in the host's workspace", _mode(1), ALLOW),
         Conditional("fchmodat fchmodat2 mkdirat", "likewise", _mode(2), ALLOW),

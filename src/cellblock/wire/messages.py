@@ -203,6 +203,7 @@ class Reply:
     ename: str | None = None
     evalue: str = ""
     traceback: tuple[str, ...] = ()
+    later: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,7 @@ def _write_reply(message: Reply) -> _Written:
     header = {"execution_count": message.execution_count, "ename": message.ename}
     if message.ename is None:
         return header, []
+    header["later"] = message.later
     return header, within(MAX_ERROR, [to_bytes(text) for text in (message.evalue, *message.traceback)])
 
 
@@ -355,7 +357,7 @@ def _read_reply(fields: Fields) -> Reply:
         raise fields.fail("sizes", "at least one length where there is an ename")
     within(MAX_ERROR, fields.buffers)
     evalue, *traceback = (to_text(buffer) for buffer in fields.buffers)
-    return Reply(count, ename, evalue, tuple(traceback))
+    return Reply(count, ename, evalue, tuple(traceback), fields.integer("later"))
 
 
 _READERS: dict[str, Callable[[Fields], Message]] = {

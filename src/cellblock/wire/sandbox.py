@@ -107,10 +107,14 @@ class Protect:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Hide what lies there, but for what is bound in it."""
+    """Hide what lies there, but for what is bound in it.
+
+    A link is followed. If it lies in the writable directory ``top``, that is only within this directory.
+    """
 
     kind: ClassVar[str] = "mask"
     target: str
+    top: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

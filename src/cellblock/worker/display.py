@@ -18,9 +18,14 @@ _TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/
 
 
 class Publisher(DisplayPublisher):
-    """Behind `display`, `update_display` and `clear_output`."""
+    """Behind `display`, `update_display` and `clear_output`.
+
+    Attributes:
+        count: How many values it has shown.
+    """
 
     outbox: Outbox
+    count = 0
 
     def publish(
         self,
@@ -33,6 +38,7 @@ class Publisher(DisplayPublisher):
         **_kwargs: object,
     ) -> None:
         """Send a bundle."""
+        self.count += not update
         kind = "update_display_data" if update else "display_data"
         send_bundle(self.outbox, kind, data, metadata, (transient or {}).get("display_id"))
 

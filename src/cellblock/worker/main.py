@@ -10,8 +10,9 @@ import io
 import os
 import socket
 import sys
-import traceback
+import traceback as tracebacks
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -133,7 +134,7 @@ class Worker:
             return
         GATE.shut += 1
         try:
-            self._outbox.write("stderr", "".join(traceback.format_exception(error)))
+            self._outbox.write("stderr", "".join(tracebacks.format_exception(error)))
         finally:
             GATE.open()
 
@@ -201,7 +202,8 @@ class Worker:
             if self._thrown is not None:
                 error = CellError.of(self._thrown)
             elif error is not None and error.ename == "CancelledError" and self._interrupter.hits:
-                error = CellError("KeyboardInterrupt", "", (*error.traceback[:-1], "KeyboardInterrupt: "))
+                traceback = (*error.traceback[:-1], "KeyboardInterrupt: ")
+                error = replace(error, ename="KeyboardInterrupt", evalue="", traceback=traceback)
             self._interrupter.watch(None)
             if self._outbox.forked:
                 # A child that the code forked has come to the end of the cell, and so to its own.
@@ -218,7 +220,8 @@ class Worker:
         if error is None:
             self._outbox.send(Reply(count))
         else:
-            self._outbox.send(Reply(count, error.ename[:1000] or "Exception", error.evalue, error.traceback))
+            later = 0 if error.count is None else self._shell.display_pub.count - error.count
+            self._outbox.send(Reply(count, error.ename[:1000] or "Exception", error.evalue, error.traceback, later))
 
     def _answer(self, question: Complete | Inspect) -> None:
         answer: Completed | Inspected

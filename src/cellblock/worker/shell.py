@@ -36,11 +36,19 @@ _OURS = os.path.dirname(__file__) + os.sep
 
 @dataclass(frozen=True, slots=True)
 class CellError:
-    """The exception that ended a cell."""
+    """The exception that ended a cell.
+
+    Attributes:
+        ename: Name of its class.
+        evalue: Its message.
+        traceback: The parts of its traceback.
+        count: How many values the kernel had displayed before it: figures are shown after it.
+    """
 
     ename: str
     evalue: str
     traceback: tuple[str, ...]
+    count: int | None = None
 
     @classmethod
     def of(cls, error: BaseException) -> CellError:
@@ -55,8 +63,10 @@ class Shell(NotebookShell):
     displayhook_class = Hook
     display_pub_class = Publisher
 
+    display_pub: Publisher
     error: CellError | None = None
     _inner = 0
+    _last_shown: BaseException | None = None
     packages: Callable[[list[str]], None] | None = None
     commands: Commands | None = None
 
@@ -157,13 +167,18 @@ class Shell(NotebookShell):
         return SList(said.splitlines()) if split else LSString(said)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
-        error = CellError(getattr(etype, "__name__", str(etype)), _clip(_safe_str(evalue)), _clip_parts(stb))
+        name, text = getattr(etype, "__name__", str(etype)), _clip(_safe_str(evalue))
+        count = getattr(self.display_pub, "count", None)  # under %%capture there is another publisher
+        error = CellError(name, text, _clip_parts(stb), count)
+        before, self._last_shown = self._last_shown, evalue
         running = self.displayhook.exec_result
-        if self._inner or (running is not None and running.error_in_exec is not evalue):
-            # Not what ended the cell: %tb, %run, a __repr__, a callback. Jupyter shows it as an error and goes on.
-            send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
-        else:
+        if not self._inner and (running is None or running.error_in_exec is evalue):
             self.error = error
+            return
+        # Not what ended the cell: %tb, %run, a __repr__, a callback that its caller lets fail. The cell has gone on.
+        send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
+        if self.error is None and evalue is not before:
+            self.error = CellError(name, text, (f"{name}: {text}",))
 
     async def run(self, code: str, check: Callable[[], None]) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
@@ -191,7 +206,9 @@ class Shell(NotebookShell):
             self.events.trigger("post_execute")
         self.events.trigger("post_run_cell", result)
         value = result.error_before_exec or result.error_in_exec
-        if value is None or (isinstance(value, SystemExit) and value.code in (None, 0)):
+        if value is None:
+            return self.error  # of something that did not end the cell
+        if isinstance(value, SystemExit) and value.code in (None, 0):
             return None
         if self.error is None:
             # IPython showed nothing of it: bdb.BdbQuit, mostly.

@@ -14,10 +14,18 @@ from typing import Any
 import pytest
 
 _STUB = """
-class ToolRunner:
-    def __init__(self, server_name: str) -> None: ...
-    async def run(self, tool_name: str, tool_args: dict[str, object]) -> dict[str, object] | str | None: ...
-    def run_sync(self, tool_name: str, tool_args: dict[str, object]) -> dict[str, object] | str | None: ...
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+from pydantic import BaseModel
+P = TypeVar("P")
+R = TypeVar("R")
+class ParamsModel(BaseModel):
+    def __init_subclass__(cls, nullable: tuple[str, ...] = (), **options: Any) -> None: ...
+class ResultModel(BaseModel): ...
+class _Call:
+    def __call__(self, tool: str, params: BaseModel, returns: type[R]) -> R: ...
+def caller(server: str) -> _Call: ...
+def twin(run: Callable[[P], R]) -> Callable[[P], Coroutine[Any, Any, R]]: ...
 """
 
 
@@ -57,9 +65,14 @@ def importable(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fak
 
 
 def check_types(root: Path) -> None:
-    """Run mypy over the packages of a directory, with the types of the runner alone."""
+    """Run mypy over the packages of a directory, with the types of what they are made of alone."""
     stubs = root.parent / "stubs"
-    for name, text in (("__init__", ""), ("tools/__init__", ""), ("tools/runner", _STUB)):
+    for name, text in (
+        ("__init__", ""),
+        ("tools/__init__", ""),
+        ("tools/calling/__init__", ""),
+        ("tools/calling/typed", _STUB),
+    ):
         path = stubs / "cellblock" / f"{name}.pyi"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -95,7 +95,16 @@ SCHEMAS: dict[str, tuple[Any, dict[str, Any]]] = {
                 "run": {"type": "string"},
             },
         },
-        {"str": "s", "int": 2, "list": ["x"], "Any": 1, "Params": {"x": "y"}, "BaseModel": {"BaseModel": "z"}, "run": "r"},
+        {
+            "str": "s",
+            "int": 2,
+            "list": ["x"],
+            "Any": 1,
+            "Literal": "a",
+            "Params": {"x": "y"},
+            "BaseModel": {"BaseModel": "z"},
+            "run": "r",
+        },
     ),
     "definitions_named_params": (
         _of(

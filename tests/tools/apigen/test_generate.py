@@ -36,7 +36,7 @@ def check_modules(root: Path, server: str, names: list[str], monkeypatch: pytest
         for name in names:
             module = importlib.import_module(f"{root.name}.{server}.{name}")
             module.Params.model_json_schema()
-            assert "allows more" not in module.run.__doc__, name
+            assert "allows more" not in (module.run.__doc__ or ""), name
             assert callable(module.run_async)
 
 
@@ -154,3 +154,12 @@ async def test_a_server_whose_package_cannot_be_written_is_not_registered(tmp_pa
     with pytest.raises(InvalidInputError, match="was not generated"):
         await generate_mcp_sources("time", TIME, tmp_path / "mcptools", registry=registry)
     assert registry.names() == []
+
+
+async def test_tools_that_need_a_task_are_left_out(
+    tmp_path: Path, registry: ServerRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
+    params = {"command": sys.executable, "args": [server, "tasks"]}
+    assert await generate_mcp_sources("tasks", params, tmp_path / "mcptools", registry=registry) == ["echo", "hang"]
+    assert "slow can only be called as tasks" in caplog.text

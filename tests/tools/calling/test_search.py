@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_without_words_all_tools_are_listed(root: Path) -> None:
-    expected = ["files.list_directory", "files.readFile", "files.write_file", "git.git_log", "git.git_commit"]
+    expected = ["files.list_directory", "files.readfile", "files.write_file", "git.git_log", "git.git_commit"]
     assert search.names(root_dir=root) == expected
 
 
@@ -42,7 +42,7 @@ def test_without_words_all_tools_are_listed(root: Path) -> None:
     ("words", "first"),
     [
         ("list a directory", "files.list_directory"),
-        ("read files", "files.readFile"),
+        ("read files", "files.readfile"),
         ("commits", "git.git_commit"),
         ("show commits", "git.git_log"),
         ("EXISTS replaced", "files.write_file"),
@@ -61,15 +61,15 @@ def test_words_about_nothing_find_nothing(root: Path) -> None:
 
 
 def test_signatures_are_on_request(root: Path) -> None:
-    assert search.signatures("files.readFile", root_dir=root) == [
-        "files.readFile(path: str) -> str  # Read the content of a file."
+    assert search.signatures("files.readfile", root_dir=root) == [
+        "files.readfile(path: str) -> str  # Read the content of a file."
     ]
     assert len(search.signatures("git", root_dir=root)) == 2
     assert len(search.signatures(root_dir=root)) == 5
 
 
 def test_one_module_in_full(root: Path) -> None:
-    assert "class Params(BaseModel):" in search.source("files.readFile", root)
+    assert "class Params(ParamsModel):" in search.source("files.readfile", root)
 
 
 @pytest.mark.parametrize("path", ["files.missing", "files", "", "../x.y", "files.../x", "files.__init__.py", "a.b"])

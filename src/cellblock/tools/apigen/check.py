@@ -10,9 +10,11 @@ import ast
 
 _IMPORTS = {
     "__future__": {"annotations"},
-    "typing": {"Annotated", "Any", "Literal", "cast"},
-    "pydantic": {"BaseModel", "ConfigDict", "Field", "RootModel"},
+    "enum": {"Enum"},
+    "typing": {"Annotated", "Any", "Literal"},
+    "pydantic": {"Field", "RootModel"},
 }
+_OWN = {"ParamsModel", "ResultModel", "call", "twin"}
 _NODES = (
     ast.Module,
     ast.Expr,
@@ -23,11 +25,10 @@ _NODES = (
     ast.AnnAssign,
     ast.Assign,
     ast.FunctionDef,
-    ast.AsyncFunctionDef,
     ast.arguments,
     ast.arg,
     ast.Return,
-    ast.Await,
+    ast.Pass,
     ast.Call,
     ast.keyword,
     ast.Name,
@@ -38,15 +39,11 @@ _NODES = (
     ast.Tuple,
     ast.BinOp,
     ast.BitOr,
-    ast.IfExp,
-    ast.Compare,
-    ast.Is,
     ast.UnaryOp,
     ast.USub,
 )
-_WORDS = frozenset(("bool", "dict", "float", "int", "list", "params", "result", "str", "tuple", "_runner"))
-_ATTRIBUTES = frozenset(("_runner.run", "_runner.run_sync", "params.model_dump", "Result.model_validate"))
-_CALLS = _ATTRIBUTES | {"ConfigDict", "Field", "cast"}
+_WORDS = frozenset(("bool", "dict", "float", "int", "list", "params", "run", "str", "tuple"))
+_CALLS = frozenset(("Field", "call", "twin"))
 
 
 def check_source(source: str, tool: str) -> None:
@@ -61,33 +58,43 @@ def check_source(source: str, tool: str) -> None:
         SyntaxError: It is not Python.
     """
     tree = ast.parse(source)
-    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     for statement in tree.body:
         _check_statement(statement)
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    enums = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and ast.unparse(node.bases[0]) == "Enum"}
     for node in ast.walk(tree):
-        _check_node(node, classes, tool)
+        _check_node(node, classes, enums, tool)
 
 
 def _check_statement(node: ast.stmt) -> None:
-    """What may stand at the top: a docstring, imports, classes, and two functions."""
+    """What may stand at the top: a docstring, imports, classes, and two functions, of which one is made of the other."""
     match node:
         case ast.Expr(value=ast.Constant(value=str())):
             return
-        case ast.ImportFrom(module=None, level=1, names=[ast.alias(name="_runner", asname=None)]):
+        case ast.ImportFrom(module=None, level=1) if {alias.name for alias in node.names} <= _OWN:
             return
         case ast.ImportFrom(module=str() as module, level=0) if {a.name for a in node.names} <= _IMPORTS.get(module, set()):
             return
+        case ast.ClassDef(decorator_list=[], keywords=[], bases=[ast.Name(id="Enum")]):
+            for member in node.body:
+                _check_value(member)
+            return
         case (
-            ast.ClassDef(decorator_list=[], keywords=[], bases=[ast.Name(id="BaseModel")])
+            ast.ClassDef(decorator_list=[], bases=[ast.Name(id="ParamsModel" | "ResultModel")])
             | ast.ClassDef(decorator_list=[], keywords=[], bases=[ast.Subscript(value=ast.Name(id="RootModel"))])
-        ):
+        ) if all(keyword.arg in ("extra", "nullable") for keyword in node.keywords):
             for member in node.body:
                 _check_member(member)
             return
-        case ast.FunctionDef(name="run", decorator_list=[]) | ast.AsyncFunctionDef(name="run_async", decorator_list=[]):
+        case ast.FunctionDef(name="run", decorator_list=[]):
             match node.body:
-                case [ast.Expr(value=ast.Constant(value=str())), ast.Assign(targets=[ast.Name(id="result")]), ast.Return()]:
+                case [ast.Return()] | [ast.Expr(value=ast.Constant(value=str())), ast.Return()]:
                     return
+        case ast.Assign(
+            targets=[ast.Name(id="run_async")],
+            value=ast.Call(func=ast.Name(id="twin"), args=[ast.Name(id="run")], keywords=[]),
+        ):
+            return
     raise ValueError(f"line {node.lineno}: {type(node).__name__} does not belong at the top of a tool's module")
 
 
@@ -95,21 +102,28 @@ def _check_member(node: ast.stmt) -> None:
     match node:
         case ast.Expr(value=ast.Constant(value=str())) | ast.AnnAssign(target=ast.Name(), simple=1):
             return
-        case ast.Assign(targets=[ast.Name(id="model_config")], value=ast.Call(func=ast.Name(id="ConfigDict"))):
+        case ast.Pass():
             return
     raise ValueError(f"line {node.lineno}: {type(node).__name__} does not belong in the class of a tool's module")
 
 
-def _check_node(node: ast.AST, classes: set[str], tool: str) -> None:
+def _check_value(node: ast.stmt) -> None:
+    match node:
+        case ast.Assign(targets=[ast.Name()], value=ast.Constant(value=str())):
+            return
+    raise ValueError(f"line {node.lineno}: {type(node).__name__} does not belong in an enumeration")
+
+
+def _check_node(node: ast.AST, classes: set[str], enums: set[str], tool: str) -> None:
     if not isinstance(node, _NODES):
         raise ValueError(  # noqa: TRY004  # it is no argument that has the wrong type
             f"{type(node).__name__} does not belong in a tool's module"
         )
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        known = classes | _WORDS | _IMPORTS["typing"] | _IMPORTS["pydantic"]
+        known = classes | _WORDS | _OWN | _IMPORTS["enum"] | _IMPORTS["typing"] | _IMPORTS["pydantic"]
         if node.id not in known:
             raise ValueError(f"the name {node.id!r} does not belong in a tool's module")
-    if isinstance(node, ast.Attribute) and ast.unparse(node) not in _ATTRIBUTES:
+    if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id in enums):
         raise ValueError(f"the attribute {ast.unparse(node)!r} does not belong in a tool's module")
     if isinstance(node, ast.alias) and node.asname is not None:
         raise ValueError("no import is renamed in a tool's module")
@@ -117,8 +131,8 @@ def _check_node(node: ast.AST, classes: set[str], tool: str) -> None:
         called = ast.unparse(node.func)
         if called not in _CALLS or any(keyword.arg is None for keyword in node.keywords):
             raise ValueError(f"a call of {called!r} does not belong in a tool's module")
-        if called.startswith("_runner."):
+        if called == "call":
             match node.args:
-                case [ast.Constant(value=name), ast.Call()] if name == tool:
+                case [ast.Constant(value=name), ast.Name(id="params"), ast.Name(id="Result" | "str")] if name == tool:
                     return
             raise ValueError(f"a tool's module calls its tool, {tool!r}, and no other")

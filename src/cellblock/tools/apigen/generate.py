@@ -74,10 +74,19 @@ async def generate_mcp_sources(
         return names
 
     async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
-        tools = await servers.list_tools(server_name)
+        tools = _callable(server_name, await servers.list_tools(server_name))
         # It takes the server longer to end than the package to be written.
         names, _ = await asyncio.gather(asyncio.to_thread(write, tools), servers.close())
     return names
+
+
+def _callable(server_name: str, tools: list[ToolSpec]) -> list[ToolSpec]:
+    """Return the tools that can be called; a log line names the others."""
+    if left_out := [tool.name for tool in tools if tool.needs_task]:
+        _LOG.warning(
+            "MCP server %r: %s can only be called as tasks, which is not supported; left out", server_name, ", ".join(left_out)
+        )
+    return [tool for tool in tools if not tool.needs_task]
 
 
 def _warn(server_name: str, params: ServerParams, root: str) -> None:

@@ -27,11 +27,21 @@ _OF_MODELS_TOO = re.compile(
 # What the annotations of generated classes are made of: a field of that name would be taken for it, as a class body is looked
 # through before its module.
 _OF_ANNOTATIONS = frozenset((
-    "Annotated", "Any", "BaseModel", "ConfigDict", "Field", "Literal", "RootModel", "bool", "dict", "float", "int", "list",
-    "str", "tuple",
+    "Annotated", "Any", "Field", "Literal", "bool", "dict", "float", "int", "list", "str", "tuple",
 ))
 # fmt: on
-_OF_MODULES = _OF_ANNOTATIONS | {"False", "None", "Params", "Result", "ToolRunner", "True"}
+_OF_MODULES = _OF_ANNOTATIONS | {
+    "Enum",
+    "False",
+    "None",
+    "Params",
+    "ParamsModel",
+    "Result",
+    "ResultModel",
+    "RootModel",
+    "True",
+}
+_OF_ENUMS = frozenset(("mro", "name", "value", "names", "values"))
 
 
 def check_server_name(name: object) -> str:
@@ -58,8 +68,8 @@ def check_server_name(name: object) -> str:
 def module_names(tools: Iterable[str]) -> dict[str, str]:
     """Name the module of each tool.
 
-    A tool whose name is a good one keeps it. The others are numbered where they collide, also where only a file system that
-    ignores case would mix them up; in what order a server lists its tools makes no difference.
+    A tool whose name is a good one keeps it, in lower case. The others are numbered if they collide; the order in which a
+    server lists its tools makes no difference.
 
     Args:
         tools: The tools of one server, as it names them.
@@ -68,7 +78,7 @@ def module_names(tools: Iterable[str]) -> dict[str, str]:
         Tool → module, in the order given; of tools that are listed twice, one.
     """
     tools = dict.fromkeys(tools)
-    wanted = {tool: _identifier(tool, "tool") for tool in tools}
+    wanted = {tool: _identifier(tool.lower(), "tool") for tool in tools}
     given: dict[str, str] = {}
     taken: set[str] = set()
     for tool in sorted(tools, key=lambda tool: (wanted[tool] != tool, tool)):
@@ -99,6 +109,23 @@ def field_names(properties: Iterable[str], classes: Iterable[str]) -> dict[str, 
     for name in sorted(properties, key=lambda name: (wanted[name] != name, name)):
         given[name] = _free(wanted[name], taken, fold=False)
     return {name: given[name] for name in properties}
+
+
+def member_names(values: Iterable[str]) -> dict[str, str]:
+    """Name the member of an enumeration for each of its values.
+
+    Args:
+        values: The values.
+
+    Returns:
+        Value → name, in the order given.
+    """
+    taken: set[str] = set()
+    names = {}
+    for value in dict.fromkeys(values):
+        name = _identifier(value, "field", soft=False)
+        names[value] = _free(f"{name}_" if name in _OF_ENUMS else name, taken, fold=False)
+    return names
 
 
 def class_name(hint: str, taken: Mapping[str, object] | set[str]) -> str:

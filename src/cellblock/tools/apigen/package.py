@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 OnProgress = Callable[[int, int], object]
 """Is called with how many tools are done, and how many there are."""
 
-_FORMAT = 1  # what is generated from the same tools; raise it when that changes
+_FORMAT = 2  # what is generated from the same tools; raise it when that changes
 _DEEPEST = 250  # a schema is not read any deeper
 _LEFT_OVER = 3600.0  # seconds after which a build that was not finished never will be
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cellblock.tools.apigen.check import check_source
-from cellblock.tools.apigen.names import field_names, module_names
+from cellblock.tools.apigen.names import field_names, member_names, module_names
 from cellblock.tools.apigen.shapes import Property, Shape, Shapes, read_params, read_result
-from cellblock.tools.calling.text import docstring, plain, wrapped
+from cellblock.tools.calling.text import docstring, plain
 
 if TYPE_CHECKING:
     from cellblock.tools.calling.content import ToolSpec
@@ -33,26 +33,21 @@ if _version.partition(".")[0] != "2":
         "the tools of {server} need pydantic 2, and this interpreter has " + _version + ": %pip install 'pydantic>=2'"
     )
 
-from cellblock.tools.calling.runner import ToolRunner
+from cellblock.tools.calling.typed import ParamsModel, ResultModel, caller, twin
 
-_runner = ToolRunner("{server}")
+call = caller("{server}")
+
+__all__ = ["ParamsModel", "ResultModel", "call", "twin"]
 """
 
-_CALL = "_runner.{method}({tool!r}, params.model_dump(mode='json', by_alias=True, exclude_unset=True))"
-
-_FUNCTIONS = '''
+_FUNCTIONS = """
 
 def run(params: Params) -> {returns}:
-    {docstring}
-    result = {call}
-    return {returned}
+    {docstring}return call({tool!r}, params, {returns})
 
 
-async def run_async(params: Params) -> {returns}:
-    """Do what `run` does, for code that awaits calls, or gathers several."""
-    result = {call_async}
-    return {returned}
-'''
+run_async = twin(run)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +104,10 @@ def render_module(name: str, tool: ToolSpec) -> Module:
         # None is known. If the check ever finds something, what is left has nothing of the schema in it.
         reason = ("it could not be read safely",)
         params = Shapes((Shape("Params"),), reason)
-        result = Shapes((Shape("Result"),), reason) if result else None
+        result = Shapes((Shape("Result", strict=False),), reason) if result else None
         source = _source(tool, params, result)
         check_source(source, tool.name)
-    signature = _signature(name, params.classes[0], "Result" if result else "str")
+    signature = _signature(name, params, "Result" if result else "str")
     return Module(name, tool.name, signature, plain(tool.description, _LONGEST_DESCRIPTION), source)
 
 
@@ -138,7 +133,8 @@ def _source(tool: ToolSpec, params: Shapes, result: Shapes | None) -> str:
     shapes = [*params.classes, *(result.classes if result else ())]
     names = {shape.name for shape in shapes}
     # A class that is made of others (`Shape.root`) comes after them: bases are evaluated at once, annotations are not.
-    shapes = sorted(shapes, key=lambda shape: shape.root is not None)
+    # So do defaults: enumerations come first.
+    shapes = sorted(shapes, key=lambda shape: (not shape.values, shape.root is not None))
     body = "\n\n\n".join(_class(shape, names) for shape in shapes)
     text = plain(tool.description)
     notes = [
@@ -146,92 +142,109 @@ def _source(tool: ToolSpec, params: Shapes, result: Shapes | None) -> str:
         for name, known in (("Params", params), ("Result", result))
         for note in (known.notes if known else ())
     ]
-    full = "\n\n".join([text or f"Call the tool `{plain(tool.name, 100)}`.", *notes])
+    parts = [text, *notes]
     return "\n\n".join(
         (
-            docstring(f"The tool `{plain(tool.name, 100)}`."),
             "from __future__ import annotations",
-            _imports(body, typed=result is not None),
-            f"\n{body}\n{_functions(tool.name, full, typed=result is not None)}",
+            _imports(body),
+            f"\n{body}\n{_functions(tool.name, chr(10).join(part for part in parts if part), typed=result is not None)}",
         )
     )
 
 
-def _imports(body: str, *, typed: bool) -> str:
+def _imports(body: str) -> str:
     # Words in descriptions bring an import too many now and then, which does no harm.
+    standard = ["from enum import Enum"] if "(Enum)" in body else []
     typing = [name for name in ("Annotated", "Any", "Literal") if name in body]
-    typing += [] if typed else ["cast"]
-    models = [name for name in ("BaseModel", "ConfigDict", "Field", "RootModel") if name in body]
-    lines = [f"from typing import {', '.join(typing)}\n"] if typing else []
-    return "\n".join([*lines, f"from pydantic import {', '.join(models)}", "", "from . import _runner"])
+    standard += [f"from typing import {', '.join(typing)}"] if typing else []
+    models = [name for name in ("Field", "RootModel") if name in body]
+    foreign = [f"from pydantic import {', '.join(models)}"] if models else []
+    own = [name for name in ("ParamsModel", "ResultModel") if f"({name}" in body]
+    groups = [standard, foreign, [f"from . import {', '.join([*own, 'call', 'twin'])}"]]
+    return "\n\n".join("\n".join(group) for group in groups if group)
 
 
 def _functions(tool: str, text: str, *, typed: bool) -> str:
     return _FUNCTIONS.format(
-        returns="Result" if typed else "str",
-        docstring=docstring(wrapped(text, ""), "    "),
-        call=_CALL.format(method="run_sync", tool=tool),
-        call_async="await " + _CALL.format(method="run", tool=tool),
-        # What a runner returns for text may be more than a string, and may be empty but for its images.
-        returned="Result.model_validate(result)" if typed else "'' if result is None else cast('str', result)",
+        tool=tool, returns="Result" if typed else "str", docstring=f"{docstring(text, '    ')}\n    " if text else ""
     )
 
 
 def _class(shape: Shape, classes: set[str]) -> str:
+    if shape.values:
+        members = (f"    {name} = {value!r}" for value, name in member_names(shape.values).items())
+        return "\n".join([f"class {shape.name}(Enum):", *members])
+    text = plain(shape.description, _LONGEST_DESCRIPTION)
     if shape.root is not None:
-        text = plain(shape.description, _LONGEST_DESCRIPTION) or "What the tool returns, in `root`."
-        return f"class {shape.name}(RootModel[{shape.root}]):\n    {docstring(wrapped(text, ''), '    ')}"
+        body = docstring(text, "    ") if text else "pass"
+        return f"class {shape.name}(RootModel[{shape.root}]):\n    {body}"
     names = field_names((one.name for one in shape.properties), classes)
-    about = {"Params": "The tool's arguments.", "Result": "What the tool returns."}.get(shape.name, f"A {shape.name}.")
-    text = wrapped(plain(shape.description, _LONGEST_DESCRIPTION) or about, "")
-    described = [one for one in shape.properties if one.description]
-    if described:
-        entries = (f"{names[one.name]}: {plain(one.description, _LONGEST_DESCRIPTION)}" for one in described)
-        text += "\n\nAttributes:\n" + "\n".join(f"    {wrapped(entry, ' ' * 8, 112)}" for entry in entries)
-    config = ["extra='allow'" if shape.extra else "extra='forbid'"]
-    if any(names[one.name] != one.name for one in shape.properties):
-        config.append("populate_by_name=True")
-    if any(name.startswith("model_") for name in names.values()):
-        config.append("protected_namespaces=()")  # pydantic warns of them before 2.10
-    lines = [
-        f"class {shape.name}(BaseModel):",
-        f"    {docstring(text, '    ')}",
-        "",
-        f"    model_config = ConfigDict({', '.join(config)})",
-    ]
+    described = [(names[one.name], plain(one.description, _LONGEST_DESCRIPTION)) for one in shape.properties]
+    text = "\n".join([*([text] if text else []), *(f"{name}: {words}" for name, words in described if words)])
+    lines = [f"    {docstring(text, '    ')}\n"] if text else []
     # Those with defaults may stand before those without: pydantic takes all of them by keyword.
-    lines += ["", *(f"    {_field(names[one.name], one)}" for one in shape.properties)] if shape.properties else []
-    return "\n".join(lines)
+    lines += [f"    {_field(names[one.name], one)}" for one in shape.properties]
+    return "\n".join([f"class {shape.name}({_bases(shape, names)}):", *(lines or ["    pass"])])
+
+
+def _bases(shape: Shape, names: dict[str, str]) -> str:
+    """Return what stands in the parentheses of a class."""
+    if not shape.strict:
+        return "ResultModel" if shape.extra else "ResultModel, extra='forbid'"
+    nullable = tuple(names[one.name] for one in shape.properties if one.nullable)
+    return ", ".join(
+        [
+            "ParamsModel",
+            *(["extra='allow'"] if shape.extra else []),
+            *([f"nullable={nullable!r}"] if nullable else []),
+        ]
+    )
 
 
 def _field(name: str, one: Property) -> str:
     if name == one.name:
         return f"{name}: {one.annotation}" + ("" if one.default is None else f" = {one.default}")
-    default = "" if one.default is None else f"default={one.default}, "
-    return f"{name}: {one.annotation} = Field({default}validation_alias={one.name!r}, serialization_alias={one.name!r})"
+    default = "" if one.default is None else f"{one.default}, "
+    return f"{name}: {one.annotation} = Field({default}alias={one.name!r})"
 
 
-def _signature(name: str, shape: Shape, returns: str) -> str:
+def _signature(name: str, params: Shapes, returns: str) -> str:
+    shape = params.classes[0]
+    enums = {one.name: one.values for one in params.classes if one.values}
     names = field_names((one.name for one in shape.properties), ())
     ordered = sorted(shape.properties, key=lambda one: one.default is not None)
-    arguments = [f"{names[one.name]}: {_short(one)}" for one in ordered]
+    arguments = [f"{names[one.name]}: {_short(one, enums)}" for one in ordered]
     while len(", ".join(arguments)) > _LONGEST_SIGNATURE:
         arguments = [*arguments[: len(arguments) * 2 // 3], "…"]
     return f"{name}({', '.join(arguments)}) -> {returns}"
 
 
-def _short(one: Property) -> str:
-    """Return an annotation without constraints, and its default."""
-    tree = _Unannotated().visit(ast.parse(one.annotation, mode="eval"))
+def _short(one: Property, enums: dict[str, tuple[str, ...]]) -> str:
+    """Return an annotation without constraints, the values of enumerations in place of their names, and its default."""
+    tree = _Unannotated(enums).visit(ast.parse(one.annotation, mode="eval"))
     annotation = ast.unparse(tree)
     if one.default == "None":
         annotation = annotation.removesuffix(" | None")
     if len(annotation) > _LONGEST_ANNOTATION:
         annotation = f"{annotation[:_LONGEST_ANNOTATION]}…"
-    return annotation if one.default is None else f"{annotation} = {one.default}"
+    return annotation if one.default is None else f"{annotation} = {_plain_default(one.default, enums)}"
+
+
+def _plain_default(default: str, enums: dict[str, tuple[str, ...]]) -> str:
+    name, _, member = default.partition(".")
+    values = {known: value for value, known in member_names(enums.get(name, ())).items()}
+    return repr(values[member]) if member in values else default
 
 
 class _Unannotated(ast.NodeTransformer):
+    def __init__(self, enums: dict[str, tuple[str, ...]]) -> None:
+        self._enums = enums
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id not in self._enums:
+            return node
+        return ast.parse(f"Literal[{', '.join(map(repr, self._enums[node.id]))}]", mode="eval").body
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         if isinstance(node.value, ast.Name) and node.value.id == "Annotated" and isinstance(node.slice, ast.Tuple):
             node = node.slice.elts[0]  # type: ignore[assignment]  # an expression like any other

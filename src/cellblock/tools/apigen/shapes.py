@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cellblock.tools.apigen.names import class_name
+from cellblock.tools.apigen.names import class_name, member_names
 from cellblock.tools.apigen.schema import DEEPEST, EMPTY, MOST_OPTIONS, Node, is_number, merged, own, reference, resolved
 
 _MOST_NODES = 10_000
@@ -53,14 +53,16 @@ class Property:
     Attributes:
         name: What JSON calls it.
         annotation: Its type, as source.
-        default: Its default, as source; None where a value is required.
+        default: Its default, as source; None if a value is required.
         description: The server's words.
+        nullable: Whether it is optional, and null is a value of it.
     """
 
     name: str
     annotation: str
     default: str | None
     description: str
+    nullable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,9 @@ class Shape:
         properties: Its attributes.
         extra: Whether an object may have others.
         description: The server's words.
-        root: The type of a value that is no object, as source.
+        root: The type of a value that is not an object, as source.
+        values: The values of an enumeration.
+        strict: Whether it is for arguments.
     """
 
     name: str
@@ -80,6 +84,8 @@ class Shape:
     extra: bool = True
     description: str = ""
     root: str | None = None
+    values: tuple[str, ...] = ()
+    strict: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,7 @@ class _Reader:
         self._classes: dict[tuple[int, int], str] = {}
         self._kept: list[Any] = []
         self._todo: deque[tuple[str, Node, int]] = deque()
+        self._enums: dict[tuple[str, ...], str] = {}
         self._depth = 0  # how many classes lead to the one that is read
 
     def read(self) -> Shapes:
@@ -154,12 +161,13 @@ class _Reader:
             first = [Shape(self._root)]
         else:
             annotation = " | ".join(self._annotation(self._document, self._root, frozenset()))
-            first = [Shape(self._root, description=root.description, root=annotation)]
+            first = [Shape(self._root, description=root.description, root=annotation, strict=False)]
         shapes = first
         while self._todo:
             name, node, self._depth = self._todo.popleft()
             shapes.append(self._shape(name, node))
-        return Shapes(tuple(shapes), tuple(self._notes))
+        enums = [Shape(name, values=values) for values, name in self._enums.items()]
+        return Shapes((*_merged_equal(shapes), *enums), tuple(self._notes))
 
     def _note(self, note: str) -> None:
         self._notes[note] = None
@@ -180,22 +188,54 @@ class _Reader:
             properties.append(self._property(key, declared.get(key), required=key in node.required))
         closed = node.additional is False or (node.additional is None and node.properties is not None)
         extra = not (self._strict and closed) or node.open or dropped
-        return Shape(name, tuple(properties), extra, node.description)
+        return Shape(name, tuple(properties), extra, node.description, strict=self._strict)
 
     def _property(self, key: str, schema: Any, *, required: bool) -> Property:
         node = self._flat(schema)
         parts = self._annotation(schema, key, frozenset())
-        description = node.description
-        if node.format and node.format not in description:
-            description = f"{description} ({node.format})".strip()
+        nullable = "None" in parts or parts == ["Any"]
         default = None
-        if not required:
-            default = _source_of(node.default, parts)
-            if default == "None":
-                if node.default is not None:
-                    description = f"{description} Default: {_json(node.default)}".strip()
-                parts = [*parts, *(["None"] if "None" not in parts and parts != ["Any"] else [])]
-        return Property(key, " | ".join(parts), default, description)
+        said: list[Any] = [] if node.default is None else [node.default]
+        if required:
+            # A constant can only be what it is: it is sent without being given.
+            if self._strict and (constant := _constant(node)) is not None and parts == [f"Literal[{constant}]"]:
+                default, said = constant, []
+        else:
+            default = self._default(node.default, parts)
+            if default != "None":
+                said = []
+            elif not nullable:
+                parts = [*parts, "None"]
+        description = " ".join(
+            [node.description, *self._remarks(node), *(f"Default: {_json(value)}" for value in said)]
+        ).strip()
+        return Property(key, " | ".join(parts), default, description, nullable=self._strict and nullable and not required)
+
+    def _default(self, default: Any, parts: list[str]) -> str:
+        """Return a default as source, `None` if it cannot be said."""
+        for values, name in self._enums.items():
+            if name in parts and type(default) is str and default in values:
+                return f"{name}.{member_names(values)[default]}"
+        return _source_of(default, parts)
+
+    def _remarks(self, node: Node) -> list[str]:
+        """Return what types do not say of a value: what it is made of, and what its forms are called."""
+        remarks = []
+        if node.format and node.format not in node.description:
+            remarks.append(f"({node.format})")
+        if self._strict and node.step is not None:
+            remarks.append(f"(a multiple of {node.step!r})")
+        if self._strict and node.unique:
+            remarks.append("(no duplicates)")
+        items = self._flat(node.items) if isinstance(node.items, dict) else Node()
+        # Of an object the words are at its class.
+        if items.description and not items.properties:
+            remarks.append(f"Each: {items.description}")
+        forms = [self._flat(option) for option in node.options[:MOST_OPTIONS]]
+        words = [form.description or form.title for form in forms if not form.properties]
+        if len(words := [word for word in dict.fromkeys(words) if word and word not in node.description]) > 0:
+            remarks.append(f"One of: {'; '.join(words)}")
+        return remarks
 
     def _annotation(self, schema: Any, hint: str, path: frozenset[int]) -> list[str]:
         """Return the members of the union that a schema is, as source."""
@@ -235,6 +275,8 @@ class _Reader:
 
     def _typed(self, node: Node, key: tuple[int, int], hint: str, path: frozenset[int]) -> list[str]:
         if node.values is not None:
+            if self._strict and (name := self._enum(node.values, hint)) is not None:
+                return [name, *(["None"] if None in node.values else [])]
             if literal := _literal(node.values):
                 return literal
             self._note(_VALUES)
@@ -250,6 +292,19 @@ class _Reader:
             else:
                 parts.append(self._constrained(_TYPES[kind], node, kind))
         return parts or ["Any"]
+
+    def _enum(self, values: list[Any], hint: str) -> str | None:
+        """Return the class of an enumeration of strings; None if it is another one, or too large for a class."""
+        texts = [value for value in values if value is not None]
+        if not all(type(value) is str for value in texts) or _literal(texts) is None:
+            return None
+        words = tuple(dict.fromkeys(texts))
+        if len(words) < 2:
+            return None
+        if words not in self._enums:
+            self._enums[words] = class_name(hint, self._taken)
+            self._taken.add(self._enums[words])
+        return self._enums[words]
 
     def _object(self, node: Node, key: tuple[int, int], hint: str, path: frozenset[int]) -> str:
         if not node.properties:
@@ -314,7 +369,8 @@ class _Reader:
             options=(),
             properties=properties or node.properties,
             required=node.required | frozenset.intersection(*(form.required for form in forms)),
-            open=node.open or any(form.open or form.properties is None for form in forms),
+            # A form that only says what is required adds no attributes.
+            open=node.open or any(form.open or (form.properties is None and node.properties is None) for form in forms),
         )
 
     def _spend(self) -> bool:
@@ -357,6 +413,45 @@ class _Reader:
             self._note(_ELSEWHERE)
             return EMPTY
         return found
+
+
+def _merged_equal(shapes: list[Shape]) -> list[Shape]:
+    """Return shapes without those that are equal to another one, which takes their place."""
+    while True:
+        first: dict[Any, str] = {}
+        same = {}
+        for shape in shapes:
+            what = (shape.properties, shape.extra, shape.description, shape.root)
+            if shape.name not in ("Params", "Result") and first.setdefault(what, shape.name) != shape.name:
+                same[shape.name] = first[what]
+        if not same:
+            return shapes
+        shapes = [
+            replace(
+                shape,
+                root=shape.root and _renamed(shape.root, same),
+                properties=tuple(replace(one, annotation=_renamed(one.annotation, same)) for one in shape.properties),
+            )
+            for shape in shapes
+            if shape.name not in same
+        ]
+
+
+def _renamed(annotation: str, names: dict[str, str]) -> str:
+    """Return an annotation with other names of classes, those in strings left alone."""
+    tree = ast.parse(annotation, mode="eval")
+    if not any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree)):
+        return annotation
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+    return ast.unparse(tree)
+
+
+def _constant(node: Node) -> str | None:
+    """Return the one value that something can have, as source."""
+    values = list(dict.fromkeys(map(repr, node.values or ())))
+    return values[0] if len(values) == 1 and node.values != [None] else None
 
 
 def _literal(values: list[Any]) -> list[str] | None:

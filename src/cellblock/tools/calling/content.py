@@ -35,6 +35,7 @@ class ToolSpec:
         output_schema: JSON Schema of its structured result, where it has one.
         read_only: Whether it says that it changes nothing; None: it does not say.
         destructive: Whether it says that it may destroy something; None: it does not say.
+        needs_task: Whether it can only be called as a task, which is not supported: no module is generated for it.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ToolSpec:
     output_schema: dict[str, Any] | None = None
     read_only: bool | None = None
     destructive: bool | None = None
+    needs_task: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 import unicodedata
 
 _MOST = 4000
@@ -50,12 +49,6 @@ def docstring(text: str, indent: str = "") -> str:
     if len(lines) > 1:
         return f'"""{body}\n{indent}"""'
     return f'"""{body[:-1]}\\""""' if body.endswith('"') else f'"""{body}"""'
-
-
-def wrapped(text: str, indent: str, width: int = 120) -> str:
-    """Return an entry of a list with its long lines broken, all but the first one indented."""
-    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, width) or [""]]
-    return "\n".join([*lines[:1], *(f"{indent}{line}" if line else "" for line in lines[1:])])
 
 
 def _shown(character: str) -> str:

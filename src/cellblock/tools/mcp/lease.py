@@ -21,14 +21,18 @@ class SharedServers:
     """
 
     def __init__(
-        self, lookup: Callable[[str, str], ServerParams], *, connect_timeout: float, environment: Mapping[str, str]
+        self,
+        lookup: Callable[[str, str], ServerParams],
+        *,
+        connect_timeout: float,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Take what is needed to start servers; none is started.
 
         Args:
             lookup: Returns the parameters of a server by its root and name, or raises.
             connect_timeout: Seconds in which a server has to be ready.
-            environment: Where ``${NAME}`` in parameters is looked up.
+            environment: Where ``${NAME}`` in parameters is looked up; `config.server_environment` by default.
         """
         self._lookup = lookup
         self._connect_timeout = connect_timeout

@@ -7,7 +7,6 @@ the host. What is stored and compared keeps the references; only a connection ev
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -88,9 +87,10 @@ def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
     Args:
         server_name: The server's name, for error messages.
         data: ``command``, ``args``, ``env``, ``cwd`` and ``sandbox``, or ``url`` and ``headers``. ``sandbox`` is True for the
-            default policy, the JSON that `Policy.parse` takes, or the path of a file with that, which is read now. ``type``
-            may say ``"stdio"``, ``"http"`` (also ``"streamable_http"``) or ``"sse"``. Without it, a URL whose path has
-            ``/sse`` and no ``/mcp`` is one for server-sent events, and every other one for streamable HTTP.
+            default policy, the JSON that `Policy.parse` takes, or the path of a file with that, which is read now. ``type``,
+            or ``transport``, may say ``"stdio"``, ``"http"`` (also ``"streamable_http"``) or ``"sse"``. Without it, a URL
+            whose path has ``/sse`` and no ``/mcp`` is one for server-sent events, and every other one for streamable HTTP.
+            ``disabled``, which other clients write, must be false.
 
     Returns:
         The parameters. ``${NAME}`` stays as it is.
@@ -103,6 +103,7 @@ def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
     if ("command" in data) == ("url" in data):
         raise InvalidInputError(f"the parameters of MCP server {server_name!r} need either 'command' or 'url'")
     fields = _Fields(server_name, data)
+    fields.enabled()
     params = _stdio(fields) if "command" in data else _http(fields)
     if len(json.dumps(params.to_dict())) > MAX_PARAMS:
         raise InvalidInputError(f"the parameters of MCP server {server_name!r} have more than {MAX_PARAMS} characters")
@@ -132,12 +133,17 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
             return [fill(item) for item in value]
         return {key: fill(item) for key, item in value.items()} if isinstance(value, dict) else value
 
+    length = 0
+
     def look_up(match: re.Match[str]) -> str:
+        nonlocal length
         if (value := environment.get(match[1])) is None:
             raise InvalidInputError(
                 f"the parameters of MCP server {server_name!r} refer to ${{{match[1]}}}, which is not set in the environment "
-                f"of the host: set {match[1]} before the server is first used"
+                f"of the host, nor in .env in its current directory: set {match[1]} before the server is first used"
             )
+        if (length := length + len(value)) > MAX_PARAMS:  # before it is there: a variable can be named 60,000 times
+            raise InvalidInputError(f"the parameters of MCP server {server_name!r} have more than {MAX_PARAMS} characters")
         return value
 
     return parse_params(server_name, fill(params.to_dict()))
@@ -153,11 +159,6 @@ def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
         found.update(word for value in params.headers.values() for word in value.split() if not _REFERENCE.search(word))
         found -= {"Bearer", "Basic"}
     return sorted((value for value in found if len(value) >= 4), key=len, reverse=True)
-
-
-def fingerprint(params: ServerParams) -> str:
-    """Return a hash that is the same for the same parameters; references count as they are written."""
-    return hashlib.sha256(json.dumps(params.to_dict(), sort_keys=True).encode()).hexdigest()
 
 
 class _Fields:
@@ -224,12 +225,24 @@ class _Fields:
             raise error if str(error).startswith(source) else InvalidInputError(f"{source}: {error}") from error
 
     def transport(self, allowed: Mapping[object, str]) -> str | None:
-        value = self._data.pop("type", None)
-        if value is None:
+        given = [(key, self._data.pop(key)) for key in ("type", "transport") if self._data.get(key) is not None]
+        self._data.pop("type", None), self._data.pop("transport", None)
+        if not given:
             return None
+        key, value = given[0]
+        if len(given) == 2 and given[1][1] != value:
+            raise self.wrong("transport", f"is not what 'type' says, {value!r}")
         if not isinstance(value, str) or value not in allowed:
-            raise self.wrong("type", f"must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+            raise self.wrong(key, f"must be one of {', '.join(map(repr, allowed))}, not {value!r}")
         return allowed[value]
+
+    def enabled(self) -> None:
+        """Take what other clients' configurations have beside a server."""
+        disabled = self._data.pop("disabled", None)
+        if disabled is not None and not isinstance(disabled, bool):
+            raise self.wrong("disabled", f"must be true or false, not {disabled!r}")
+        if disabled:
+            raise self.wrong("disabled", "is true: remove it to use the server")
 
     def finish(self, known: str) -> None:
         for key in self._data:

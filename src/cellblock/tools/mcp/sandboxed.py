@@ -20,6 +20,7 @@ from cellblock.sandbox import cgroups, probe
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import EGRESS_PORT, base_steps, make_plan
 from cellblock.sandbox.policy import Policy
+from cellblock.sandbox.repositories import protect_repositories
 from cellblock.wire.control import FROM_SERVER, MAX_CONTROL, FromServer, Made, Refused, ServerSetup, encode_control
 
 _LOG = logging.getLogger("cellblock.tools")
@@ -45,7 +46,7 @@ class ServerSandbox:
         workspace = None if cwd is None else os.path.realpath(cwd)
         facts, own = probe.look(), probe.own_directories()
         self._policy = _fitting(policy)
-        self._plan = make_plan(self._policy, facts, workspace, own)
+        self._plan = protect_repositories(make_plan(self._policy, facts, workspace, own))
         self._network = SandboxNetwork(policy.network, lambda line: _LOG.info("MCP server %r: %s", server, line))
         self._setup = ServerSetup(
             user=(facts.uid, facts.gid),

@@ -28,8 +28,8 @@ class Servers:
     Args:
         lookup: Returns the parameters of a server by its name, or raises; asked each time a connection is made.
         connect_timeout: Seconds in which a server has to be ready.
-        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from; this
-            process's by default.
+        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from; by
+            default `config.server_environment`, each time that a connection is made.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Servers:
     ) -> None:
         self._lookup = lookup
         self._connect_timeout = connect_timeout
-        self._environment = config.environment() if environment is None else environment
+        self._environment = environment
         self._connections: dict[str, Connection] = {}
         self._closed = False
 
@@ -124,7 +124,8 @@ class Servers:
         if self._closed:
             raise StateError(f"MCP server {server!r} cannot be used: the tools of this host have been closed")
         if connection is None:
-            connection = Connection(server, self._lookup(server), self._environment, self._connect_timeout)
+            environment = config.server_environment() if self._environment is None else self._environment
+            connection = Connection(server, self._lookup(server), environment, self._connect_timeout)
             self._connections[server] = connection
         await connection.opened()
         return connection

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 import anyio
 
+from cellblock import config
 from cellblock.tools.calling.content import MAX_MESSAGE
 from cellblock.tools.mcp.lines import Lines, Oversized
 from cellblock.tools.mcp.params import StdioServer
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from cellblock.tools.mcp.sandboxed import ServerSandbox
 
 _KEEPER = Path(__file__).parents[2] / "keeper" / "keeper.py"
-_INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-"""What every server gets of the host's environment: what the SDK gives, and no secret."""
-
 _MAX_STRAY = 100  # lines in succession that are no messages
 _MAX_BLANK = 100_000  # lines in succession that are empty
 _SECONDS_AT_A_TIME = 0.005  # in which lines are read before others have their turn
@@ -63,7 +61,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def __init__(self, server: str, params: StdioServer, environment: Mapping[str, str]) -> None:
         self._params = params
-        self._env = {name: environment[name] for name in _INHERITED if name in environment}
+        self._env = {name: environment[name] for name in config.PROGRAM_VARIABLES if name in environment}
         self._sandbox: ServerSandbox | None = None
         if params.sandbox is not None:
             from cellblock.tools.mcp.sandboxed import ServerSandbox

@@ -20,6 +20,7 @@ def spec_of(tool: types.Tool) -> ToolSpec:
         output_schema=tool.output_schema,
         read_only=hints.read_only_hint if hints else None,
         destructive=hints.destructive_hint if hints else None,
+        needs_task=tool.execution is not None and tool.execution.task_support == "required",
     )
 
 

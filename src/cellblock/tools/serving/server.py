@@ -166,10 +166,9 @@ class ToolServer:
             await self._listening.join()
 
     def _make_servers(self) -> Servers:
-        from cellblock.config import environment
         from cellblock.tools.mcp.servers import Servers
 
-        return Servers(self._params, connect_timeout=self._connect_timeout, environment=environment())
+        return Servers(self._params, connect_timeout=self._connect_timeout)
 
     def _params(self, name: str) -> ServerParams:
         """Return a server's parameters: those that came with a request, or else those that are registered."""

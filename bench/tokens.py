@@ -1,0 +1,120 @@
+"""Tokens that a generated module costs a model, compared with ipybox's: real servers, the same schemas, one tokenizer.
+
+Usage: python -m bench.tokens [DIRECTORY]
+
+DIRECTORY keeps what is installed for it (npm and pip; by default bench/.tokens). The tokenizer is `@anthropic-ai/tokenizer`,
+an npm package that brings its data along. Servers whose program cannot be installed here are left out, and named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench import peers
+from cellblock.errors import McpServerError
+from cellblock.tools.apigen.render import render
+from cellblock.tools.calling.content import ToolSpec
+from cellblock.tools.mcp.params import parse_params
+from cellblock.tools.mcp.servers import Servers
+
+_NPM = (
+    "@anthropic-ai/tokenizer",
+    "@brave/brave-search-mcp-server",
+    "@modelcontextprotocol/server-everything",
+    "@modelcontextprotocol/server-filesystem",
+    "@modelcontextprotocol/server-github",
+    "@modelcontextprotocol/server-memory",
+    "@modelcontextprotocol/server-sequential-thinking",
+)
+_PIP = ("mcp-server-time", "mcp-server-git", "mcp-server-fetch", "mcp-server-sqlite", "mcp<2")
+_SERVERS: dict[str, tuple[str, ...]] = {
+    "time": ("mcp-server-time",),
+    "git": ("mcp-server-git",),
+    "fetch": ("mcp-server-fetch",),
+    "sqlite": ("mcp-server-sqlite", "--db-path", "{home}/notes.db"),
+    "everything": ("mcp-server-everything",),
+    "filesystem": ("mcp-server-filesystem", "{home}"),
+    "memory": ("mcp-server-memory",),
+    "sequential-thinking": ("mcp-server-sequential-thinking",),
+    "github": ("mcp-server-github",),
+    "brave-search": ("brave-search-mcp-server", "--transport", "stdio"),
+}
+
+# What ipybox's generator writes, by the functions that it writes it with.
+_THEIRS = """
+import json, sys
+from mcpygen.apigen import generate_function_definition, generate_input_model_code, generate_output_model_code, strip_imports
+written = []
+for tool in json.load(sys.stdin):
+    parts = [generate_input_model_code(tool["input_schema"])]
+    if tool["output_schema"]:
+        parts.append(strip_imports(generate_output_model_code(tool["output_schema"])))
+    parts.append(generate_function_definition(tool["name"], tool["description"], bool(tool["output_schema"])))
+    written.append("\\n\\n".join(parts))
+json.dump(written, sys.stdout)
+"""
+_COUNT = """
+import { countTokens } from '@anthropic-ai/tokenizer'
+import fs from 'fs'
+const counted = texts => texts.reduce((sum, text) => sum + countTokens(text), 0)
+console.log(JSON.stringify(JSON.parse(fs.readFileSync(0)).map(counted)))
+"""
+
+
+def _install(home: Path) -> None:
+    if (home / "installed.txt").exists():
+        return
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "package.json").write_text('{"type": "module"}')
+    subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--silent", *_NPM], cwd=home, check=True)
+    subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True)
+    subprocess.run([home / "venv" / "bin" / "pip", "install", "--quiet", *_PIP], check=True)
+    (home / "count.mjs").write_text(_COUNT)
+    (home / "installed.txt").write_text("")
+
+
+async def _tools(name: str, home: Path) -> list[ToolSpec]:
+    program, *arguments = _SERVERS[name]
+    places = (home / "venv" / "bin" / program, home / "node_modules" / ".bin" / program)
+    params: dict[str, Any] = {
+        "command": str(next(place for place in places if place.exists())),
+        "args": [argument.format(home=home) for argument in arguments],
+        "env": {"BRAVE_API_KEY": "none"} if name == "brave-search" else {},
+    }
+    async with Servers(lambda _: parse_params(name, params), connect_timeout=60) as servers:
+        return await servers.list_tools(name)
+
+
+def _counted(home: Path, modules: list[list[str]]) -> list[int]:
+    done = subprocess.run(
+        ["node", "count.mjs"], cwd=home, input=json.dumps(modules), capture_output=True, text=True, check=True
+    )
+    counts: list[int] = json.loads(done.stdout)
+    return counts
+
+
+async def main(home: Path) -> None:
+    """Print a line for each server."""
+    _install(home)
+    theirs_python = peers.python()
+    print(f"{'server':22}{'tools':>6}{'cellblock':>11}{'ipybox':>8}{'ratio':>7}")
+    for name in _SERVERS:
+        try:
+            tools = await _tools(name, home)
+        except (McpServerError, StopIteration) as error:
+            print(f"{name:22}left out: {str(error).splitlines()[0] if str(error) else 'not installed'}")
+            continue
+        given = json.dumps([asdict(tool) for tool in tools])
+        done = subprocess.run([theirs_python, "-c", _THEIRS], input=given, capture_output=True, text=True, check=True)
+        ours, theirs = _counted(home, [[module.source for module in render(tools)], json.loads(done.stdout)])
+        print(f"{name:22}{len(tools):6}{ours:11}{theirs:8}{ours / theirs:7.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent / ".tokens").absolute()))

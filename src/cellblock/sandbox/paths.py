@@ -1,0 +1,19 @@
+"""Paths as text: absolute, normal, and without symbolic links, or what is said of them is not true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def is_inside(path: str, directory: str) -> bool:
+    """Whether a path is a directory or lies in it."""
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+
+
+def topmost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths that do not lie in another one of them, the shortest first."""
+    found: list[str] = []
+    for path in sorted(paths, key=len):
+        if not any(is_inside(path, other) for other in found):
+            found.append(path)
+    return tuple(found)
