@@ -1,0 +1,132 @@
+"""The gate decides about a target, looks it up once, checks every address, and dials what was checked."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from cellblock.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
+from cellblock.egress.names import Address, Target, canonical_host
+from cellblock.egress.rules import Denial, Rules
+
+PUBLIC, OTHER, METADATA = "93.184.216.34", "93.184.216.35", "169.254.169.254"
+
+
+class World:
+    """Names, hosts that refuse, and what was asked of both."""
+
+    def __init__(self, names: dict[str, list[str]], refusing: tuple[str, ...] = ()) -> None:
+        self.names = names
+        self.refusing = refusing
+        self.looked_up: list[str] = []
+        self.dialled: list[str] = []
+        self.denied: list[Denial] = []
+        self.asked: list[tuple[str, int]] = []
+        self.lets_through = False
+
+    async def resolve(self, name: str) -> list[str]:
+        self.looked_up.append(name)
+        return self.names[name]
+
+    async def dial(self, address: Address, port: int) -> socket.socket:
+        self.dialled.append(f"{address}:{port}")
+        if str(address) in self.refusing:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+        return socket.socket()
+
+    async def ask(self, host: str, port: int) -> bool:
+        self.asked.append((host, port))
+        return self.lets_through
+
+    async def open(self, host: str, *allowed: str, denied: tuple[str, ...] = (), port: int = 443) -> None:
+        rules = Rules.parse(allowed, denied)
+        gate = Gate(rules, EgressLimits(), self.denied.append, self.resolve, self.dial, self.ask)
+        (await gate.open(Target(canonical_host(host), port), "CONNECT")).close()
+        await gate.close()
+
+
+async def test_an_allowed_name_is_looked_up_once_and_its_address_dialled() -> None:
+    world = World({"a.example": [PUBLIC, PUBLIC]})
+    await world.open("a.example", "a.example")
+    assert (world.looked_up, world.dialled) == (["a.example"], [f"{PUBLIC}:443"])
+
+
+async def test_what_is_denied_is_not_looked_up_and_nobody_is_asked() -> None:
+    world = World({"a.example": [PUBLIC]})
+    with pytest.raises(DeniedError):
+        await world.open("a.example", "*", denied=("a.example",))
+    assert (world.looked_up, world.dialled, world.asked) == ([], [], [])
+    assert [denial.host for denial in world.denied] == ["a.example"]
+
+
+@pytest.mark.parametrize("yes", [True, False])
+async def test_somebody_is_asked_about_what_no_rule_names(yes: bool) -> None:
+    world = World({"a.example": [PUBLIC]})
+    world.lets_through = yes
+    if yes:
+        await world.open("a.example")
+    else:
+        with pytest.raises(DeniedError):
+            await world.open("a.example")
+    assert world.asked == [("a.example", 443)]
+    assert world.dialled == [f"{PUBLIC}:443"] * yes
+
+
+async def test_nobody_can_let_an_address_through_that_is_never_reached() -> None:
+    world = World({"a.example": [METADATA]})
+    world.lets_through = True
+    with pytest.raises(DeniedError, match="metadata"):
+        await world.open("a.example")
+    assert world.dialled == []
+
+
+@pytest.mark.parametrize("found", [[PUBLIC, METADATA], [METADATA, PUBLIC]])
+async def test_one_bad_address_spoils_a_name(found: list[str]) -> None:
+    world = World({"a.example": found})
+    with pytest.raises(DeniedError, match="metadata"):
+        await world.open("a.example", "a.example")
+    assert world.dialled == []
+
+
+async def test_the_next_address_is_tried_if_one_refuses() -> None:
+    world = World({"a.example": [PUBLIC, OTHER]}, refusing=(PUBLIC,))
+    await world.open("a.example", "a.example")
+    assert world.dialled == [f"{PUBLIC}:443", f"{OTHER}:443"]
+
+
+@pytest.mark.parametrize(("found", "cause"), [([], "lookup"), ([PUBLIC], "refused")])
+async def test_what_cannot_be_reached_says_why(found: list[str], cause: str) -> None:
+    world = World({"a.example": found}, refusing=(PUBLIC,))
+    with pytest.raises(UnreachableError) as caught:
+        await world.open("a.example", "a.example")
+    assert caught.value.cause == cause
+    assert world.denied == []
+
+
+async def test_an_address_is_not_looked_up() -> None:
+    world = World({})
+    await world.open(PUBLIC, PUBLIC)
+    assert (world.looked_up, world.dialled) == ([], [f"{PUBLIC}:443"])
+
+
+async def test_a_client_that_gives_up_leaves_its_lookup_in_its_slot() -> None:
+    world = World({})
+    started, end = asyncio.Event(), asyncio.Event()
+
+    async def resolve(_name: str) -> list[str]:
+        started.set()
+        await end.wait()
+        return [PUBLIC]
+
+    gate = Gate(Rules.parse(["*"]), EgressLimits(), world.denied.append, resolve, world.dial)
+    opening = asyncio.create_task(gate.open(Target("a.example", 443), "CONNECT"))
+    await started.wait()
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert len(gate._lookups) == 1
+    end.set()
+    await gate.close()
+    assert not gate._lookups

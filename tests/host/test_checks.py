@@ -1,0 +1,98 @@
+"""What callers pass is checked before anything is begun."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock import InvalidInputError
+from cellblock.host import Policy
+from cellblock.host.checks import (
+    check_code,
+    check_forbidding,
+    check_isolation,
+    check_place,
+    check_state_apart,
+    check_timeout,
+    fit_policy,
+)
+from cellblock.sandbox import probe
+from cellblock.sandbox.srt import SrtPolicy
+from cellblock.wire.fields import MAX_CODE
+
+
+def test_ordinary_code_passes() -> None:
+    check_code("x = '\N{SNOWMAN}'")
+    check_code("#" * MAX_CODE)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (b"1", "must be a string"),
+        ("1\0", "NUL character at index 1"),
+        ("'\ud800'", "index 1"),
+        ("#" * (MAX_CODE + 1), "limit"),
+    ],
+)
+def test_what_cannot_be_a_cell_is_refused(code: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        check_code(code)
+
+
+@pytest.mark.parametrize("timeout", [None, 1, 0.1, math.inf])
+def test_timeouts_that_mean_something(timeout: float | None) -> None:
+    check_timeout(timeout)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, -math.inf, True, "1", 10**400])
+def test_timeouts_that_mean_nothing(timeout: Any) -> None:
+    with pytest.raises(InvalidInputError, match="positive number of seconds"):
+        check_timeout(timeout)
+
+
+def test_a_place_in_code_is_its_end_by_default() -> None:
+    assert check_place("abc", None) == ("abc", 3)
+    assert check_place("abc", 0) == ("abc", 0)
+    for cursor in (-1, 4, True, 1.0):
+        with pytest.raises(InvalidInputError, match="index from 0 to 3"):
+            check_place("abc", cursor)  # type: ignore[arg-type]
+
+
+def test_there_are_three_kinds_of_isolation() -> None:
+    assert check_isolation("none") == "none"
+    with pytest.raises(InvalidInputError, match="'native', 'srt' or 'none'"):
+        check_isolation("docker")  # type: ignore[arg-type]
+
+
+def test_programs_are_forbidden_only_in_a_native_sandbox_and_if_somebody_decides() -> None:
+    check_forbidding("native", True)
+    with pytest.raises(InvalidInputError, match="needs isolate='native'"):
+        check_forbidding("none", True)
+    with pytest.raises(InvalidInputError, match="needs on_command="):
+        check_forbidding("native", False)
+
+
+def test_no_policy_lets_a_session_write_this_program_or_read_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
+    fitted = fit_policy(Policy.parse({"filesystem": {"allowWrite": ["/"]}}), "native").filesystem
+    assert str(tmp_path) in fitted.deny_read
+    assert {*probe.own_directories()} <= {*fitted.deny_write}
+
+
+def test_a_policy_for_srt_is_for_srt() -> None:
+    with pytest.raises(InvalidInputError, match="for isolate='srt' only"):
+        fit_policy(SrtPolicy(), "native")
+
+
+def test_a_session_cannot_work_around_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "home" / "state"))
+    check_state_apart([str(tmp_path / "work"), str(tmp_path / "home" / "state-of-others")])
+    for place in (tmp_path, tmp_path / "home", tmp_path / "home" / "state"):
+        with pytest.raises(InvalidInputError, match="cellblock's own state"):
+            check_state_apart([str(place)])
