@@ -106,6 +106,21 @@ MUTANTS: dict[str, Mutant] = {
             "return h11.Connection(h11.SERVER, max_incomplete_event_size=2**40)",
         ),
     ),
+    "30 taking turns": mutant(
+        "egress/test_turns.py::test_tiny_chunks_let_the_loop_go_on[response]",
+        Edit("egress/turns.py", "Turns.give_way", "return"),
+    ),
+    "30 interim responses": mutant(
+        "egress/test_turns.py::test_a_response_that_takes_long_to_read_is_refused[interim responses]",
+        Edit("egress/exchange.py", "Exchange._too_many_interim", "return False"),
+    ),
+    "30 header lines": mutant(
+        "egress/test_turns.py::test_a_request_with_too_many_header_lines_is_refused",
+        Edit("egress/http.py", "check_head", "pass"),
+    ),
+    "30 trailers": mutant(
+        "egress/test_turns.py::test_trailers_without_end_are_refused", Edit("egress/http.py", "check_between_chunks", "pass")
+    ),
     "32 the protocol": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]", CONDEMNED
     ),
@@ -185,6 +200,14 @@ MUTANTS: dict[str, Mutant] = {
     "1 a link in the place of a secret": mutant(
         f"{HERE}workspaces.py::test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session[/usr/lib]",
         Edit("sandbox/mounts.py", "_Builder._end_of_masked_link", "return self._resolved.get(target, target)"),
+    ),
+    "6 links of sessions": mutant(
+        f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
+        Edit("host/distrusted.py", "check_links", "pass"),
+    ),
+    "36 what is stopped": mutant(
+        "init/test_init.py::test_a_stopped_init_ends_with_whom_it_belongs_to[spawn-host-none]",
+        Edit("init/processes.py", "resume_after_parent", "pass"),
     ),
     "5 attributes of files": mutant(
         f"{HERE}system_calls.py::test_attributes_of_files_that_outlive_the_session_cannot_be_set",

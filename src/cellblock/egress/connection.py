@@ -9,13 +9,13 @@ import socket
 import h11
 
 from cellblock.egress import http, socks
-from cellblock.egress.exchange import Exchange
+from cellblock.egress.exchange import HEAD_READ, Exchange
 from cellblock.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
 from cellblock.egress.tunnel import Tunnel
+from cellblock.egress.turns import turns
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1024 * 1024
-_HEAD_READ = 16 * 1024
 _TURN_AWAY_SECONDS = 1.0
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _SOCKS_CODES = {
@@ -62,7 +62,7 @@ class Connection:
         """Serve the client until it or the proxy has had enough. What goes wrong with it is nobody else's business."""
         try:
             async with asyncio.timeout(self._head_seconds):
-                first = await self._receive(self._client, _HEAD_READ)
+                first = await self._receive(self._client, HEAD_READ)
             if first[:1] == bytes([socks.VERSION]):
                 await self._socks(first)
             elif first:
@@ -79,11 +79,12 @@ class Connection:
         try:
             async with asyncio.timeout(self._head_seconds):
                 while True:
+                    await turns().give_way()
                     if answer := handshake.receive(data):
                         await self._send(self._client, answer)
                     if handshake.target is not None:
                         break
-                    if not (data := await self._receive(self._client, _HEAD_READ)):
+                    if not (data := await self._receive(self._client, HEAD_READ)):
                         return
             if self._turned_away:
                 raise socks.SocksError("too many connections", socks.reply(socks.GENERAL_FAILURE))
@@ -140,15 +141,21 @@ class Connection:
         waiting = reader.trailing_data == (b"", False)
         if waiting:
             async with asyncio.timeout(self._idle_seconds):
-                reader.receive_data(await self._receive(self._client, _HEAD_READ))
+                reader.receive_data(await self._receive(self._client, HEAD_READ))
         try:
             async with asyncio.timeout(self._head_seconds):
-                while (event := reader.next_event()) is h11.NEED_DATA:
-                    reader.receive_data(await self._receive(self._client, _HEAD_READ))
+                while (event := await self._event(reader)) is h11.NEED_DATA:
+                    reader.receive_data(await self._receive(self._client, HEAD_READ))
         except TimeoutError as error:
             text = f"the head of the request did not come within {self._head_seconds:g} s"
             raise _AnsweredError(408, "Request Timeout", text) from error
         return event if isinstance(event, h11.Request) else None
+
+    @staticmethod
+    async def _event(reader: h11.Connection) -> object:
+        await turns().give_way()
+        http.check_head(reader)
+        return reader.next_event()
 
     def _understood(self, head: h11.Request) -> http.ProxyRequest:
         if self._turned_away:
@@ -181,7 +188,7 @@ class Connection:
         self._client.shutdown(socket.SHUT_WR)
         left = _LINGER_BYTES
         async with asyncio.timeout(_LINGER_SECONDS):
-            while left > 0 and (data := await self._receive(self._client, _HEAD_READ)):
+            while left > 0 and (data := await self._receive(self._client, HEAD_READ)):
                 left -= len(data)
 
     async def _receive(self, end: socket.socket, size: int) -> bytes:

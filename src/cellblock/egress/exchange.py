@@ -9,8 +9,12 @@ from typing import Literal
 import h11
 
 from cellblock.egress.gate import EgressLimits, UnreachableError
-from cellblock.egress.http import response_headers
+from cellblock.egress.http import CHUNKED_READ, check_between_chunks, check_head, response_headers
 from cellblock.egress.tunnel import BUFFER, reset
+from cellblock.egress.turns import turns
+
+HEAD_READ = CHUNKED_READ  # a chunked body may begin behind a head
+_MAX_INTERIM = 50
 
 
 class Exchange:
@@ -35,6 +39,9 @@ class Exchange:
         self._idle_seconds = limits.idle_seconds
         self._silence = asyncio.timeout(None)
         self._begun = False
+        self._interim = 0
+        self._turns = turns()
+        self._chunked_up = self._chunked_down = False
 
     async def run(self, request: h11.Request) -> bool:
         """Carry the exchange out.
@@ -75,7 +82,8 @@ class Exchange:
 
     async def _both_ways(self, request: h11.Request) -> None:
         pieces = [self._sent(self._writer, request)]
-        if self._heard_all(pieces):  # as of most requests: no task is needed for a body
+        self._chunked_up = _is_chunked(request)
+        if await self._heard_all(pieces):  # as of most requests: no task is needed for a body
             await self._pass_up(pieces)
             await self._download()
             return
@@ -94,17 +102,22 @@ class Exchange:
     async def _upload(self, pieces: list[bytes]) -> None:
         done = False
         while await self._pass_up(pieces) and not done:
-            self._reader.receive_data(await self._receive(self._client))
-            done = self._heard_all(pieces)
+            self._reader.receive_data(await self._receive(self._client, CHUNKED_READ if self._chunked_up else BUFFER))
+            done = await self._heard_all(pieces)
 
-    def _heard_all(self, pieces: list[bytes]) -> bool:
+    async def _heard_all(self, pieces: list[bytes]) -> bool:
         """Collect what the client has sent of its body; return whether that was the end of it."""
-        while (event := self._reader.next_event()) is not h11.NEED_DATA:
+        while True:
+            await self._turns.give_way()
+            if (event := self._reader.next_event()) is h11.NEED_DATA:
+                break
             if isinstance(event, h11.EndOfMessage):
                 pieces.append(self._sent(self._writer, h11.EndOfMessage()))
                 return True
             assert isinstance(event, h11.Data)
             pieces.append(self._sent(self._writer, h11.Data(event.data)))
+        if self._chunked_up:
+            check_between_chunks(self._reader)
         return False
 
     async def _pass_up(self, pieces: list[bytes]) -> bool:
@@ -118,9 +131,14 @@ class Exchange:
     async def _download(self) -> None:
         pieces: list[bytes] = []
         while True:
+            await self._turns.give_way()
             try:
+                if not self._begun:
+                    check_head(self._writer)
                 event = self._writer.next_event()
                 if event is h11.NEED_DATA:
+                    if self._chunked_down:
+                        check_between_chunks(self._writer)
                     data = await self._next(pieces)
                     self._writer.receive_data(data)
                     continue
@@ -135,7 +153,8 @@ class Exchange:
         """Send the client what there is, then return what the server says next."""
         await self._send(self._client, pieces)
         try:
-            return await self._receive(self._upstream)
+            size = HEAD_READ if not self._begun else CHUNKED_READ if self._chunked_down else BUFFER
+            return await self._receive(self._upstream, size)
         except OSError as error:
             raise self._failed(f"the connection to the server broke: {error}", "network") from error
 
@@ -144,14 +163,21 @@ class Exchange:
         match event:
             case h11.Data():
                 return self._sent(self._reader, h11.Data(event.data))
+            case h11.InformationalResponse() if self._too_many_interim():
+                raise self._failed(f"the server sent more than {_MAX_INTERIM} interim responses", "network")
             case h11.InformationalResponse() if self._reader.their_http_version == b"1.0":
                 return b""
             case h11.InformationalResponse() | h11.Response():
                 self._begun = isinstance(event, h11.Response)
+                self._chunked_down = self._begun and _is_chunked(event)
                 copy = type(event)(status_code=event.status_code, headers=response_headers(event), reason=event.reason)
                 return self._sent(self._reader, copy)
             case _:
                 return self._sent(self._reader, h11.EndOfMessage())
+
+    def _too_many_interim(self) -> bool:
+        self._interim += 1
+        return self._interim > _MAX_INTERIM
 
     def _failed(self, text: str, cause: Literal["timeout", "network"]) -> Exception:
         return ConnectionAbortedError(text) if self._begun else UnreachableError(text, cause)
@@ -166,11 +192,15 @@ class Exchange:
             self._moved()
         pieces.clear()
 
-    async def _receive(self, end: socket.socket) -> bytes:
-        data = await self._loop.sock_recv(end, BUFFER)
+    async def _receive(self, end: socket.socket, size: int) -> bytes:
+        data = await self._loop.sock_recv(end, size)
         self._moved()
         return data
 
     def _moved(self) -> None:
         if not self._silence.expired():
             self._silence.reschedule(self._loop.time() + self._idle_seconds)
+
+
+def _is_chunked(head: h11.Request | h11.Response | h11.InformationalResponse) -> bool:
+    return any(name == b"transfer-encoding" for name, _ in head.headers)

@@ -18,6 +18,11 @@ Headers = list[tuple[bytes, bytes]]
 
 _ABSOLUTE = re.compile(r"http://([^/?#]*)([^#]*)", re.IGNORECASE | re.DOTALL)
 _HTTP_PORT = 80
+MAX_LINES = 500
+"""Lines of a request's or a response's head."""
+CHUNKED_READ = 4096
+"""Bytes of a chunked body that are read at a time. So little is parsed at once, even if it is all trailers."""
+_HEAD_END = re.compile(rb"\n\r?\n")
 # For one hop only (RFC 9110, 7.6.1), with those that proxies have been sent since before it.
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authentication-info proxy-authorization proxy-connection te trailer "
@@ -116,6 +121,28 @@ def plain_response(status: int, reason: str, text: str, *, body: bool = True) ->
     return head.encode("ascii") + (content if body else b"")
 
 
+def check_head(reader: h11.Connection) -> None:
+    """Check that the head that is being read has few enough lines. h11 limits bytes, and takes long for many short lines.
+
+    Raises:
+        h11.RemoteProtocolError: It has too many.
+    """
+    data, _ = reader.trailing_data
+    end = _HEAD_END.search(data)
+    if data.count(b"\n", 0, end.start() if end else len(data)) > MAX_LINES:
+        raise h11.RemoteProtocolError(f"it has more than {MAX_LINES} header lines", error_status_hint=431)
+
+
+def check_between_chunks(reader: h11.Connection) -> None:
+    """Check that what is left of a chunked body after all whole chunks is small: the beginning of a chunk, or of trailers.
+
+    Raises:
+        h11.RemoteProtocolError: It is too large.
+    """
+    if len(reader.trailing_data[0]) > CHUNKED_READ:
+        raise h11.RemoteProtocolError(f"it has more than {CHUNKED_READ} bytes between chunks or after them")
+
+
 def _authority(text: str, default_port: int | None) -> Target:
     try:
         return parse_authority(text, default_port)
@@ -165,7 +192,8 @@ def _end_to_end(items: Iterable[tuple[bytes, bytes]]) -> Headers:
     listed = {
         token.strip().lower() for name, value in items if name.lower() == b"connection" for token in value.split(b",")
     } - _KEPT
-    return [(name, value) for name, value in items if name.lower() not in _HOP_BY_HOP | listed]
+    dropped = _HOP_BY_HOP | listed
+    return [(name, value) for name, value in items if name.lower() not in dropped]
 
 
 def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:

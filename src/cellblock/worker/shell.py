@@ -185,6 +185,7 @@ class Shell(NotebookShell):
         finally:
             # Plots are drawn here.
             self.events.trigger("post_execute")
+            self.display_pub.update_widgets()
         self.events.trigger("post_run_cell", result)
         value = result.error_before_exec or result.error_in_exec
         if value is None:

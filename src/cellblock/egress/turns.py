@@ -1,0 +1,59 @@
+"""Taking turns: parsing for one connection must not hold the loop up, and neither must many connections together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from weakref import WeakKeyDictionary
+
+_SLICE = 0.01
+"""Seconds for which the connections of all proxies of a loop may work in one turn of the loop."""
+
+
+class Turns:
+    """Lets the connections of one loop work one after the other, each for a moment.
+
+    A read that finds something at once does not suspend a task, so that a busy connection would never let go by itself.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._scheduled = False
+
+    async def give_way(self) -> None:
+        """Return at once while there is time left in this turn of the loop, or else when it is our turn again.
+
+        Call it before each piece of work that takes a moment: parsing a head, a chunk, a read.
+        """
+        if time.monotonic() < self._until:
+            return
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        if not self._scheduled:
+            self._scheduled = True
+            loop.call_soon(self._next)
+        await turn
+
+    def _next(self) -> None:
+        """Once in each turn of the loop: let one go on."""
+        self._scheduled = False
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # it was cancelled
+                self._until = time.monotonic() + _SLICE
+                turn.set_result(None)
+                break
+        if self._waiting:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+
+
+def turns() -> Turns:
+    """Return the turns of the running loop, which all proxies share."""
+    return _turns.setdefault(asyncio.get_running_loop(), Turns())
