@@ -154,7 +154,7 @@ async def test_exceptions_of_widgets_callbacks_are_errors(session: Session) -> N
     assert result.status == "error"
     assert result.error is not None
     assert result.error.ename == "ZeroDivisionError"
-    assert "----> 3 button.on_click" in result.stderr
+    assert "----> 3 button.on_click" in str(result.outputs[0].text)
     assert result.output == "goes on\n"
     result = await session.execute("def f(x):\n    {}['key']\nipywidgets.interact(f, x=3);")
     assert result.error is not None
@@ -166,4 +166,4 @@ async def test_a_script_that_fails_is_an_error_and_to_show_it_again_is_none(sess
     result = await session.execute(f"%run {tmp_path / 'script.py'}")
     assert result.error is not None
     assert result.error.ename == "ZeroDivisionError"
-    assert "1 / 0" in (await ok(session, "%tb")).stderr
+    assert "1 / 0" in str((await ok(session, "%tb")).text)
