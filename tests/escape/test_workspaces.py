@@ -10,8 +10,8 @@ from typing import Literal
 
 import pytest
 
-from cellblock import Filesystem, Host, Policy, SandboxError
-from cells import value
+from cellblock import Filesystem, Host, InvalidInputError, Policy, SandboxError
+from cells import ok, value
 
 from .conftest import arm
 
@@ -28,6 +28,29 @@ async def test_a_workspace_given_through_a_link_is_the_directory_behind_it(
             ["workspace"],
         ]
     assert (workspace / "file").exists()
+
+
+@pytest.mark.parametrize(("link", "target"), [("task", "{elsewhere}"), ("sub", "../elsewhere"), ("far", "{elsewhere}/..")])
+async def test_a_link_that_a_session_made_does_not_choose_the_next_workspace(
+    native_host: Host, workspace: Path, tmp_path: Path, link: str, target: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "task").mkdir(parents=True)
+    (workspace / "real").mkdir()
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+        await arm(session)
+        await ok(session, f"os.symlink({target.format(elsewhere=elsewhere)!r}, {link!r})")
+    (tmp_path / "ours").symlink_to(workspace)
+    for path in (
+        workspace / link,
+        workspace / link / "task",
+        tmp_path / "ours" / link,
+        tmp_path / "ours" / "real" / ".." / link,
+    ):
+        with pytest.raises(InvalidInputError, match=f"{link} is a symbolic link in a directory that a session can write"):
+            native_host.session(working_dir=path, images_dir=tmp_path / "images")
+    async with native_host.session(working_dir=tmp_path / "ours" / "real", images_dir=tmp_path / "images") as session:
+        assert await value(session, "import os; os.getcwd()") == str(workspace / "real")
 
 
 async def test_a_directory_that_becomes_a_link_before_the_session_starts_is_refused(
@@ -144,7 +167,7 @@ async def test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_sessi
     (workspace / "venv").mkdir()
     (workspace / ".env").symlink_to(place)
     async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
-        code = "import os, json, tempfile; tempfile.TemporaryFile().close()\n[os.path.exists(path) for path in PATHS]"
+        code = "import os, json, tempfile; tempfile.TemporaryFile().close()\n[[*os.scandir(path)] is not None if os.path.isdir(path) else bool(os.stat(path)) for path in PATHS]"
         paths = ["/usr/lib", "/dev/null", "/tmp", "/home/user", "/proc/self/stat", sys.prefix, ".vscode/settings.json"]
         assert await value(session, f"PATHS = {paths!r}\n{code}") == [True] * len(paths)
         assert await value(

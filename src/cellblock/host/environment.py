@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cellblock.errors import InterpreterError, InvalidInputError
+from cellblock.host import distrusted
 from cellblock.wire.control import MAX_CONTROL
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -123,9 +124,12 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
         path: The directory.
 
     Raises:
-        InvalidInputError: It does not exist, is no directory, or cannot be entered.
+        InvalidInputError: It does not exist, is no directory, or cannot be entered; or a link on the way to it may have been
+            made by a session.
     """
-    directory = Path(path).expanduser().resolve()
+    given = Path(path).expanduser()
+    distrusted.check_links(name, str(given))
+    directory = given.resolve()
     if not directory.is_dir():
         raise InvalidInputError(f"{name}: {directory} is no directory; create it first")
     if not os.access(directory, os.X_OK):

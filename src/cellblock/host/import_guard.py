@@ -14,6 +14,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 
+from cellblock.host import distrusted
 from cellblock.sandbox.probe import own_directories
 
 # Us, and what we use on the trusted side.
@@ -53,8 +54,6 @@ _OURS = frozenset(
     ]
 )
 
-_distrusted: set[str] = set()
-
 
 def distrust(directories: Iterable[str]) -> None:
     """Import nothing of ours from these directories any more, but for what no session can write there.
@@ -62,7 +61,7 @@ def distrust(directories: Iterable[str]) -> None:
     Args:
         directories: What sessions can write, absolute.
     """
-    _distrusted.update(map(os.path.realpath, directories))
+    distrusted.add(directories)
     if not any(isinstance(finder, _Guard) for finder in sys.meta_path):
         # Behind what is built in, ahead of everything that looks for files.
         places = [index for index, finder in enumerate(sys.meta_path) if finder is PathFinder]
@@ -95,7 +94,7 @@ def _asked_by_us(frame: FrameType | None) -> bool:
 
 def _trusted(entry: str) -> bool:
     place = os.path.realpath(entry or os.curdir)
-    if not any(_inside(place, directory) for directory in _distrusted):
+    if not any(_inside(place, directory) for directory in distrusted.places):
         return True
     return any(_inside(place, directory) for directory in own_directories())
 

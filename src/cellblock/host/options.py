@@ -200,7 +200,9 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
         check_isolation(options.isolate)
     policy = defaults.policy_for(options.policy, isolate)
     here = environment.current_directory()
-    stay_in = None if options.working_dir is None else str(environment.check_directory("working_dir", options.working_dir))
+    stay_in = None
+    if options.working_dir is not None:
+        stay_in = str(environment.check_directory("working_dir", options.working_dir))
     cwd = stay_in or here
     writable: tuple[str, ...] = ()
     if isolate != "none":

@@ -38,10 +38,10 @@ from cellblock.wire.control import (
     Exited,
     FromInit,
     Held,
+    HttpServer,
     Interrupt,
     KillChildren,
     Listen,
-    Listening,
     Measure,
     Memory,
     Ran,
@@ -62,7 +62,7 @@ CHANNEL = 3
 """The worker's end of the channel, the only descriptor it has besides 0 to 2."""
 
 EXIT_BROKEN = 70
-_HANDOVER, _HOST = 3, 4
+_HANDOVER, _HOST, _PARENT = 3, 4, 5
 
 
 def run_init(
@@ -72,6 +72,7 @@ def run_init(
     preload: tuple[str, ...],
     ground: Ground | None,
     places: str | None = None,
+    parent: int | None = None,
 ) -> NoReturn:
     """Become a session's init, and make its worker; never returns.
 
@@ -84,25 +85,24 @@ def run_init(
         preload: Modules for the worker to import, where nothing is warmed.
         ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
         places: What the paths of all that the host keeps for its sessions begin with, where nobody else removes it after it.
+        parent: A pidfd of the process that makes this one, unless that is the host.
     """
     try:
         prepared = ground.enter_namespaces() if ground is not None else ()
-        _place({_HANDOVER: handover} if host is None else {_HANDOVER: handover, _HOST: host})
+        wanted = {_HANDOVER: handover, _HOST: host, _PARENT: parent}
+        _place({place: descriptor for place, descriptor in wanted.items() if descriptor is not None})
         if os.getsid(0) != os.getpid():
             os.setsid()
         processes.become_subreaper()
-        if warmed is not None or ground is not None:
-            # A host's thread is the parent otherwise, and the signal comes when that thread ends.
-            processes.die_with_parent(signal.SIGTERM)
+        processes.resume_after_parent()
         inner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         wake = _wake_on_signals()
         worker = os.fork()
         if worker == 0:
             _run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
-        _Init(
-            socket.socket(fileno=_HANDOVER), inner, None if host is None else _HOST, wake, worker, ground, prepared, places
-        ).run()
+        ending = [place for place in (_HOST, _PARENT) if wanted[place] is not None]
+        _Init(socket.socket(fileno=_HANDOVER), inner, ending, wake, worker, ground, prepared, places).run()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -214,7 +214,7 @@ class _Init:
         self,
         handover: socket.socket,
         inner: socket.socket,
-        host: int | None,
+        ending: list[int],
         wake: int,
         worker: int,
         ground: Ground | None,
@@ -224,7 +224,9 @@ class _Init:
         self._handover = handover
         self._inner = inner
         self._control: socket.socket | None = None
-        self._host = host
+        self._host = _HOST if _HOST in ending else None
+        self._ending = ending
+        """Pidfds of the processes with which this one ends."""
         self._wake = wake
         self._worker = worker
         self._ground = ground
@@ -234,9 +236,8 @@ class _Init:
         self._prepared = prepared
         self._places = places
         self._poll = select.poll()
-        for descriptor in (handover.fileno(), host, wake):
-            if descriptor is not None:
-                self._poll.register(descriptor, select.POLLIN)
+        for descriptor in (handover.fileno(), *ending, wake):
+            self._poll.register(descriptor, select.POLLIN)
 
     def run(self) -> NoReturn:
         while True:
@@ -245,7 +246,7 @@ class _Init:
                     if signal.SIGTERM in os.read(self._wake, 4096):
                         self._end()
                     self._reap()
-                elif descriptor == self._host:
+                elif descriptor in self._ending:
                     self._end()
                 elif self._control is None:
                     self._take_over()
@@ -304,7 +305,7 @@ class _Init:
         assert self._control is not None
         with namespaces.listen(port) as listener:
             port = listener.getsockname()[1]
-            socket.send_fds(self._control, [encode_control(Listening(port, name))], [listener.fileno()])
+            socket.send_fds(self._control, [encode_control(HttpServer(port, name))], [listener.fileno()])
         return port
 
     def _keep(self, top: str, hold: Hold) -> None:

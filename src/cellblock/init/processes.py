@@ -36,6 +36,14 @@ def die_with_parent(number: int) -> None:
         prctl(abi.PR_SET_PDEATHSIG, number)
 
 
+def resume_after_parent() -> None:
+    """If the parent ends while this process is stopped (SIGSTOP), go on: to notice, by a pidfd. Linux only; elsewhere nothing.
+
+    SIGCONT does nothing to a process that is not stopped. So it does not matter that the parent is a thread for the kernel.
+    """
+    die_with_parent(signal.SIGCONT)
+
+
 def open_many_files() -> None:
     """Let this process, and who is forked from it, have as many descriptors as may be: there is one for every session.
 

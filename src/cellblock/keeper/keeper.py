@@ -35,6 +35,7 @@ def main(lifeline: int, sandbox: int | None, command: list[str]) -> NoReturn:
 
     host = os.getppid()
     processes.become_subreaper()
+    processes.resume_after_parent()
     watched = [lifeline]
     if hasattr(os, "pidfd_open"):
         # A lifeline that some fork of the host has inherited says nothing when the host dies.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import socket
 from typing import NoReturn
@@ -34,11 +35,14 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
             run_init(handover.detach(), host, None, preload, None, places)
         ground = Ground.prepare()
         processes.open_many_files()
+        processes.resume_after_parent()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own = os.pidfd_open(os.getpid())
         init = fork_into_namespaces(group)
         if init == 0:
-            run_init(theirs.detach(), host, None, preload, ground)
+            run_init(theirs.detach(), host, None, preload, ground, parent=own)
         theirs.close()
+        os.close(own)
         signal.signal(signal.SIGTERM, lambda *_: processes.kill([init]))
         data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)
         try:
@@ -58,6 +62,13 @@ def _guard(init: int, handover: socket.socket, host: int | None, control: int | 
     kept = fcntl.fcntl(handover.detach(), fcntl.F_DUPFD_CLOEXEC, processes.HIGH)
     host, control = (fd if fd is None else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, processes.HIGH) for fd in (host, control))
     os.closerange(3, processes.HIGH)
+    poll = select.poll()
+    for watched in (os.pidfd_open(init), host):
+        if watched is not None:
+            poll.register(watched, select.POLLIN)
+    poll.poll()
+    if host is not None and select.select([host], [], [], 0)[0]:
+        processes.kill([init])  # which may be stopped, and not notice itself
     status = os.waitpid(init, 0)[1]
     release_holds(socket.socket(fileno=kept))
     remove_after(host, places, control)

@@ -57,6 +57,7 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
     if not data:
         os._exit(0)
     processes.become_subreaper()
+    processes.resume_after_parent()
     ground = Ground.prepare() if native else None
     if ground is not None:
         processes.open_many_files()
@@ -119,6 +120,8 @@ class _Zygote:
         self._ground = ground
         self._places = places
         """What the paths of all that the host keeps for its sessions begin with."""
+        self._own = os.pidfd_open(os.getpid()) if sys.platform == "linux" else None
+        """By which inits notice that this process has ended."""
         self._inits: dict[int, tuple[int, socket.socket]] = {}
         """pid → the host's number of the session, and the socket on which it was handed over"""
         self._can_make = True
@@ -202,7 +205,7 @@ class _Zygote:
                 ours.close()
                 raise
             if pid == 0:
-                run_init(theirs.detach(), self._host, self._warmed, (), self._ground)
+                run_init(theirs.detach(), self._host, self._warmed, (), self._ground, parent=self._own)
         return pid, ours
 
     def _reap(self) -> None:

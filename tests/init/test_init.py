@@ -1,0 +1,76 @@
+"""Process 1 of a session ends with those that it ends with, also while it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from conftest import Launch
+from processes import alive, below, eventually, parents
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parent-death signals and pidfds are Linux's")
+
+HOST = """
+import asyncio, sys
+from cellblock import Host
+
+async def main():
+    async with Host(isolate=sys.argv[1], launch=sys.argv[2]) as host, host.session(working_dir='.') as session:
+        await session.execute("import os; os.posix_spawn('/bin/sleep', ['sleep', '1000'], {})")
+        print(flush=True)
+        await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+def stopped(pid: int) -> Callable[[], bool]:
+    """Return whether a process is stopped."""
+    return lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize("isolate", ["native", "none"])
+@pytest.mark.parametrize(
+    ("launch", "ends"), [("zygote", "host"), ("spawn", "host"), ("zygote", "fork server"), ("spawn", "guard")]
+)
+async def test_a_stopped_init_ends_with_whom_it_belongs_to(
+    tmp_path: Path, isolate: str, launch: Launch, ends: Literal["host", "fork server", "guard"]
+) -> None:
+    if (isolate, ends) == ("none", "guard"):
+        pytest.skip("there is none")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", HOST, isolate, launch),
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        await process.stdout.readline()
+        table = parents()
+        everything = set(below(process.pid))
+        (program,) = [pid for pid in everything if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0")]
+        init = table[table[program]]
+        assert init in everything
+        os.kill(init, signal.SIGSTOP)
+        await eventually(stopped(init))
+        if ends == "host":
+            os.kill(process.pid, signal.SIGKILL)
+            await eventually(lambda: not any(alive(pid) for pid in everything))
+        else:
+            os.kill(table[init], signal.SIGKILL)
+            await eventually(lambda: not alive(init) and not alive(program))
+            process.send_signal(signal.SIGINT)  # it removes what it has made itself
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
