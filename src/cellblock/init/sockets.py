@@ -71,6 +71,6 @@ def _size(attributes: memoryview, wanted: int) -> int:
         length, kind = struct.unpack_from("=HH", attributes)
         if kind == wanted:
             values = struct.unpack_from(f"={(length - 4) // 4}I", attributes, 4)
-            return values[_RECEIVED] + max(values[_SENT], values[_QUEUED])
+            return int(values[_RECEIVED] + max(values[_SENT], values[_QUEUED]))
         attributes = attributes[(max(length, 4) + 3) & ~3 :]
     return 0
