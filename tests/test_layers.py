@@ -51,7 +51,9 @@ LAYERS: dict[str, set[str]] = {
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "daemon": {"config", "errors", "host", "model", "store"} | _TOOLS,
     # The fronts.
-    "executor": _FRONT | {"options", "services", "session_policy", "tool_directories"},
+    "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
+    # What a front runs its sessions with.
+    "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
     "services": _FRONT | {"options", "session_policy", "tool_directories"},
     "options": {"approvals", "errors", "tool_directories"},
@@ -68,7 +70,7 @@ LAYERS: dict[str, set[str]] = {
 }
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
-_WEB = {"httptools", "starlette", "uvicorn", "websockets"}
+_WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "egress": {"h11", "idna"},
@@ -171,7 +173,7 @@ def test_no_layer_knows_one_that_knows_it() -> None:
         ("worker/main.py", "from cellblock.zygote import server", "worker may not import cellblock.zygote"),
         ("worker/main.py", "import pydantic.fields", "worker may not import pydantic.fields"),
         ("worker/deep/er.py", "from ...host import kernel", "worker may not import cellblock.host"),
-        ("zygote/server.py", "from cellblock.host.launch import Zygote", "zygote may not import cellblock.host.launch"),
+        ("zygote/server.py", "from cellblock.host.launch import Launcher", "zygote may not import cellblock.host.launch"),
         ("host/launch.py", "from cellblock.zygote.boot import EXIT_TOO_OLD", "host may not import cellblock.zygote.boot"),
         ("host/launch.py", "from ..zygote import boot", "host may not import cellblock.zygote"),
         ("host/launch.py", "from .. import worker", "host may not import cellblock.worker"),

@@ -474,8 +474,8 @@ None
 
 async def test_what_a_background_task_asks_between_cells_the_next_reader_is_asked(executor: CodeExecutor) -> None:
     assert (await streamed(executor, BACKGROUND)).asked == []
-    assert executor._services is not None
-    broker = executor._services.broker
+    assert executor._run.services is not None  # type: ignore[union-attr]
+    broker = executor._run.services.broker  # type: ignore[union-attr]
     await eventually(lambda: broker.pending)
     seen = await streamed(executor, "print(await task)")
     assert [request.tool_args for request in seen.asked] == [{"from": "behind"}]
@@ -485,8 +485,8 @@ async def test_what_a_background_task_asks_between_cells_the_next_reader_is_aske
 
 async def test_what_a_background_task_asks_between_cells_execute_accepts(executor: CodeExecutor) -> None:
     await executor.execute(BACKGROUND)
-    assert executor._services is not None
-    broker = executor._services.broker
+    assert executor._run.services is not None  # type: ignore[union-attr]
+    broker = executor._run.services.broker  # type: ignore[union-attr]
     await eventually(lambda: broker.pending)
     assert (await executor.execute("print(await task)")).text == '{"from": "behind"}'
     assert recorded(1)[0].by == "caller"

@@ -14,7 +14,7 @@ from cellblock.errors import McpServerError
 from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource
 from cellblock.tools.mcp.changes import ToolFacts
 from cellblock.tools.serving.app import session_app
-from cellblock.tools.serving.listen import Listening
+from cellblock.tools.serving.listen import HttpServer
 
 Behaviour = Callable[[dict[str, Any]], Awaitable[ToolOutcome]]
 
@@ -68,7 +68,7 @@ class Recorded:
 async def tool_port(broker: Broker, servers: Recorded, *names: str, **options: Any) -> AsyncIterator[int]:
     """Serve a session's application; yield the port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    listening = Listening(
+    listening = HttpServer(
         session_app(broker, lambda name: partial(servers.call, name) if name in names else None, **options), [listener]
     )
     await listening.start()

@@ -11,19 +11,19 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from cellblock.errors import (
     CodeExecutionError,
     ExecutionTimeoutError,
     InvalidInputError,
-    LaunchError,
     StateError,
     UnsupportedError,
 )
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, default_isolation
 from cellblock.host.options import SessionOptions
 from cellblock.options import ServiceOptions, check_seconds
+from cellblock.running import RunningSession
 from cellblock.session_policy import requested_policy
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from cellblock.approvals.rules import Rules
     from cellblock.host import Host, Limits, Policy, Session
     from cellblock.host.cell import OnInput
+    from cellblock.host.files import Files
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-    from cellblock.services import SessionServices
     from cellblock.tool_directories import Directories
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -173,11 +173,8 @@ class CodeExecutor:
         self.kernel_init_timeout = kernel_init_timeout
         self.session_id = secrets.token_hex(8)
         self._given_host = host
-        self._host: Host | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._session: Session | None = None
-        self._services: SessionServices | None = None
-        self._state = "not started"
+        self._run: RunningSession | None = None
+        self._stopped = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -195,9 +192,9 @@ class CodeExecutor:
         Raises:
             StateError: The executor is not started, or stopped.
         """
-        if self._services is None:
+        if (run := self._run) is None or run.services is None:
             raise StateError("the executor is not started, or stopped: its tool server has a token while it runs")
-        return self._services.secret
+        return run.services.secret
 
     @property
     def session(self) -> Session:
@@ -206,76 +203,92 @@ class CodeExecutor:
         Raises:
             StateError: The executor is not started, or stopped.
         """
-        if self._session is None:
+        if (run := self._run) is None or not run.started or run.session is None:
             raise StateError(
                 "the executor is stopped; start() it again or make a new one"
-                if self._state == "stopped"
+                if self._stopped or (run is not None and run.closing)
                 else "the executor is not started: use 'async with CodeExecutor()', or await start() first"
             )
-        return self._session
+        return run.session
+
+    @property
+    def files(self) -> Files:
+        """The files of the kernel's directory, to write, read and copy (docs/files.md).
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        return self.session.files
+
+    async def install(self, *requirements: str, timeout: float | None = 600) -> CodeExecutionResult:
+        """Install packages for this executor's kernels, as ``%pip install`` in a cell does.
+
+        Args:
+            requirements: What to install, such as ``"polars>=1"``.
+            timeout: Seconds that it may take.
+
+        Returns:
+            The result, with what pip said.
+
+        Raises:
+            CodeExecutionError, ExecutionTimeoutError: It could not be installed, or not in time.
+            InvalidInputError, StateError: There is nothing to install; the executor is not started, or stopped.
+        """
+        return _judge(await self.session.install(*requirements, timeout=timeout), timeout)
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("a CodeExecutor is an async context manager: write 'async with CodeExecutor() as executor:'")
+
+    def __exit__(self, *_: object) -> None:
+        """Never called: `__enter__` says what to write."""
+
+    def __repr__(self) -> str:
+        try:
+            state = f"started in {self.session.workspace}"
+        except StateError as error:
+            state = "stopped" if "stopped;" in str(error) else "not started"
+        return f"<CodeExecutor {self.session_id} {state}>"
 
     async def start(self) -> None:
         """Start the kernel.
 
         Raises:
-            StateError: It is started already.
+            StateError: It is started already, or was stopped meanwhile.
             InvalidInputError: A directory or another option cannot be used.
             LaunchError: The kernel cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
-        if self._state in ("starting", "started"):
+        if self._run is not None:
             raise StateError("the executor is started already")
-        before, self._state = self._state, "starting"
-        from cellblock.host import shared
-
-        host = self._given_host or await shared.acquire()
+        tool_server = None if self.tool_server_port is None else (self.tool_server_host, self.tool_server_port)
+        run = self._run = RunningSession(self._given_host)
         try:
-            host.begin(self._options)
-            from cellblock.services import open_session
-
-            session, services = open_session(host, self._options, self._service_options, self.session_id)
-            try:
-                await self._start_kernel(session)
-                if self.tool_server_port is not None:
-                    await services.serve(self.tool_server_host, self.tool_server_port)
-            except BaseException:
-                await session.close()
-                await services.close()
-                raise
+            await run.start(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout)
         except BaseException:
-            self._state = before
-            if self._given_host is None:
-                shared.release(host)
+            try:
+                await run.close()
+            finally:
+                if self._run is run:
+                    self._run = None
             raise
-        self._host, self._session, self._services, self._state = host, session, services, "started"
-        self._loop = asyncio.get_running_loop()
-
-    async def _start_kernel(self, session: Session) -> None:
-        try:
-            async with asyncio.timeout(self.kernel_init_timeout) as limit:
-                await session.start()
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise LaunchError(
-                f"the kernel was not ready within {self.kernel_init_timeout:g} s; raise kernel_init_timeout"
-            ) from error
 
     async def stop(self) -> None:
-        """Stop whatever runs and end the kernel. Stopping twice is fine; after it the executor can be started again."""
-        session, services, host = self._session, self._services, self._host
-        self._session = self._services = None
-        if session is None or services is None or host is None:
+        """Stop whatever runs and end the kernel; after it the executor can be started again.
+
+        Stopping twice is fine, and cancelling whoever waits for it does not stop it.
+        """
+        if (run := self._run) is None:
             return
-        self._state = "stopped"
-        await _end(session, services, None if self._given_host else host)
+        await run.close()
+        if self._run is run:
+            self._run, self._stopped = None, True
 
     def __del__(self) -> None:
-        session: Session | None = getattr(self, "_session", None)  # absent where the constructor raised
-        if session is None or self._loop is None:
+        run: RunningSession | None = getattr(self, "_run", None)  # absent if the constructor raised
+        if run is None or run.closing:
             return
         try:
             # Garbage is collected in whatever thread happens to make it.
-            self._loop.call_soon_threadsafe(_end_dropped, session, self._services, None if self._given_host else self._host)
+            run.loop.call_soon_threadsafe(_close_dropped, run)
         except RuntimeError:
             pass  # the loop is closed, and its shared host with it
         # Last, as it raises where warnings are errors.
@@ -291,8 +304,8 @@ class CodeExecutor:
             LaunchError: No new kernel could be started.
         """
         await self.session.reset()
-        if self._services is not None:
-            await self._services.reset()
+        if self._run is not None and self._run.services is not None:
+            await self._run.services.reset()
 
     def cancel(self) -> asyncio.Future[bool]:
         """Stop the running cell, from any task; its result says ``interrupted``.
@@ -367,20 +380,8 @@ class CodeExecutor:
                         yield asked
 
 
-async def _end(session: Session, services: SessionServices | None, shared_host: Host | None) -> None:
-    try:
-        await session.close()
-        if services is not None:
-            await services.close()
-    finally:
-        if shared_host is not None:
-            from cellblock.host import shared
-
-            shared.release(shared_host)
-
-
-def _end_dropped(session: Session, services: SessionServices | None, shared_host: Host | None) -> None:
-    task = asyncio.get_running_loop().create_task(_end(session, services, shared_host))
+def _close_dropped(run: RunningSession) -> None:
+    task = asyncio.get_running_loop().create_task(run.close())
     _dropped.add(task)
     task.add_done_callback(_dropped.discard)
 

@@ -112,7 +112,7 @@ def confined_policy(confined_workspace: Path) -> Policy:
 async def srt_host(confined_workspace: Path, confined_policy: Policy) -> AsyncIterator[Host]:
     """A host whose sandbox of srt is warm, and which closes others as soon as nobody uses them."""
     async with Host(isolate="srt", policy=confined_policy) as host, host.session(working_dir=confined_workspace):
-        host._idle_sandboxes = 0
+        host._launchers.idle_sandboxes = 0
         yield host
 
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellblock.host.cell import Cell, Notice, overwrite, readable
+from cellblock.host.cell import _CHUNK, Cell, Notice, overwrite, readable
 from cellblock.host.collect import Collector, Limits
 from cellblock.host.exit_status import Death
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem, Recovery, Status
 from cellblock.wire.messages import Display, Reply
 
+LIMIT = 2000
 unhurried = settings(deadline=None)  # on a busy machine time says nothing
 
 
@@ -30,7 +31,7 @@ def value(text: str | None) -> OutputItem:
 def ended(ending: Reply | Death, reason: Status | None = None, recovery: Recovery | None = None) -> CodeExecutionResult:
     """Return the result of a cell that ended like this."""
     cell = Cell("code", None, None)
-    cell.collector = Collector(Limits())
+    cell.attach(Collector(Limits()))
     cell.reason, cell.recovery = reason, recovery
     cell.finish(ending)
     return cell.result(Path("/nowhere"))
@@ -144,20 +145,20 @@ def test_the_end_of_the_kernel_says_that_state_is_lost(reason: Status | None, st
 
 def test_only_the_first_ending_counts() -> None:
     cell = Cell("code", None, None)
-    cell.collector = Collector(Limits())
+    cell.attach(Collector(Limits()))
     cell.finish(Reply(1))
     cell.finish(Death("later"))
     assert cell.result(Path("/nowhere")).ok
 
 
 def test_a_result_sorts_outputs_by_stream_and_takes_the_last_value() -> None:
-    cell = Cell("code", None, None)
-    cell.collector = Collector(Limits())
-    cell.collector.add_text("stdout", b"out\n")
-    cell.collector.add_text("stderr", b"err\n")
+    cell, collector = Cell("code", None, None), Collector(Limits())
+    cell.attach(collector)
+    collector.add_text("stdout", b"out\n")
+    collector.add_text("stderr", b"err\n")
     for text in (b"first", b"last"):
-        cell.collector.add_display(Display("execute_result", {"text/plain": text}))
-    cell.collector.add_text("stdout", b"more\n")
+        collector.add_display(Display("execute_result", {"text/plain": text}))
+    collector.add_text("stdout", b"more\n")
     cell.finish(Reply(1))
     result = cell.result(Path("/nowhere"))
     assert (result.output, result.stderr, result.return_value) == ("out\nmore\n", "err\n", "last")
@@ -166,9 +167,9 @@ def test_a_result_sorts_outputs_by_stream_and_takes_the_last_value() -> None:
 
 def test_images_that_cannot_be_saved_are_noted_in_the_result(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    cell = Cell("code", None, None)
-    cell.collector = Collector(Limits())
-    cell.collector.add_display(Display("display_data", {"image/png": b"\x89PNG\r\n\x1a\n"}))
+    cell, collector = Cell("code", None, None), Collector(Limits())
+    cell.attach(collector)
+    collector.add_display(Display("display_data", {"image/png": b"\x89PNG\r\n\x1a\n"}))
     cell.finish(Reply(1))
     result = cell.result(tmp_path / "file")
     assert result.ok
@@ -180,7 +181,7 @@ def test_images_that_cannot_be_saved_are_noted_in_the_result(tmp_path: Path) -> 
 
 
 async def test_chunks_come_in_order_and_end_with_the_cell() -> None:
-    cell = Cell("code", None, 100)
+    cell = Cell("code", None, LIMIT)
     cell.emit("a", "stdout")
     cell.emit("", "stdout")
     cell.emit("b", None)
@@ -190,7 +191,7 @@ async def test_chunks_come_in_order_and_end_with_the_cell() -> None:
 
 
 async def test_a_notice_comes_behind_what_was_written_before_also_without_chunks() -> None:
-    for limit in (100, None):
+    for limit in (LIMIT, None):
         cell = Cell("code", None, limit)
         cell.emit("a", "stdout")
         cell.notify(Notice("about"))
@@ -200,7 +201,7 @@ async def test_a_notice_comes_behind_what_was_written_before_also_without_chunks
 
 
 async def test_a_reader_that_waits_is_woken_by_a_chunk_and_by_the_end() -> None:
-    cell = Cell("code", None, 100)
+    cell = Cell("code", None, LIMIT)
     waiting = asyncio.ensure_future(cell.next_event())
     await asyncio.sleep(0)
     cell.emit("a", "stdout")
@@ -212,11 +213,11 @@ async def test_a_reader_that_waits_is_woken_by_a_chunk_and_by_the_end() -> None:
 
 
 async def test_a_slow_reader_makes_the_kernel_wait_until_half_is_read() -> None:
-    cell = Cell("code", None, 100)
+    cell = Cell("code", None, LIMIT)
     paused: list[bool] = []
-    cell.pause = paused.append
+    cell.attach(Collector(Limits()), pause=paused.append)
     for _ in range(4):
-        cell.emit("x" * 30, "stdout")
+        cell.emit("x" * (LIMIT * 3 // 10 - _CHUNK), "stdout")
     assert paused == [True]
     await cell.next_event()
     await cell.next_event()
@@ -226,17 +227,17 @@ async def test_a_slow_reader_makes_the_kernel_wait_until_half_is_read() -> None:
 
 
 async def test_a_cell_that_is_being_stopped_waits_for_no_reader_and_queues_no_more() -> None:
-    cell = Cell("code", None, 100)
+    cell = Cell("code", None, LIMIT)
     paused: list[bool] = []
-    cell.pause = paused.append
-    cell.emit("x" * 100, "stdout")
+    cell.attach(Collector(Limits()), pause=paused.append)
+    cell.emit("x" * LIMIT, "stdout")
     cell.reason = "timeout"
     cell.release()
     cell.release()
     cell.emit("lost", "stdout")
     cell.finish(Reply(1))
     assert paused == [True, False]
-    assert [await cell.next_event(), await cell.next_event()] == [CodeExecutionChunk("x" * 100, "stdout"), None]
+    assert [await cell.next_event(), await cell.next_event()] == [CodeExecutionChunk("x" * LIMIT, "stdout"), None]
 
 
 def test_without_a_reader_there_are_no_chunks() -> None:
@@ -270,7 +271,16 @@ async def test_what_others_say_does_not_grow_while_nobody_reads() -> None:
     cell = Cell("code", None, 1000)
     for _ in range(10_000):
         cell.emit("a line of a server\n", "stderr", ours=True)
-    assert cell._queued < 1100
+    assert cell._queued < 1500
+
+
+def test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well() -> None:
+    cell = Cell("code", None, 100 * _CHUNK)
+    paused: list[bool] = []
+    cell.attach(Collector(Limits()), pause=paused.append)
+    for _ in range(100):
+        cell.emit("x", "stdout")
+    assert paused == [True]
 
 
 class Request:

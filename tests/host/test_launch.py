@@ -58,7 +58,7 @@ def odd_python(tmp_path_factory: pytest.TempPathFactory, odd_modules: Path) -> P
 
 def kernels(host: Host) -> set[int]:
     """Every process of a host."""
-    (launcher,) = host._launchers.values()
+    (launcher,) = host._launchers.in_use.values()
     process = launcher._process  # type: ignore[attr-defined]
     return {process.pid, *below(process.pid)}
 
@@ -261,7 +261,7 @@ async def test_a_zygote_that_is_killed_takes_its_kernels_along_and_is_replaced(t
         old = kernels(host)
         running = asyncio.create_task(session.execute("import time; time.sleep(60)"))
         await asyncio.sleep(0.1)
-        (launcher,) = host._launchers.values()
+        (launcher,) = host._launchers.in_use.values()
         os.kill(launcher._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
         result = await asyncio.wait_for(running, 5)
         assert result.status == "died"
@@ -276,7 +276,7 @@ async def test_a_zygote_that_is_killed_takes_its_kernels_along_and_is_replaced(t
 async def test_a_zygote_that_is_killed_while_nothing_runs_is_replaced(tmp_path: Path, dead: bool) -> None:
     async with Host() as host:
         await host.start()
-        (launcher,) = host._launchers.values()
+        (launcher,) = host._launchers.in_use.values()
         zygote: int = launcher._process.pid  # type: ignore[attr-defined]
         os.kill(zygote, signal.SIGKILL)
         if dead:  # and the host has had no time to hear of it

@@ -22,9 +22,9 @@ from cellblock.wire.control import (
     TO_NEW_INIT,
     ControlMessage,
     Hello,
+    HttpServer,
     Incoming,
     Listener,
-    Listening,
     Memory,
     Ran,
     Setup,
@@ -167,7 +167,7 @@ def test_a_field_that_is_wrong_is_named(fields: dict[str, object], complaint: st
 
 
 def test_what_is_left_out_has_its_default() -> None:
-    assert FROM_INIT.decode(b'{"op":"listening","port":7}') == Listening(7, None)
+    assert FROM_INIT.decode(b'{"op":"listening","port":7}') == HttpServer(7, None)
     assert FROM_INIT.decode(b'{"op":"memory","bytes":-1}') == Memory(-1)
     assert FROM_INIT.decode(b'{"op":"ran","number":1,"status":0}') == Ran(1, 0)
 

@@ -6,12 +6,13 @@ import asyncio
 import functools
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from cellblock.host.answerers import Answerers
 from cellblock.host.collect import Collector
 from cellblock.host.exit_status import Death
 from cellblock.host.images import save_images
@@ -41,6 +42,9 @@ class Notice:
     about: object
 
 
+_CHUNK = 256
+"""Bytes that a chunk in the queue costs, whatever its text."""
+
 _MAX_EMPTY = 1000
 _LETTING_GO = 1.0  # seconds; what a caller gave us to ask may not let itself be cancelled
 STATE_LOST = "Variables and imports are lost; the session goes on with a fresh kernel."
@@ -51,56 +55,116 @@ class Cell:
 
     Attributes:
         ended: Set when it has ended.
-        reason: Why it is being stopped, where it is.
-        recovery: The highest rung of the ladder that was needed.
-        after_death: Whether the kernel before this one died without a result to say so.
+        reason: Why it is being stopped, if it is.
+        recovery: The strongest means that was needed to stop it.
         followed: Whether somebody reads its events.
+        failure: What a callback of the caller has raised; it is the caller's when the cell has ended.
     """
 
-    def __init__(self, code: str, on_input: OnInput | None, queue_limit: int | None) -> None:
+    def __init__(self, code: str, on_input: OnInput | None, queue_limit: int | None, *, followed: bool = False) -> None:
         """Describe an execution.
 
         Args:
             code: Its source.
-            on_input: Answers `input()`, or None where nobody does.
-            queue_limit: Bytes of chunks that may wait for a reader; None where nobody reads chunks.
+            on_input: Answers `input()`, or None if nobody does.
+            queue_limit: Bytes of chunks that may wait for a reader; None if nobody reads chunks.
+            followed: Whether somebody reads its events.
         """
         self.code = code
         self.on_input = on_input
-        self.collector: Collector | None = None
         self.ended = asyncio.Event()
         self._ending: Reply | Death | None = None
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
-        self.after_death = False
-        self.followed = False
-        self.escalating: asyncio.Task[None] | None = None
-        self.asking: asyncio.Task[None] | None = None
+        self.followed = followed
         self.failure: BaseException | None = None
-        self.memory: int | None = None
-        self.pause: Callable[[bool], None] = lambda _paused: None
+        self.answerers = Answerers() if on_input is not None else None
+        self._collector: Collector | None = None
+        self._memory: int | None = None
+        self._after_death = False
+        self._pause: Callable[[bool], None] = lambda _paused: None
+        self._escalating: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._queue_limit = queue_limit
         self._events: deque[CodeExecutionChunk | Notice] = deque()
         self._queued = 0
         self._notices: dict[int, Notice] = {}
         self._empty = 0
         self._paused = False
+        self._over = False
         self._changed = asyncio.Event()
         self._began = time.perf_counter()
         self._took = 0.0
 
     def finish(self, ending: Reply | Death) -> None:
         """Say that it has ended."""
+        if self._asking is not None:
+            self._asking.cancel()
         if self._ending is None:
             self._took = time.perf_counter() - self._began
             self._ending = ending
             self.ended.set()
             self._changed.set()
 
-    async def unanswered(self) -> None:
+    # -- what its kernel does with it ----------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        collector: Collector,
+        *,
+        memory: int | None = None,
+        after_death: bool = False,
+        pause: Callable[[bool], None] = lambda _paused: None,
+    ) -> None:
+        """Say that it runs in a kernel now.
+
+        Args:
+            collector: What keeps the kernel's output.
+            memory: Bytes that the kernel may use, if that is limited.
+            after_death: Whether the kernel before this one died without a result to say so.
+            pause: Has the kernel's output wait, or go on.
+        """
+        self._collector, self._memory, self._after_death, self._pause = collector, memory, after_death, pause
+
+    @property
+    def asked(self) -> bool:
+        """Whether it waits for an answer to something that it asked."""
+        return self._asking is not None and not self._asking.done()
+
+    def answer(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Begin to answer what it asks now; it waits for one thing at a time, and no longer for what it asked before."""
+        if self._asking is not None:
+            self._asking.cancel()
+        self._asking = asyncio.create_task(answering)
+
+    def fail(self, error: BaseException) -> None:
+        """Take note of what a callback of the caller has raised; the first of these is raised to the caller."""
+        if self.failure is None:
+            self.failure = error
+
+    async def wait_unanswered(self) -> None:
         """Wait until nothing is done any more for what it asked last: a command that runs for it is killed first."""
-        if self.asking is not None and not self.asking.done():
-            await asyncio.wait([self.asking], timeout=_LETTING_GO)
+        if self._asking is not None and not self._asking.done():
+            await asyncio.wait([self._asking], timeout=_LETTING_GO)
+
+    # -- how it is stopped, see `stopping` -----------------------------------------------------------------------------
+
+    def begin_stop(self, reason: Status, escalate: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin to stop it, for the first reason that there is.
+
+        Args:
+            reason: Why.
+            escalate: Stops its code by ever stronger means.
+        """
+        if self._escalating is None and not self.ended.is_set():
+            self.reason = self.reason or reason
+            self.release()
+            self._escalating = asyncio.create_task(escalate())
+
+    @property
+    def escalating(self) -> asyncio.Task[None] | None:
+        """What stops it, if something does."""
+        return self._escalating
 
     # -- chunks for whoever streams ------------------------------------------------------------------------------------
 
@@ -122,11 +186,11 @@ class Cell:
         if self._queued >= self._queue_limit and (ours or self.reason is not None):
             return  # the result has what is kept of it
         self._events.append(CodeExecutionChunk(text, name))
-        self._queued += len(text)
+        self._queued += len(text) + _CHUNK
         self._changed.set()
         if self._queued >= self._queue_limit and self.reason is None and not self._paused:
             self._paused = True
-            self.pause(True)
+            self._pause(True)
 
     def notify(self, notice: Notice) -> None:
         """Queue something that is no output; it waits behind what the cell wrote before."""
@@ -150,13 +214,18 @@ class Cell:
         """Let the kernel go on, whether or not anybody reads."""
         if self._paused:
             self._paused = False
-            self.pause(False)
+            self._pause(False)
+
+    def no_more(self) -> None:
+        """Say that there will be no more events: it has ended, or could not begin."""
+        self._over = True
+        self._changed.set()
 
     async def next_event(self) -> CodeExecutionChunk | Notice | None:
-        """Return the next chunk or notice, or None when the cell has ended and all were read."""
+        """Return the next chunk or notice, or None when all were read and there will be no more."""
         while True:
             while not self._events:
-                if self.ended.is_set():
+                if self._over or self.ended.is_set():
                     return None
                 self._changed.clear()
                 await self._changed.wait()
@@ -167,7 +236,7 @@ class Cell:
                 del self._notices[id(event.about)]
                 return event
             self._empty -= 1
-        self._queued -= len(event.text)
+        self._queued -= len(event.text) + _CHUNK
         if self._paused and self._queued < (self._queue_limit or 0) // 2:
             self.release()
         return event
@@ -176,13 +245,13 @@ class Cell:
 
     async def finished(self, images_dir: Path) -> CodeExecutionResult:
         """Make the result, once it has ended: in a thread, where there is much to decode or to write."""
-        if self.collector is None or not self.collector.large:
+        if self._collector is None or not self._collector.large:
             return self.result(images_dir)
         return await asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
 
     def result(self, images_dir: Path) -> CodeExecutionResult:
         """Make the result, once it has ended."""
-        ending, collector = self._ending, self.collector
+        ending, collector = self._ending, self._collector
         assert ending is not None
         assert collector is not None
         collector.close()
@@ -208,7 +277,7 @@ class Cell:
             duration_ms=round(self._took * 1000),
             outputs=items,
             truncated=collector.truncated,
-            recovery="restarted" if self.after_death or isinstance(ending, Death) else self.recovery,
+            recovery="restarted" if self._after_death or isinstance(ending, Death) else self.recovery,
             spilled=collector.spilled,
         )
 
@@ -222,8 +291,8 @@ class Cell:
             name = _NAMES[self.reason]
             kept = f"{_REASONS[self.reason]} ({_RUNGS[self.recovery or 'interrupted']}). Variables are kept."
             return ErrorInfo(name, kept, _retell(ending.traceback, "KeyboardInterrupt", name, kept)), self.reason
-        if ending.ename is not None and ending.ename.endswith("MemoryError") and self.memory is not None:
-            limit = f"out of memory: the session may use {self.memory >> 20:,} MiB"
+        if ending.ename is not None and ending.ename.endswith("MemoryError") and self._memory is not None:
+            limit = f"out of memory: the session may use {self._memory >> 20:,} MiB"
             told = f"{ending.evalue} ({limit})" if ending.evalue else limit
             return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
         if ending.ename is not None:

@@ -17,11 +17,11 @@ from cellblock.wire.control import (
     Done,
     Exited,
     FromInit,
+    HttpServer,
     Interrupt,
     Keep,
     KillChildren,
     Listen,
-    Listening,
     Measure,
     Memory,
     Ran,
@@ -205,7 +205,7 @@ class Control:
 
     def _take_listener(self, listener: socket.socket, message: FromInit | None) -> None:
         """Take a listener that init made: named ones before there is any code in the session, others because we asked."""
-        asked = message if isinstance(message, Listening) else None
+        asked = message if isinstance(message, HttpServer) else None
         if asked is not None and asked.name is not None and (taker := self.takers.pop(asked.name, None)) is not None:
             taker(listener)
         elif asked is not None and asked.name is None and self._listened is not None and not self._listened.done():

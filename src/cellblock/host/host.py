@@ -7,18 +7,22 @@ import itertools
 import os
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from cellblock import config
-from cellblock.errors import InvalidInputError, LaunchError, SandboxError, StateError, UnsupportedError
+from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_isolation, default_isolation, fit_policy
-from cellblock.host.launch import Launcher, Spawner, Zygote
+from cellblock.host.closing import Closing
+from cellblock.host.fork_server import ForkServer
+from cellblock.host.launch import Launcher
+from cellblock.host.launchers import Launchers, LaunchKey, key_of
 from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions
 from cellblock.host.packages import name_places, remove_places_of_the_dead
+from cellblock.host.spawner import Spawner
 from cellblock.host.srt import UnderSrt
 from cellblock.host.start import Direct
 from cellblock.leftovers import remove_places
@@ -34,9 +38,6 @@ if TYPE_CHECKING:
     from cellblock.wire.control import Setup
 
 Launch = Literal["zygote", "spawn"]
-LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
-"""Interpreter, preloaded modules and isolation; under srt the policy and the workspace, too, which its sandbox is made for."""
-
 _DESCRIPTORS_PER_KERNEL = 5 + 16  # its own, and the connections that its tool port may have in any case
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
@@ -54,9 +55,6 @@ class Host:
         index: Where packages for sessions come from.
         places: What the path of each session's own packages begins with.
     """
-
-    _idle_sandboxes = 2
-    """Sandboxes of srt that are kept warm for a workspace that no session has any more."""
 
     def __init__(
         self,
@@ -106,13 +104,14 @@ class Host:
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
         self._groups: cgroups.Groups | None = None
         self.places = name_places()
-        self._launchers: dict[LaunchKey, Launcher] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._launchers = Launchers(self._make_launcher, start_timeout)
+        self._kernels: set[Kernel] = set()
         self._sessions: set[Session] = set()
         self._numbers = itertools.count(1)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._sweeping: asyncio.Future[None] | None = None
         self._closed = False
+        self._closing = Closing()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -132,11 +131,11 @@ class Host:
         self.check_usable()
         if self.isolate == "srt":
             return  # it is made for a workspace, and a session will say which
-        launcher = await self._launcher((self.defaults.interpreter, self.defaults.preload, self.isolate, None, None))
-        launcher.begin()
+        key = (self.defaults.interpreter, self.defaults.preload, self.isolate, None, None)
+        self._launchers.begin(key)
         import cellblock.host.session  # noqa: F401  # what the first session would load otherwise, while nobody waits for it
 
-        await launcher.start(self._start_timeout)
+        await self._launchers.started(key)
 
     def begin(self, options: SessionOptions) -> None:
         """Have a zygote warm up while the caller makes a session of this kind, for which much is loaded at the first time.
@@ -151,7 +150,7 @@ class Host:
         isolate = options.isolate or self.isolate
         key = (self.defaults.interpreter_for(options), self.defaults.modules_for(options), isolate, None, None)
         if isolate != "srt" and key not in self._launchers:
-            self._make_launcher(key).begin()
+            self._launchers.begin(key)
 
     @property
     def closed(self) -> bool:
@@ -159,21 +158,29 @@ class Host:
         return self._closed
 
     async def close(self) -> None:
-        """Close every session and end every process of this host. Closing twice is fine."""
-        if self._closed:
-            return
+        """Close every session and end every process of this host.
+
+        Closing twice is fine, and cancelling whoever waits for it does not stop it.
+        """
         self._closed = True
-        # Where the loop is gone nobody can talk to the kernels any more; they end with their launchers.
+        await self._closing.finish(self._close)
+
+    async def _close(self) -> None:
+        failures: list[BaseException] = []
+        # If the loop is gone nobody can talk to the kernels any more; they end with their launchers.
         if self._owner is None or not self._owner[1].is_closed():
-            await asyncio.gather(*(session.close() for session in [*self._sessions]))
+            ends = await asyncio.gather(*(session.close() for session in [*self._sessions]), return_exceptions=True)
+            failures = [end for end in ends if end is not None]
+            await asyncio.gather(*(kernel.close() for kernel in [*self._kernels]))  # of sessions that were cut off
             if self._sweeping is not None and not self._sweeping.done():
                 await asyncio.wait([self._sweeping])
-        await asyncio.gather(*(launcher.close() for launcher in self._launchers.values()), *self._closing)
-        self._launchers.clear()
+        await self._launchers.close()
         if self._groups is not None:
             self._groups.close()
         if self._sessions:  # that could not be closed
             await asyncio.to_thread(remove_places, self.places)
+        if failures:
+            raise failures[0]
 
     def session(
         self,
@@ -200,6 +207,7 @@ class Host:
         asked = replace(options or SessionOptions(), **keywords)
         session = Session(self, next(self._numbers), asked, hooks or SessionHooks())
         self._sessions.add(session)
+        self._launchers.session_made(key_of(session.wanted))
         return session
 
     # -- for sessions --------------------------------------------------------------------------------------------------
@@ -223,53 +231,71 @@ class Host:
 
     def forget(self, session: Session) -> None:
         """Take note that a session is closed."""
-        self._sessions.discard(session)
-        self._close_idle()
+        if session in self._sessions:
+            self._sessions.remove(session)
+            self._launchers.session_closed(key_of(session.wanted))
 
-    async def get_ready(self, wanted: KernelSpec) -> None:
-        """Start what starts kernels like this one, where it is not running.
+    async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
+        """Start a kernel and wait until it takes cells. If this is cancelled nothing is left.
 
-        Raises:
-            LaunchError: It could not be started.
-        """
-        await self._started_launcher(_key(wanted))
-        if wanted.isolate == "native" and self._sweeping is None:
-            # Nobody waits for it: hosts that were killed may have left much, or the directory may be a large one.
-            self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
-
-    async def launch(self, wanted: KernelSpec) -> Kernel:
-        """Start a kernel and wait until it takes cells.
+        Args:
+            wanted: What it is to be.
+            prepare: Makes what the kernel needs outside of it. By then there is a process that removes it if we are killed.
 
         Raises:
             LaunchError: It could not be started.
         """
         self.check_usable()
         _make_room_for(len(self._sessions) + 1)
-        key = _key(wanted)
-        launcher = await self._started_launcher(key)
+        key = key_of(wanted)
+        launcher = await self._launchers.started(key)
+        self._sweep(wanted.isolate)
+        prepare()
         try:
             return await self._launch_by(launcher, wanted)
         except LaunchError:
             if launcher.alive:
                 raise
-        # It died while it was asked. Not more than once: where it happens again there is a reason, which the caller must hear.
+        # It died while it was asked. Not more than once: if it happens again there is a reason, which the caller must hear.
         self.check_usable()
-        return await self._launch_by(await self._started_launcher(key), wanted)
+        return await self._launch_by(await self._launchers.started(key), wanted)
 
     async def _launch_by(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
-        from cellblock.host.kernel import Kernel
-
-        number = next(self._numbers)
-        ends = launcher.launch(number, self._setup(launcher, wanted))
-        kernel = Kernel(launcher, number, ends, wanted)
+        kernel = self._make_kernel(launcher, wanted)
         try:
-            if ends.group is not None:
-                _limit(ends.group, wanted.policy)
+            kernel.limit_memory()
             await kernel.started(self._start_timeout)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, LaunchError) and not kernel.ready.done():
+                self._launchers.retire(key_of(wanted), launcher)  # it may be stopped; the next kernel comes from another
             await kernel.close()
             raise
         return kernel
+
+    def _make_kernel(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
+        """Make a kernel, which is this host's from the first moment on: no await comes between."""
+        from cellblock.host.kernel import Kernel
+
+        def on_closed(kernel: Kernel) -> None:
+            if kernel in self._kernels:
+                self._kernels.remove(kernel)
+                self._launchers.kernel_closed(launcher)
+
+        number = next(self._numbers)
+        ends = launcher.launch(number, self._setup(launcher, wanted))
+        try:
+            kernel = Kernel(launcher, number, ends, wanted, on_closed)
+        except BaseException:
+            ends.close()  # init ends when nobody has the other end of its control socket
+            raise
+        self._kernels.add(kernel)
+        self._launchers.kernel_made(launcher)
+        return kernel
+
+    def _sweep(self, isolate: Isolate) -> None:
+        """Remove what hosts that were killed have left. Nobody waits for it: it may be much, or the directory a large one."""
+        if isolate == "native" and self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
 
     def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
         """Return what a kernel's init is told, with the sandbox."""
@@ -282,59 +308,16 @@ class Host:
             return replace(setup, policy=policy.to_dict())
         return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))
 
-    async def _started_launcher(self, key: LaunchKey) -> Launcher:
-        launcher = await self._launcher(key)
-        await launcher.start(self._start_timeout)
-        if not launcher.alive:
-            # It had been killed while nobody used it, and we hear of that only now.
-            launcher = await self._launcher(key)
-            await launcher.start(self._start_timeout)
-        return launcher
-
-    async def _launcher(self, key: LaunchKey) -> Launcher:
-        launcher = self._launchers.get(key)
-        if launcher is not None and not launcher.alive:
-            del self._launchers[key]  # first, so that whoever comes meanwhile makes a new one
-            await launcher.close()
-            launcher = self._launchers.get(key)
-        if launcher is None:
-            launcher = self._make_launcher(key)
-            self._close_idle()
-        return launcher
-
     def _make_launcher(self, key: LaunchKey) -> Launcher:
         interpreter, preload, isolate, policy, workspace = key
         starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
-        kind = Zygote if self._launch == "zygote" else Spawner
-        launcher = self._launchers[key] = kind(interpreter, preload, isolate, starter, self.places, self._groups_for(isolate))
-        return launcher
+        kind = ForkServer if self._launch == "zygote" else Spawner
+        return kind(interpreter, preload, isolate, starter, self.places, self._groups_for(isolate))
 
     def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:
         if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:
             self._groups = cgroups.Groups(place)
         return self._groups if isolate == "native" else None
-
-    def _close_idle(self) -> None:
-        """Close the oldest sandboxes of srt that no session runs in, but for a few."""
-        used = {_key(session.wanted) for session in self._sessions}
-        idle = [key for key in self._launchers if key[-1] is not None and key not in used]
-        for key in idle[: max(len(idle) - self._idle_sandboxes, 0)]:
-            task = asyncio.create_task(self._launchers.pop(key).close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
-
-def _limit(group: cgroups.Group, policy: Policy) -> None:
-    try:
-        group.limit(policy.resources)
-    except OSError as error:
-        raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
-
-
-def _key(wanted: KernelSpec) -> LaunchKey:
-    if wanted.isolate == "srt":
-        return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.setup.cwd
-    return wanted.interpreter, wanted.preload, wanted.isolate, None, None
 
 
 def _make_room_for(kernels: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from cellblock.errors import KernelDiedError, LaunchError, ProtocolError, SandboxError
 from cellblock.host.cell import STATE_LOST, Cell
+from cellblock.host.closing import Closing
 from cellblock.host.collect import Collector
 from cellblock.host.control import Control
 from cellblock.host.descriptors import PIPE_READ, hung_up, pending, read_some, unread
@@ -63,11 +64,14 @@ class Kernel:
         death: Why it ended, once it has.
     """
 
-    def __init__(self, launcher: Launcher, number: int, ends: Ends, wanted: KernelSpec) -> None:
+    def __init__(
+        self, launcher: Launcher, number: int, ends: Ends, wanted: KernelSpec, on_closed: Callable[[Kernel], object]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._launcher = launcher
         self._number = number
         self._ends = ends
+        self._on_closed = on_closed
         self.wanted = wanted
         self._conversation = Conversation(Side.HOST)
         self._collector = Collector(wanted.limits, wanted.spill_to)
@@ -76,7 +80,7 @@ class Kernel:
         self._outgoing = bytearray()
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
-        self._closing: asyncio.Future[None] | None = None
+        self._closing = Closing()
         self._deaf = False
         self._received: Iterator[Message] | None = None
         """What was read from the channel and not taken yet. Nothing else is read before it is, or the order would be lost."""
@@ -109,10 +113,13 @@ class Kernel:
         """
         self._check_alive()
         # What background work wrote since the last cell has not been shown to anybody yet: it comes first.
-        cell.collector = self._collector
-        cell.memory = self._memory
-        cell.after_death, self._in_place_of_dead = self._in_place_of_dead, False
-        cell.pause = lambda paused: self._listen(not paused)
+        cell.attach(
+            self._collector,
+            memory=self._memory,
+            after_death=self._in_place_of_dead,
+            pause=lambda paused: self._listen(not paused),
+        )
+        self._in_place_of_dead = False
         self._cell = cell
         if cell.streaming:
             for shown, stream in self._collector.so_far():
@@ -137,8 +144,8 @@ class Kernel:
             self._collector.add_text(item.name or "stdout", (item.text or "").encode())
         self._in_place_of_dead = True
 
-    async def ask(self, question: Complete | Inspect) -> Completed | Inspected:
-        """Have a completion or an inspection worked out.
+    def ask(self, question: Complete | Inspect) -> asyncio.Future[Completed | Inspected]:
+        """Have a completion or an inspection worked out; the future has it, or the `KernelDiedError` of a kernel that ends.
 
         Raises:
             KernelDiedError: The kernel has ended.
@@ -146,7 +153,7 @@ class Kernel:
         self._check_alive()
         self._query = self._loop.create_future()
         self._send(question)
-        return await self._query
+        return self._query
 
     async def interrupt(self) -> None:
         """Send SIGINT to the kernel's process group. When this returns the signal is on its way."""
@@ -174,9 +181,7 @@ class Kernel:
 
     async def close(self) -> None:
         """End the kernel: in good order if it is idle, by force if it is not or does not go. Closing twice is fine."""
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
-        await asyncio.shield(self._closing)
+        await self._closing.finish(self._close)
 
     async def _close(self) -> None:
         if self.death is None and self._conversation.state is State.IDLE:
@@ -190,6 +195,7 @@ class Kernel:
         self._ends.close()
         if self._ends.group is not None:
             await self._dissolve(self._ends.group)
+        self._on_closed(self)
 
     async def _dissolve(self, group: Group) -> None:
         for _ in range(round(_GRACE / _MOMENT)):
@@ -197,6 +203,18 @@ class Kernel:
                 return
             await asyncio.sleep(_MOMENT)
         # Something in it cannot be killed now. The host removes it when it closes, or a later one.
+
+    def limit_memory(self) -> None:
+        """Set the limits of the control group that its processes are in, if they have one.
+
+        Raises:
+            SandboxError: They cannot be set.
+        """
+        try:
+            if self._ends.group is not None:
+                self._ends.group.limit(self.wanted.policy.resources)
+        except OSError as error:
+            raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
 
     async def started(self, timeout: float) -> None:
         """Wait until the kernel takes cells.
@@ -398,9 +416,7 @@ class Kernel:
             what = "input" if isinstance(question, InputRequest) else "something"
             self._condemn(f"it asked for {what} that was not offered")
             return
-        if cell.asking is not None:
-            cell.asking.cancel()
-        cell.asking = self._loop.create_task(self._pass_on(cell, answers(self, cell, question)))
+        cell.answer(self._pass_on(cell, answers(self, cell, question)))
 
     async def _pass_on(self, cell: Cell, answering: AsyncIterator[ToWorker]) -> None:
         try:
@@ -409,6 +425,9 @@ class Kernel:
                     self._send(answer)
         except KernelDiedError:
             return  # and the cell with it
+        except Exception as error:  # the code would wait for ever
+            cell.fail(error)
+            self._condemn(f"what it asked for could not be answered: {error}")
 
     def _end_cell(self, ending: Reply | Death) -> None:
         cell, self._cell = self._cell, None
@@ -416,8 +435,6 @@ class Kernel:
             return
         self.death_reported = isinstance(ending, Death)
         self._collector = Collector(self.wanted.limits, self.wanted.spill_to)
-        if cell.asking is not None:
-            cell.asking.cancel()
         cell.finish(ending)
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -487,10 +504,11 @@ class Kernel:
                 self.ready.set_exception(SandboxError(f"the sandbox cannot be made: {self.control.refused}"))
             else:
                 self.ready.set_exception(self._launcher.explain(self._number, self._said(), status))
-            self.ready.exception()  # whoever waits for it gets it; nobody may
+            self.ready.exception()  # mark as retrieved: there may be no waiter
         self.control.give_up(f"the kernel died: {cause}")
         if self._query is not None and not self._query.done():
             self._query.set_exception(KernelDiedError(f"the kernel died: {self.death.cause}"))
+            self._query.exception()  # mark as retrieved: there may be no waiter
         self._end_cell(self.death)
 
     def _out_of_memory(self) -> str | None:

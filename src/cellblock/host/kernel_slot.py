@@ -6,93 +6,111 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from cellblock.errors import LaunchError, StateError
 from cellblock.host.kernel import Kernel
 
 _log = logging.getLogger("cellblock")
+_ATTEMPTS = 3
+"""Kernels that may die as soon as they are ready before the caller hears of it."""
 
 
 class KernelSlot:
     """One session's kernels, of which one lives at a time.
 
+    The next kernel is always started by a task of the slot, which puts it in its place itself. Callers only wait for that
+    task: cancelling one of them loses nothing.
+
     Attributes:
-        current: The one that there is, dead or alive; None before the first, and while another takes its place.
+        current: The one that there is, dead or alive; None before the first.
     """
 
     def __init__(self, launch: Callable[[], Awaitable[Kernel]]) -> None:
         """Begin without a kernel.
 
         Args:
-            launch: Starts one, and returns when it takes cells.
+            launch: Starts one, and returns when it takes cells. If it is cancelled it leaves nothing.
         """
         self._launch = launch
-        self._starting: asyncio.Task[Kernel] | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._closed = False
         self.current: Kernel | None = None
 
-    async def start(self) -> None:
-        """Start the first one.
-
-        Raises:
-            LaunchError: It could not be started.
-        """
-        self.current = await self._launch()
-
     async def live(self) -> Kernel:
-        """Return a kernel that lives: the current one, or the next one where that has died.
+        """Return a kernel that lives: the current one, or the next one if that has died.
 
         Raises:
-            LaunchError: It had died, and no other could be started. The next call tries again.
+            LaunchError: No other could be started. The next call tries again.
+            StateError: The slot was closed.
         """
-        kernel = self.current
-        if kernel is not None:
-            await kernel.settle()
-            if kernel.death is None:
-                return kernel
-        if self._starting is None:
-            self._starting = asyncio.create_task(self._replace(kernel))
-        starting = self._starting
-        try:
-            self.current = await asyncio.shield(starting)
-        finally:
-            if starting.done():
-                self._starting = None
-        if kernel is not None:
-            self.current.take_over_output(kernel)
-        return self.current
+        for _ in range(_ATTEMPTS):
+            if self._starting is None and self.current is not None:
+                await self.current.settle()
+                if self.current.death is None:
+                    return self.current
+            await self._wait_for_next()
+            if self.current is not None and self.current.death is None:
+                return self.current
+        assert self.current is not None
+        assert self.current.death is not None
+        raise LaunchError(f"{_ATTEMPTS} kernels died as soon as they were ready: {self.current.death.cause}")
 
     def replace_dead(self) -> None:
-        """Where the current one has died, begin to start the next one, for which nobody waits yet."""
-        if self.current is not None and self.current.death is not None:
-            self._starting = asyncio.create_task(self._replace(self.current))
-            self._starting.add_done_callback(_take_note)
+        """If the current one has died, begin to start the next one, for which nobody waits yet."""
+        if self._starting is None and self.current is not None and self.current.death is not None:
+            self._begin().add_done_callback(_take_note)
 
     async def renew(self) -> None:
         """Put a fresh kernel in the place of the current one, while nothing runs.
 
         Raises:
-            LaunchError: It could not be started.
+            LaunchError: It could not be started. The next call of `live` tries again.
+            StateError: The slot was closed.
         """
         if self._starting is None:  # otherwise the last one has died, and what takes its place is fresh
-            old, self.current = self.current, None
-            self._starting = asyncio.create_task(self._replace(old))
-        await self.live()
+            self._begin(fresh=True)
+        await self._wait_for_next()
 
     async def close(self) -> None:
-        """End the last one."""
-        starting = self._starting  # whoever waits for it forgets it when it is done
-        if starting is not None:
-            await asyncio.wait([starting])
-            if not starting.cancelled() and starting.exception() is None:
-                self.current = starting.result()
+        """End the current kernel, and whatever was to take its place. It can be repeated."""
+        self._closed = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
         if self.current is not None:
             await self.current.close()
 
-    async def _replace(self, old: Kernel | None) -> Kernel:
+    async def _wait_for_next(self) -> None:
+        starting = self._starting or self._begin()
+        await asyncio.wait([starting])
+        if starting.cancelled():
+            raise StateError("the session was closed while a kernel started")
+        starting.result()
+
+    def _begin(self, *, fresh: bool = False) -> asyncio.Task[None]:
+        if self._closed:
+            raise StateError("the session is closed")
+        self._starting = asyncio.create_task(self._replace(fresh))
+        self._starting.add_done_callback(self._forget)
+        return self._starting
+
+    def _forget(self, started: asyncio.Task[None]) -> None:
+        self._starting = None
+        if not started.cancelled():
+            started.exception()  # mark as retrieved: there may be no waiter, and the next one tries again
+
+    async def _replace(self, fresh: bool) -> None:
+        old = self.current
         if old is not None:
             await old.close()
-        return await self._launch()
+        if fresh:
+            old = self.current = None
+        kernel = await self._launch()
+        if old is not None:
+            kernel.take_over_output(old)
+        self.current = kernel
 
 
-def _take_note(task: asyncio.Task[Kernel]) -> None:
+def _take_note(task: asyncio.Task[None]) -> None:
     """Take note of a failed start: the next cell tries again, and raises what it meets."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.warning("no new kernel after a death: %s", error)

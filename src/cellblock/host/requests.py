@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import fcntl
 import functools
 import inspect
@@ -11,12 +12,16 @@ import secrets
 import shlex
 from collections.abc import AsyncIterator
 
-from cellblock.errors import CellblockError, ProtocolError
+from cellblock.errors import CellblockError, InvalidInputError, ProtocolError
 from cellblock.host.cell import Cell, OnInput
 from cellblock.host.kernel_spec import RunningKernel
 from cellblock.model import CommandRequest
 from cellblock.wire.control import Keep
+from cellblock.wire.frames import MAX_BODY
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, ToWorker
+
+answering: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("answering", default=None)
+"""The cell for which the current task, or thread, works out an answer."""
 
 _REJECTED = "Rejected: the command was not approved"
 _PLACE = "/tmp/.output-"  # in the session's own /tmp; the rest is for nobody to guess
@@ -30,6 +35,7 @@ async def answers(kernel: RunningKernel, cell: Cell, question: InputRequest | In
         cell: The cell that it runs.
         question: What it asks.
     """
+    answering.set(cell)
     match question:
         case InputRequest(number=number, prompt=prompt):
             yield InputReply(number, await _line(cell, prompt))
@@ -41,18 +47,34 @@ async def answers(kernel: RunningKernel, cell: Cell, question: InputRequest | In
 
 
 async def _line(cell: Cell, prompt: str) -> str | None:
+    """Ask the caller for a line. If that fails the code gets an EOFError, and the caller what has failed."""
     ask: OnInput | None = cell.on_input
     assert ask is not None
+    assert cell.answerers is not None
     try:
         if inspect.iscoroutinefunction(ask):
             got = await ask(prompt)
         else:
-            given = await asyncio.to_thread(ask, prompt)
+            given = await cell.answerers.run(ask, prompt)
             got = await given if inspect.isawaitable(given) else given
-    except Exception as error:
-        cell.failure = error  # raised to the caller when the cell has ended; the code gets an EOFError
-        return None
-    return None if got is None else str(got)
+        return None if got is None else _checked_line(str(got))
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # nobody waits for the line any more
+        failure = InvalidInputError("on_input raised CancelledError; to give no line, return None")
+        failure.__cause__ = error
+        cell.fail(failure)
+    except BaseException as error:
+        cell.fail(error)
+    return None
+
+
+def _checked_line(line: str) -> str:
+    size = len(line.encode(errors="replace"))
+    if size > MAX_BODY:
+        raise InvalidInputError(f"on_input returned a line of {size:,} bytes, over the limit of {MAX_BODY:,}")
+    return line
 
 
 async def _have_installed(kernel: RunningKernel, cell: Cell, number: int, arguments: tuple[str, ...]) -> Installed:
@@ -98,7 +120,7 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
     try:
         allowed = await decide(request)
     except Exception as error:
-        cell.failure = error  # raised to the caller when the cell has ended
+        cell.fail(error)  # raised to the caller when the cell has ended
         return "Rejected: the function that decides has failed"
     if cell.reason is not None:
         return "Rejected: the cell is being stopped"

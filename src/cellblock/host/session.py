@@ -6,7 +6,7 @@ import asyncio
 import functools
 import shlex
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -16,6 +16,7 @@ from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import environment, import_guard
 from cellblock.host.cell import Cell, Notice, OnInput
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_timeout
+from cellblock.host.closing import Closing
 from cellblock.host.collect import Limits
 from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
@@ -23,14 +24,14 @@ from cellblock.host.kernel_slot import KernelSlot
 from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
 from cellblock.host.packages import SessionPackages
+from cellblock.host.requests import answering
 from cellblock.host.spill import SpillDirectory
-from cellblock.host.stopping import despite_cancellation, escalate
+from cellblock.host.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
     Completions,
     HistoryEntry,
-    Status,
 )
 from cellblock.packages.index import PackageIndex
 from cellblock.sandbox.plan import EGRESS_PORT, HOME
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
-_QUERY_TIMEOUT = 10.0
 _LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
@@ -70,11 +70,8 @@ class SessionHost(Protocol):
     def forget(self, session: Session) -> None:
         """Take note that a session is closed."""
 
-    async def get_ready(self, wanted: KernelSpec) -> None:
-        """Start what starts kernels like this one, if it is not running."""
-
-    async def launch(self, wanted: KernelSpec) -> Kernel:
-        """Start a kernel and wait until it takes cells."""
+    async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
+        """Start a kernel and wait until it takes cells; first `prepare` makes what it needs outside of it."""
 
 
 class Session:
@@ -106,10 +103,12 @@ class Session:
         )
         self.wanted = self._kernel_spec(options, resolved, env)
         self._turn = asyncio.Lock()
-        self._kernels = KernelSlot(functools.partial(host.launch, self.wanted))
+        self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._packages.prepare))
         self._cell: Cell | None = None
+        self._questioned: Kernel | None = None
         self._history: deque[HistoryEntry] = deque(maxlen=_HISTORY)
         self._state = "not started"
+        self._closing = Closing()
 
     def _environment(self, given: Mapping[str, str], resolved: ResolvedOptions) -> dict[str, str]:
         proxies = self._network.environment() if self._network is not None else {}
@@ -175,27 +174,29 @@ class Session:
         if self._state != "not started":
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
-        if self.wanted.isolate != "none":
-            import_guard.distrust(self._writable)
         try:
-            await self._host.get_ready(self.wanted)  # first of all: it removes what we make, should we be killed
-            self._packages.prepare()
-            await self._kernels.start()
+            if self.wanted.isolate != "none":
+                import_guard.distrust(self._writable)
+            await self._kernels.live()
         except BaseException:
-            self._state = "closed"
-            self._host.forget(self)
-            await self._release()
+            await self.close()
             raise
 
     async def close(self) -> None:
-        """Stop whatever runs and end every process of the session. Closing twice is fine."""
-        if self._state == "closed":
-            return
+        """Stop whatever runs and end every process of the session.
+
+        Closing twice is fine, and cancelling whoever waits for it does not stop it.
+        """
         self._state = "closed"
-        self._host.forget(self)
-        await self._stop("interrupted", at_once=True)
+        await self._closing.finish(self._close)
+
+    async def _close(self) -> None:
+        cell, kernel = self._cell, self._kernels.current
+        if cell is not None and kernel is not None and not cell.ended.is_set():
+            await kill(kernel, cell, "interrupted")
         await self._kernels.close()
         await self._release()
+        self._host.forget(self)
 
     async def _release(self) -> None:
         """Give back what a session has beside its kernel, whether or not it ever had one."""
@@ -222,18 +223,8 @@ class Session:
             StateError: The session is not started, or closed.
             LaunchError: The last kernel had died and no new one could be started.
         """
-        check_code(code)
-        check_timeout(timeout)
-        self._check_running()
-        async with self._turn:
-            kernel = await self._live_kernel()
-            cell = Cell(code, on_input, queue_limit=None)
-            deadline = self._begin(kernel, cell, timeout)
-            try:
-                await cell.ended.wait()
-            finally:
-                await self._leave(kernel, cell, deadline)
-            return await self._finished(cell)
+        self._check_cell(code, timeout)
+        return await self._run(Cell(code, on_input, queue_limit=None), timeout)
 
     async def stream(
         self,
@@ -259,21 +250,20 @@ class Session:
         Raises:
             InvalidInputError, SandboxError, StateError, LaunchError: As for `execute`.
         """
-        check_code(code)
-        check_timeout(timeout)
-        self._check_running()
-        async with self._turn:
-            kernel = await self._live_kernel()
-            cell = Cell(code, on_input, queue_limit=self.wanted.limits.queue if chunks else None)
-            cell.followed = True
-            deadline = self._begin(kernel, cell, timeout)
-            try:
-                while (event := await cell.next_event()) is not None:
-                    yield event
-            finally:
-                await self._leave(kernel, cell, deadline)
-            result = await self._finished(cell)
-        yield result
+        self._check_cell(code, timeout)
+        cell = Cell(code, on_input, queue_limit=self.wanted.limits.queue if chunks else None, followed=True)
+        # In a task of its own: the session's turn ends with the cell, even if the reader never comes back.
+        running = asyncio.create_task(self._run(cell, timeout))
+        running.add_done_callback(functools.partial(_no_more, cell))
+        try:
+            while (event := await cell.next_event()) is not None:
+                yield event
+            await asyncio.wait([running])
+        finally:
+            if not running.done():
+                running.cancel()
+                await despite_cancellation(running)
+        yield running.result()
 
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, as ``%pip install`` in a cell does.
@@ -306,7 +296,7 @@ class Session:
         Returns:
             Whether a cell was running. It no longer does.
         """
-        return await self._stop("interrupted")
+        return await self._stop()
 
     async def reset(self) -> None:
         """Stop what runs and go on with a fresh kernel, without variables and imports.
@@ -316,7 +306,9 @@ class Session:
             LaunchError: No new kernel could be started; the next cell tries again.
         """
         self._check_running()
-        await self._stop("interrupted")
+        await self._stop()
+        if self._questioned is not None:
+            await self._questioned.interrupt()
         async with self._turn:
             self._check_running()
             await self._kernels.renew()
@@ -368,16 +360,13 @@ class Session:
 
     async def _ask(self, question: Complete | Inspect) -> Completed | Inspected:
         self._check_running()
+        self._check_not_answering()
         async with self._turn:
-            kernel = await self._live_kernel()
-            answer = asyncio.ensure_future(kernel.ask(question))
-            # Looking at an object runs its own code, which may do anything, or never end.
-            for patience, stop in ((_QUERY_TIMEOUT, kernel.interrupt), (1.0, kernel.kill)):
-                await asyncio.wait([answer], timeout=patience)
-                if answer.done():
-                    break
-                await stop()
-            return await answer
+            self._questioned = await self._live_kernel()
+            try:
+                return await answer_to(self._questioned, question)
+            finally:
+                self._questioned = None
 
     @functools.cached_property
     def files(self) -> Files:
@@ -439,7 +428,7 @@ class Session:
         if (kernel := self._kernels.current) is not None:
             kernel.show(data)
 
-    # -- turns, starts and stops ---------------------------------------------------------------------------------------
+    # -- turns ---------------------------------------------------------------------------------------------------------
 
     def _check_running(self) -> None:
         if self._state == "not started":
@@ -448,9 +437,37 @@ class Session:
             raise StateError(f"{self._name} is closed; make a new one")
         self._host.check_usable()
 
+    def _check_not_answering(self) -> None:
+        """Check that this is not called by what a cell of this session waits for: each would wait for the other."""
+        cell = answering.get()
+        if cell is not None and cell is self._cell and cell.asked:
+            raise StateError(f"{self._name} waits for this callback to answer its cell: use another session for other code")
+
+    def _check_cell(self, code: str, timeout: float | None) -> None:
+        check_code(code)
+        check_timeout(timeout)
+        self._check_running()
+        self._check_not_answering()
+
     async def _live_kernel(self) -> Kernel:
         self._check_running()  # again: it may have been closed while we waited for our turn
         return await self._kernels.live()
+
+    async def _run(self, cell: Cell, timeout: float | None) -> CodeExecutionResult:
+        """Run a cell when it is its turn."""
+        async with self._turn:
+            kernel = await self._live_kernel()
+            deadline = self._begin(kernel, cell, timeout)
+            try:
+                await cell.ended.wait()
+            finally:
+                if deadline is not None:
+                    deadline.cancel()
+                try:
+                    await leave(kernel, cell)
+                finally:
+                    self._cell = None
+            return await self._finished(cell)
 
     def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
         """Begin a cell and set its deadline."""
@@ -459,23 +476,9 @@ class Session:
         self._hooks.on_begin()
         if timeout is None:
             return None
-        return Deadline(timeout, self._hooks.uncounted_seconds, lambda: self._stop_cell(kernel, cell, "timeout"))
-
-    async def _leave(self, kernel: Kernel, cell: Cell, deadline: Deadline | None) -> None:
-        """Leave a cell only when it has ended, for whatever reason it is left."""
-        if deadline is not None:
-            deadline.cancel()
-        if not cell.ended.is_set():
-            # Cancelled, or the reader of a stream has left: the code must not go on without anybody who waits.
-            self._stop_cell(kernel, cell, "interrupted")
-            await despite_cancellation(cell.escalating)
-        await cell.unanswered()
-        self._cell = None
+        return Deadline(timeout, self._hooks.uncounted_seconds, lambda: begin_stop(kernel, cell, "timeout"))
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
-        if cell.escalating is not None:
-            # A signal that is still on its way must not hit the next cell.
-            await cell.escalating
         result = await cell.finished(self._images_dir)
         self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
         if self._state == "running":
@@ -485,21 +488,17 @@ class Session:
             raise cell.failure
         return result
 
-    async def _stop(self, reason: Status, *, at_once: bool = False) -> bool:
+    async def _stop(self) -> bool:
         cell, kernel = self._cell, self._kernels.current
         if cell is None or kernel is None or cell.ended.is_set():
             return False
-        if at_once:
-            cell.reason = cell.reason or reason
-            await kernel.kill()
-        else:
-            self._stop_cell(kernel, cell, reason)
+        begin_stop(kernel, cell, "interrupted")
         await cell.ended.wait()
         return True
 
-    def _stop_cell(self, kernel: Kernel, cell: Cell, reason: Status) -> None:
-        """Begin to stop a cell, for the first reason that there is."""
-        if cell.escalating is None and not cell.ended.is_set():
-            cell.reason = cell.reason or reason
-            cell.release()
-            cell.escalating = asyncio.create_task(escalate(kernel, cell))
+
+def _no_more(cell: Cell, running: asyncio.Task[CodeExecutionResult]) -> None:
+    """Tell the reader of a cell that there is nothing more to come."""
+    cell.no_more()
+    if not running.cancelled():
+        running.exception()  # mark as retrieved: the reader may have left

@@ -40,8 +40,9 @@ async def _until_loop_ends(host: Host) -> AsyncGenerator[None, None]:
 async def _close_left_behind() -> None:
     """Close the hosts of loops that were closed without ceremony, where nothing told them of it."""
     for loop in [*_shared]:  # other threads have loops, too
-        if loop.is_closed() and (left := _shared.pop(loop, None)) is not None:
+        if loop.is_closed() and (left := _shared.get(loop)) is not None:
             await left.host.close()
+            _shared.pop(loop, None)  # not before: if this is cancelled, the next one goes on with it
 
 
 async def acquire() -> Host:

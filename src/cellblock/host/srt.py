@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
 from cellblock.host.control import Control
 from cellblock.host.descriptors import pending, process_ended, read_some
-from cellblock.host.launch import Spawner
+from cellblock.host.spawner import Spawner
 from cellblock.leftovers import remove_place
 from cellblock.model import StreamName
 from cellblock.sandbox import srt

@@ -1,15 +1,18 @@
-"""How a cell is stopped: by ever stronger means, until its code no longer runs."""
+"""How cells and questions are stopped: by ever stronger means, until the code behind them no longer runs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from cellblock.host.cell import Cell
 from cellblock.host.kernel import Kernel
-from cellblock.model import Recovery
+from cellblock.model import Recovery, Status
+from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
 _SETTLING = 0.5  # seconds that a worker on a busy machine may take to read its cell
+_QUESTION_TIMEOUT = 10.0  # seconds that a completion or an inspection may take
 
 # How a cell is stopped: what is done, what it is called, and how many seconds it is given to work.
 _LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...] = (
@@ -18,6 +21,33 @@ _LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...]
     ("killed_children", Kernel.kill_children, 0.5),
     ("restarted", Kernel.kill, 1.0),
 )
+_LADDER_OF_QUESTIONS = ((Kernel.interrupt, 1.0), (Kernel.kill, 1.0))
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+def begin_stop(kernel: Kernel, cell: Cell, reason: Status) -> None:
+    """Begin to stop a cell, for the first reason that there is; `cell.ended` tells when it has."""
+    cell.begin_stop(reason, lambda: escalate(kernel, cell))
+
+
+async def kill(kernel: Kernel, cell: Cell, reason: Status) -> None:
+    """Stop a cell by ending its kernel."""
+    cell.reason = cell.reason or reason
+    await kernel.kill()
+    await cell.ended.wait()
+
+
+async def leave(kernel: Kernel, cell: Cell) -> None:
+    """Leave a cell only when it has ended and nothing is under way for it, for whatever reason it is left."""
+    try:
+        # If it has not ended: the caller was cancelled, or the reader of a stream has left.
+        begin_stop(kernel, cell, "interrupted")
+        # Also if it has ended: a signal that is still on its way must not hit the next cell.
+        await despite_cancellation(cell.escalating)
+    finally:
+        await cell.wait_unanswered()
 
 
 async def escalate(kernel: Kernel, cell: Cell) -> None:
@@ -35,10 +65,48 @@ async def escalate(kernel: Kernel, cell: Cell) -> None:
     kernel.abandon()
 
 
-async def despite_cancellation(task: asyncio.Task[None] | None) -> None:
-    """Wait for a task of ours that takes a few seconds at most, in a block that a cancellation is leaving already."""
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+async def answer_to(kernel: Kernel, question: Complete | Inspect) -> Completed | Inspected:
+    """Have a kernel answer a question. When this returns, or is cancelled, the kernel takes cells again or has ended.
+
+    Raises:
+        KernelDiedError: The kernel has ended.
+    """
+    answer = kernel.ask(question)
+    try:
+        # Looking at an object runs its own code, which may do anything, or never end.
+        await asyncio.wait([answer], timeout=_QUESTION_TIMEOUT)
+    finally:
+        if not answer.done():
+            await despite_cancellation(asyncio.create_task(_stop_answering(kernel, answer)))
+    return answer.result()
+
+
+async def _stop_answering(kernel: Kernel, answer: asyncio.Future[Completed | Inspected]) -> None:
+    for act, patience in _LADDER_OF_QUESTIONS:
+        await act(kernel)
+        await asyncio.wait([answer], timeout=patience)
+        if answer.done():
+            return
+    kernel.abandon()
+
+
+# -- cancellation ------------------------------------------------------------------------------------------------------
+
+
+async def despite_cancellation(task: asyncio.Task[Any] | None) -> None:
+    """Wait for a task of ours that takes a few seconds at most, also while the waiter is being cancelled.
+
+    Raises:
+        asyncio.CancelledError: The waiter was cancelled meanwhile. It is raised when the task is done.
+    """
+    cancelled: asyncio.CancelledError | None = None
     while task is not None and not task.done():
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue  # the one that brought us here goes on when this returns
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

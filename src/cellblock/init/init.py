@@ -38,10 +38,10 @@ from cellblock.wire.control import (
     Exited,
     FromInit,
     Held,
+    HttpServer,
     Interrupt,
     KillChildren,
     Listen,
-    Listening,
     Measure,
     Memory,
     Ran,
@@ -305,7 +305,7 @@ class _Init:
         assert self._control is not None
         with namespaces.listen(port) as listener:
             port = listener.getsockname()[1]
-            socket.send_fds(self._control, [encode_control(Listening(port, name))], [listener.fileno()])
+            socket.send_fds(self._control, [encode_control(HttpServer(port, name))], [listener.fileno()])
         return port
 
     def _keep(self, top: str, hold: Hold) -> None:

@@ -194,7 +194,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class HttpServer:
     """A listener was made, and comes along. ``name``: one that `Setup` asked for; None: one that `Listen` asked for."""
 
     op: ClassVar[str] = "listening"
@@ -313,7 +313,7 @@ ToLauncher: TypeAlias = Hello | Fork | Kill | End
 FromLauncher: TypeAlias = Ready | Failed
 Command: TypeAlias = Interrupt | KillChildren | Run | Stop | Listen | Measure
 ToInit: TypeAlias = Setup | Command
-FromInit: TypeAlias = Listening | Memory | Ran | Refused | Done | Exited
+FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Exited
 FromServer: TypeAlias = Made | Refused
 ControlMessage: TypeAlias = ToLauncher | FromLauncher | ToInit | FromInit | WorkerSetup | Held | ServerSetup | FromServer
 
@@ -364,7 +364,7 @@ TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
 FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed)
 TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
 TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Run, Stop, Listen, Measure)
-FROM_INIT: Incoming[FromInit] = Incoming(Listening, Memory, Ran, Refused, Done, Exited)
+FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Exited)
 TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
 TO_MAKER: Incoming[Held] = Incoming(Held)
 TO_SERVER: Incoming[ServerSetup] = Incoming(ServerSetup)

@@ -11,7 +11,7 @@ import pytest
 
 from cellblock.tools.serving import http
 from cellblock.tools.serving.http import Request
-from cellblock.tools.serving.listen import Listening
+from cellblock.tools.serving.listen import HttpServer
 from processes import eventually
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -51,7 +51,7 @@ class Echo:
 async def served(app: Echo) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Serve an application, and connect to it."""
     listener = socket.create_server(("127.0.0.1", 0))
-    listening = Listening(app, [listener])
+    listening = HttpServer(app, [listener])
     await listening.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
     try:
@@ -74,7 +74,7 @@ async def answer(reader: asyncio.StreamReader, *, body: bool = True) -> tuple[by
         return head, await reader.readexactly(length) if body else b""
 
 
-async def connections(listening: Listening) -> set[http.Connection]:
+async def connections(listening: HttpServer) -> set[http.Connection]:
     """Return the connections of a port, once there are any."""
     await eventually(lambda: listening._port.connections)
     return listening._port.connections
@@ -200,7 +200,7 @@ async def test_a_request_is_cancelled_when_nobody_waits_for_its_answer() -> None
 
 async def test_a_client_that_does_not_read_its_answers_is_not_read_any_further() -> None:
     app, listener = Echo(), socket.create_server(("127.0.0.1", 0))
-    listening = Listening(app, [listener])
+    listening = HttpServer(app, [listener])
     await listening.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
     writer.transport.pause_reading()  # type: ignore[attr-defined]  # it can, whatever its type says
@@ -236,7 +236,7 @@ async def test_stopping_lets_an_answer_that_is_on_its_way_come() -> None:
     app.go.clear()
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    listening = Listening(app, [listener])
+    listening = HttpServer(app, [listener])
     await listening.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     idle, other = await asyncio.open_connection("127.0.0.1", port)

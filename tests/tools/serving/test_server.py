@@ -26,6 +26,7 @@ from cellblock import (
     ToolServer,
 )
 from cellblock.tools.calling import pool
+from cellblock.tools.mcp.changes import GONE
 from processes import eventually
 from tool_calls import Recorded
 
@@ -175,7 +176,9 @@ async def test_a_second_client_does_not_take_the_approvals_away(asking: ToolServ
     async def reject(request: ApprovalRequest) -> None:
         await request.reject()
 
-    async with ApprovalClient(reject, port=asking.port), ApprovalClient(accept, port=asking.port):
+    async with ApprovalClient(reject, port=asking.port):
+        with pytest.raises(StateError, match="refused the approval client: another approval client is connected"):
+            await ApprovalClient(accept, port=asking.port).connect()
         with pytest.raises(ToolRunnerError, match="rejected"):
             await ToolRunner("fetch", PARAMS, port=asking.port).run("fetch", {})
     assert servers.calls == []
@@ -237,22 +240,23 @@ async def test_web_pages_cannot_approve(asking: ToolServer, headers: dict[str, s
     given = {"Host": "localhost", "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
     given |= {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", **headers}
     writer.write(("GET /approval HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in given.items()) + "\r\n").encode())
-    assert (await reader.readline()).split()[1] == b"403"
+    refused = (await reader.readline()).split()[1]
     writer.close()
+    assert refused in (b"403", b"421")
 
 
 async def test_a_token_is_wanted_everywhere(servers: Recorded) -> None:
-    async with ToolServer(port=0, approval_required=True, token="right") as server:
-        for token in (None, "wrong", "righ", "right2"):
+    async with ToolServer(port=0, approval_required=True, token="right-and-long-enough") as server:
+        for token in (None, "wrong", "right-and-long-enoug", "right-and-long-enough2"):
             runner = ToolRunner("fetch", PARAMS, port=server.port, token=token)
             with pytest.raises(ToolRunnerError, match="token"):
                 await runner.run("fetch", {})
             with pytest.raises(ToolRunnerError, match="token"):
                 await runner.reset()
-            with pytest.raises(StateError, match="403"):
+            with pytest.raises(StateError, match="refused the approval client: the bearer token is missing or wrong"):
                 await ApprovalClient(accept, port=server.port, token=token).connect()
-        async with ApprovalClient(accept, port=server.port, token="right"):
-            await ToolRunner("fetch", PARAMS, port=server.port, token="right").run("fetch", {})
+        async with ApprovalClient(accept, port=server.port, token="right-and-long-enough"):
+            await ToolRunner("fetch", PARAMS, port=server.port, token="right-and-long-enough").run("fetch", {})
         with pytest.raises(InvalidStatus):
             await connect(f"ws://localhost:{server.port}/approval", proxy=None)
     assert servers.resets == 1
@@ -262,8 +266,8 @@ async def test_a_token_is_wanted_everywhere(servers: Recorded) -> None:
 async def test_other_machines_need_a_token(servers: Recorded, host: str) -> None:
     with pytest.raises(InvalidInputError, match="Give it a token"):
         await ToolServer(host, 0).start()
-    async with ToolServer(host, 0, token="right") as server:
-        runner = ToolRunner("fetch", PARAMS, "localhost", server.port, token="right")
+    async with ToolServer(host, 0, token="right-and-long-enough") as server:
+        runner = ToolRunner("fetch", PARAMS, "localhost", server.port, token="right-and-long-enough")
         assert await runner.run("fetch", {}) == "fetch:{}"
 
 
@@ -327,7 +331,9 @@ async def test_stopping_fails_what_is_pending(servers: Recorded) -> None:
             await call
 
 
-@pytest.mark.parametrize("arguments", [{"log_level": "LOUD"}, {"token": ""}, {"token": "a b"}, {"token": "a\r\nb"}])
+@pytest.mark.parametrize(
+    "arguments", [{"log_level": "LOUD"}, {"token": ""}, {"token": "short"}, {"token": "a b" * 9}, {"token": "a\r\nb" * 9}]
+)
 def test_wrong_arguments_are_named(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=next(iter(arguments))):
         ToolServer(**arguments)
@@ -342,21 +348,59 @@ class Socket:
     """As much of a WebSocket as a channel uses."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], Awaitable[str]]) -> None:
-        self.answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.answers: asyncio.Queue[str | None] = asyncio.Queue()
         self._answer = answer
 
     async def accept(self) -> None: ...
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        await self.answers.put({"type": "websocket.disconnect"})
+        await self.answers.put(None)
 
-    async def send_text(self, text: str) -> None:
+    async def send(self, text: str) -> None:
         data = json.loads(text)
         if data["method"] == "approve":
-            await self.answers.put({"type": "websocket.receive", "text": await self._answer(data)})
+            await self.answers.put(await self._answer(data))
 
-    async def receive(self) -> dict[str, Any]:
+    async def receive(self) -> str | None:
         return await self.answers.get()
+
+
+async def test_a_lost_connection_is_made_again(servers: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    async with ToolServer(port=0, approval_required=True) as first:
+        port = first.port
+        client = ApprovalClient(accept, port=port)
+        await client.connect()
+        await ToolRunner("fetch", PARAMS, port=port).run("fetch", {})
+    await eventually(lambda: "was lost; connecting again" in caplog.text)
+    async with ToolServer(port=port, approval_required=True) as second:
+        await eventually(lambda: second._channel.open)
+        await ToolRunner("fetch", PARAMS, port=port).run("fetch", {})
+        await client.disconnect()
+        await second._channel.join()
+        await client.disconnect()
+    assert len(servers.calls) == 2
+
+
+@pytest.mark.parametrize(("answer", "said"), [(True, None), (False, "rejected"), (None, "rejected")])
+async def test_a_plain_function_decides_by_what_it_returns(
+    asking: ToolServer, servers: Recorded, answer: bool | None, said: str | None
+) -> None:
+    async with ApprovalClient(lambda request: answer, port=asking.port):  # type: ignore[arg-type, return-value]
+        call = ToolRunner("fetch", PARAMS, port=asking.port).run("fetch", {})
+        if said is None:
+            await call
+        else:
+            with pytest.raises(ToolRunnerError, match=said):
+                await call
+    assert bool(servers.calls) is (said is None)
+
+
+async def test_a_tool_that_its_server_does_not_have_is_refused(servers: Recorded) -> None:
+    servers.facts["missing"] = GONE
+    async with ToolServer(port=0) as server:
+        with pytest.raises(ToolRunnerError, match="'fetch' has no tool 'missing'"):
+            await ToolRunner("fetch", PARAMS, port=server.port).run("missing", {})
+    assert servers.calls == []
 
 
 async def test_a_channel_alone() -> None:

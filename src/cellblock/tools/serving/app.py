@@ -222,7 +222,9 @@ async def perform(
         if not decision.allowed:
             return _denied(name, decision.reason)
         try:
-            outcome = await call(request.tool, decision.arguments, check=_checker(now), **options)
+            if now is not None:
+                options["check"] = _checker(now)
+            outcome = await call(request.tool, decision.arguments, **options)
         except ToolChangedError as changed:
             seen[request.server, request.tool] = changed.now
             continue
@@ -246,14 +248,14 @@ class ToolChangedError(Exception):
         self.now = now
 
 
-def _checker(decided: ToolFacts | None) -> Check | None:
+def _checker(decided: ToolFacts) -> Check:
     """Return what looks at a tool before it is called: it is to be what was decided about."""
 
     def check(now: ToolFacts) -> None:
         if now != decided:
             raise ToolChangedError(now)
 
-    return None if decided is None else check
+    return check
 
 
 def _denied(name: str, reason: str) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ JSON-RPC 2.0. The server sends ``approve`` with the request's id, and ``withdraw
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,12 +18,15 @@ from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import InvalidInputError, StateError
 
 if TYPE_CHECKING:
-    from starlette.websockets import WebSocket
     from websockets.asyncio.client import ClientConnection
 
-ApprovalCallback = Callable[[ApprovalRequest], Awaitable[None]]
+    from cellblock.tools.serving.websocket import WebSocket
+
+ApprovalCallback = Callable[[ApprovalRequest], Awaitable[None] | bool]
+"""Decides about a request: a coroutine function that accepts or rejects it, or a function that returns True or False."""
 
 _MAX_REQUEST = 64 * 1024 * 1024
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before a lost connection is made again
 _LOG = logging.getLogger("cellblock.tools")
 
 
@@ -55,12 +59,12 @@ class ApprovalChannel:
         Args:
             websocket: The connection.
         """
-        await websocket.accept()
         if self._websocket is not None:
             # Not the other way round: whoever comes later must not take the approvals away from whoever is there.
-            await websocket.close(1008, "another approval client is connected")
+            await websocket.reject(409, "another approval client is connected")
             return
         self._websocket = websocket
+        await websocket.accept()
         self._closed.clear()
         self._outgoing = asyncio.Queue()
         sending = asyncio.create_task(self._send(websocket, self._outgoing))
@@ -79,10 +83,7 @@ class ApprovalChannel:
         for request in list(self._pending.values()):
             request.withdraw("the approval channel was closed")
         if self._websocket is not None:
-            try:
-                await self._websocket.close()
-            except RuntimeError:
-                pass  # the other end was faster
+            await self._websocket.close()
 
     async def join(self, timeout: float = 5) -> None:
         """Wait until the connection is closed.
@@ -142,6 +143,7 @@ class ApprovalChannel:
             "tool_name": request.tool_name,
             "tool_args": request.tool_args,
             "kind": request.kind,
+            "changed": request.changed,
         }
         self._outgoing.put_nowait(json.dumps({"jsonrpc": "2.0", "id": request.id, "method": "approve", "params": params}))
 
@@ -152,21 +154,13 @@ class ApprovalChannel:
             self._outgoing.put_nowait(json.dumps({"jsonrpc": "2.0", "method": "withdraw", "params": params}))
 
     async def _send(self, websocket: WebSocket, outgoing: asyncio.Queue[str]) -> None:
-        from starlette.websockets import WebSocketDisconnect
-
-        try:
-            while True:
-                await websocket.send_text(await outgoing.get())
-        except (WebSocketDisconnect, RuntimeError):
-            pass  # `_receive` hears of it too
+        while True:
+            await websocket.send(await outgoing.get())
 
     async def _receive(self, websocket: WebSocket) -> None:
-        while True:
-            message = await websocket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
+        while (text := await websocket.receive()) is not None:
             try:
-                self._answered(message.get("text") or "")
+                self._answered(text)
             except InvalidInputError as error:
                 _LOG.warning("refused what an approval client sent: %s", error)
                 await websocket.close(1008, "that is no answer to a request")
@@ -208,7 +202,8 @@ class ApprovalClient:
         """Set up.
 
         Args:
-            callback: Called with each request, in a task of its own. A callback that raises has rejected.
+            callback: Called with each request, in a task of its own. A callback that raises has rejected. A plain function
+                returns True or False; it must not block.
             host: Hostname of the tool server.
             port: Its port.
             token: Its token, where it wants one.
@@ -233,30 +228,54 @@ class ApprovalClient:
         Raises:
             StateError: It is connected already, or there is no tool server that lets it in.
         """
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import WebSocketException
-
         if self._connection is not None:
             raise StateError("The approval client is connected already.")
-        try:
-            # Never through a proxy: what is decided here is between the two.
-            self._connection = await connect(
-                self._url, additional_headers=self._headers, max_size=_MAX_REQUEST, proxy=None, compression=None
-            )
-        except (OSError, WebSocketException) as error:
-            raise StateError(f"No connection to the tool server at {self._url}: {error}") from error
-        self._reading = asyncio.create_task(self._read(self._connection))
+        self._connection = await self._open()
+        self._reading = asyncio.create_task(self._keep_reading(self._connection))
 
     async def disconnect(self) -> None:
         """Disconnect; what is pending fails in the code that waits for it."""
         if self._connection is None or self._reading is None:
             return
-        connection, self._connection = self._connection, None
-        for task in self._deciding:
+        reading, self._reading = self._reading, None
+        tasks = [reading, *self._deciding]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._deciding, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connection, self._connection = self._connection, None
         await connection.close()
-        await self._reading
+
+    async def _open(self) -> ClientConnection:
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidStatus, WebSocketException
+
+        try:
+            # Never through a proxy: what is decided here is between the two.
+            return await connect(
+                self._url, additional_headers=self._headers, max_size=_MAX_REQUEST, proxy=None, compression=None
+            )
+        except InvalidStatus as error:
+            said = (error.response.body or b"")[:200].decode("utf-8", "replace").strip()
+            raise StateError(f"The tool server at {self._url} refused the approval client: {said or error}") from error
+        except (OSError, WebSocketException) as error:
+            raise StateError(f"No connection to the tool server at {self._url}: {error}") from error
+
+    async def _keep_reading(self, connection: ClientConnection) -> None:
+        while True:
+            await self._read(connection)
+            _LOG.warning("the connection to the tool server at %s was lost; connecting again", self._url)
+            connection = self._connection = await self._open_again()
+            _LOG.warning("connected to the tool server at %s again", self._url)
+
+    async def _open_again(self) -> ClientConnection:
+        wait = _FIRST_WAIT
+        while True:
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+            try:
+                return await self._open()
+            except StateError as error:
+                _LOG.debug("%s", error)
 
     async def _read(self, connection: ClientConnection) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -289,13 +308,25 @@ class ApprovalClient:
             await connection.send(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}))
 
         request = ApprovalRequest(
-            params["server_name"], params["tool_name"], params["tool_args"], respond, kind=params["kind"], id=number
+            params["server_name"],
+            params["tool_name"],
+            params["tool_args"],
+            respond,
+            kind=params["kind"],
+            changed=params.get("changed", ""),
+            id=number,
         )
         return request  # `respond` reads its scope
 
     async def _decide(self, request: ApprovalRequest) -> None:
         try:
-            await self._callback(request)
+            decided = self._callback(request)
+            if inspect.isawaitable(decided):
+                await decided
+            elif isinstance(decided, bool):
+                await (request.accept() if decided else request.reject())
+            else:
+                raise TypeError(f"a callback that is not a coroutine function returns True or False, not {decided!r}")
         except Exception:  # it is the caller's, and may raise anything
             _LOG.exception("the approval callback failed; %s.%s is rejected", request.server_name, request.tool_name)
             if request.state == "pending":

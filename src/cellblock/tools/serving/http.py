@@ -1,6 +1,6 @@
 """HTTP/1.1 as tool ports speak it: a connection has one request at a time, each has its length, and each part its bound.
 
-Parsed with httptools, as uvicorn does it, and answered by one task in one write: what a request costs beside its tool call is
+Parsed with httptools, and answered by one task in one write: what a request costs beside its tool call is
 what thousands of gathered calls wait for.
 """
 
@@ -75,7 +75,7 @@ App = Callable[[Request], Awaitable[tuple[int, bytes]]]
 
 
 @dataclass(slots=True)
-class Port:
+class PortState:
     """What the connections of a port have in common.
 
     Attributes:
@@ -89,7 +89,7 @@ class Port:
     app: App
     full: Callable[[], bool]
     websocket: Callable[[], asyncio.Protocol] | None = None
-    connections: set[Any] = field(default_factory=set)  # those of WebSockets are uvicorn's
+    connections: set[Any] = field(default_factory=set)  # of HTTP and of WebSockets
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: PortState) -> None:
         """Take the port."""
         self._port = port
         self._loop = asyncio.get_running_loop()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from cellblock.errors import StateError
-from cellblock.tools.serving.http import App, Connection, Port
+from cellblock.tools.serving.http import App, Connection, PortState
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGIApplication
+    from cellblock.tools.serving.websocket import WebSocket
+
+    OnWebSocket = Callable[[WebSocket], Awaitable[None]]
 
 MAX_CONNECTIONS = 256
 """Connections of one port at once; more are closed at the door. `pool` makes 64 for each event loop of a program."""
@@ -23,25 +25,26 @@ MAX_OF_ALL = 1024
 RESERVED = 16
 """Connections that a port may have in any case: what others hold open is no reason why it has none."""
 
-_MAX_MESSAGE = 64 * 1024
 _STOP = 2.0
 
 
-class Listening:
+class HttpServer:
     """Serves an application until it is stopped."""
 
-    def __init__(self, app: App, sockets: Sequence[socket.socket], websocket: ASGIApplication | None = None) -> None:
+    def __init__(self, app: App, sockets: Sequence[socket.socket], websocket: OnWebSocket | None = None) -> None:
         """Set up.
 
         Args:
             app: The application.
             sockets: Bound sockets; closed by `stop`.
-            websocket: The application for WebSockets; without one, requests for them are `app`'s.
+            websocket: Serves WebSockets; without it, requests for them are `app`'s.
         """
         self._sockets = list(sockets)
-        self._port = Port(app, lambda: _full(self._port))
+        self._port = PortState(app, lambda: _full(self._port))
         if websocket is not None:
-            self._port.websocket = _speaker(websocket, self._port)
+            from cellblock.tools.serving.websocket import WebSocket  # most ports have none
+
+            self._port.websocket = lambda: WebSocket(self._port, websocket)
         self._servers: list[asyncio.Server] = []
         self._stopped: asyncio.Event | None = None
 
@@ -92,26 +95,14 @@ class Listening:
             await self._stopped.wait()
 
 
-_ports: list[Port] = []
+_ports: list[PortState] = []
 """Those that serve."""
 
 
-def _full(port: Port) -> bool:
+def _full(port: PortState) -> bool:
     """Say whether a port may have no further connection."""
     if len(port.connections) < RESERVED:
         return False
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_OF_ALL if soft == resource.RLIM_INFINITY else min(MAX_OF_ALL, soft // 4)
     return len(port.connections) >= MAX_CONNECTIONS or sum(len(one.connections) for one in _ports) >= most
-
-
-def _speaker(app: ASGIApplication, port: Port) -> Callable[[], asyncio.Protocol]:
-    """Return what makes uvicorn's half of a WebSocket: loaded here, as most ports have none."""
-    import uvicorn
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-    from uvicorn.server import ServerState
-
-    config = uvicorn.Config(app, ws_max_size=_MAX_MESSAGE, lifespan="off", log_config=None, proxy_headers=False)
-    state = ServerState()
-    state.connections, state.tasks = port.connections, port.tasks
-    return lambda: WebSocketsSansIOProtocol(config=config, server_state=state, app_state={})

@@ -61,7 +61,7 @@ class ToolPort:
             if before is not None:
                 await before
             module = await asyncio.to_thread(import_module, "cellblock.tools.serving.listen")
-            listening = module.Listening(self._app, [listener])
+            listening = module.HttpServer(self._app, [listener])
             await listening.start()
             await stop.wait()
             await listening.stop()

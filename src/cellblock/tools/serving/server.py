@@ -9,14 +9,15 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from cellblock.approvals.broker import Broker
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.approvals.rules import Rules
 from cellblock.errors import InvalidInputError, StateError
+from cellblock.tools.mcp.changes import GONE, Check, ToolFacts
 from cellblock.tools.mcp.params import ServerParams, parse_params
 from cellblock.tools.mcp.place import made_absolute
 from cellblock.tools.serving.app import (
@@ -30,16 +31,17 @@ from cellblock.tools.serving.app import (
 from cellblock.tools.serving.approval_channel import ApprovalChannel
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-    from uvicorn._types import ASGIApplication
-
     from cellblock.tools.mcp.servers import Servers
-    from cellblock.tools.serving.listen import Listening
+    from cellblock.tools.serving.listen import HttpServer
+    from cellblock.tools.serving.websocket import WebSocket
 
 Lookup = Callable[[str], ServerParams]
 """Returns a server's parameters by its name, or raises `InvalidInputError`: `ServerRegistry.get`."""
 
 _LOG = logging.getLogger("cellblock.tools")
+MIN_TOKEN = 16
+"""Characters of a token: others than the clients can try as many as they like."""
+
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -96,8 +98,11 @@ class ToolServer:
         """
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}.")
-        if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
-            raise InvalidInputError("token must be printable ASCII without spaces, and not empty.")
+        if token is not None and (len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
+            raise InvalidInputError(
+                f"token must be at least {MIN_TOKEN} characters of printable ASCII without spaces; "
+                "secrets.token_urlsafe() makes one."
+            )
         self.host = host
         self.port = port
         self._connect_timeout = connect_timeout
@@ -109,7 +114,7 @@ class ToolServer:
         decided = Rules(rules.rules if rules else (), "ask" if approval_required else "allow")
         self._broker = Broker(decided, self._offer, approval_timeout, session="tool server")
         self._servers: Servers | None = None
-        self._listening: Listening | None = None
+        self._listening: HttpServer | None = None
         self._handler: logging.Handler | None = None
 
     async def __aenter__(self) -> Self:
@@ -127,7 +132,7 @@ class ToolServer:
             InvalidInputError: Other machines can reach `host`, and there is no token.
             OSError: The port cannot be had.
         """
-        from cellblock.tools.serving.listen import Listening
+        from cellblock.tools.serving.listen import HttpServer
 
         if self._listening is not None:
             raise StateError("The tool server is already running.")
@@ -141,7 +146,7 @@ class ToolServer:
         self.port = sockets[0].getsockname()[1]
         guard = self._guard(addresses)
         app = http_app(guard, {("POST", "/run"): self._run, ("PUT", "/reset"): self._reset})
-        self._listening = Listening(app, sockets, self._approvals(guard))
+        self._listening = HttpServer(app, sockets, self._approvals(guard))
         self._servers = self._make_servers()
         self._log_on()
         await self._listening.start()
@@ -184,22 +189,18 @@ class ToolServer:
         hosts = None if any_host else frozenset((*LOOPBACK, self.host.lower(), *map(_bracketed, addresses)))
         return Guard(hosts, self._token)
 
-    def _approvals(self, guard: Guard) -> ASGIApplication:
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            from starlette.websockets import WebSocket
-
-            websocket = WebSocket(scope, receive, send)
+    def _approvals(self, guard: Guard) -> Callable[[WebSocket], Awaitable[None]]:
+        async def serve(websocket: WebSocket) -> None:
             try:
-                guard.check(scope["headers"])
-                if scope["path"] != "/approval":
-                    raise RefusedError(404, f"{scope['path'][:100]!r} does not exist here")
+                guard.check(websocket.headers)
+                if websocket.path != "/approval":
+                    raise RefusedError(404, f"{websocket.path[:100]!r} does not exist here")
+                await self._channel.connect(websocket)
             except RefusedError as refused:
                 _LOG.warning("refused an approval client: %s", refused)
-                await websocket.close(1008, str(refused))
-                return
-            await self._channel.connect(websocket)
+                await websocket.reject(refused.status, str(refused))
 
-        return cast("ASGIApplication", app)
+        return serve
 
     def _offer(self, request: ApprovalRequest) -> None:
         self._channel.offer(request)
@@ -218,7 +219,8 @@ class ToolServer:
             raise RefusedError(400, str(error)) from error
         assert self._servers is not None
         _LOG.debug("%s.%s is called", request.server, request.tool)
-        return await perform(self._broker, partial(self._servers.call, request.server), request)
+        call = partial(self._servers.call, request.server, check=_check_listed(request))
+        return await perform(self._broker, call, request)
 
     async def _reset(self, body: bytes) -> Mapping[str, Any]:
         assert self._servers is not None
@@ -235,6 +237,16 @@ class ToolServer:
         _LOG.addHandler(self._handler)
         if _LOG.level == logging.NOTSET or _LOG.level > self._handler.level:
             _LOG.setLevel(level)
+
+
+def _check_listed(request: RunRequest) -> Check:
+    """Return what refuses a call of a tool that the server does not have."""
+
+    def check(now: ToolFacts) -> None:
+        if now == GONE:
+            raise RefusedError(404, f"MCP server {request.server!r} has no tool {request.tool!r}")
+
+    return check
 
 
 async def resolved(host: str) -> list[str]:

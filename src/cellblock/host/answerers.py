@@ -1,0 +1,70 @@
+"""Threads that wait for a caller's answers: few, and none of those that the rest of the program waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from cellblock.errors import StateError
+
+T = TypeVar("T")
+
+_MOST = 3
+"""Threads of one cell. A cell whose `input()` was interrupted may ask again while the first one still waits."""
+
+
+class Answerers:
+    """The threads in which one cell's questions are answered.
+
+    A thread cannot be cancelled. In the loop's default executor, a cell that asks again and again would take all of its
+    threads, and with them everything else that uses it. These are daemons: none of them keeps the program from ending.
+    """
+
+    def __init__(self) -> None:
+        self._busy = 0
+
+    async def run(self, function: Callable[[str], T], prompt: str) -> T:
+        """Call a function in a thread, and return what it returns.
+
+        Args:
+            function: The function.
+            prompt: Its argument.
+
+        Raises:
+            StateError: Too many of these calls have not returned.
+        """
+        if self._busy >= _MOST:
+            raise StateError(f"on_input has not returned for {self._busy} earlier questions of this cell")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Callable[[], T]] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def deliver(outcome: Callable[[], T]) -> None:
+            self._busy -= 1
+            if not done.done():
+                done.set_result(outcome)
+
+        def call() -> None:
+            try:
+                got = context.run(function, prompt)
+                outcome: Callable[[], T] = lambda: got  # noqa: E731
+            except BaseException as error:  # the caller's, whatever it is; a thread has no use for it
+                outcome = _raiser(error)
+            try:
+                loop.call_soon_threadsafe(deliver, outcome)
+            except RuntimeError:
+                return  # the loop is closed, and nobody waits any more
+
+        self._busy += 1
+        threading.Thread(target=call, name="cellblock-on-input", daemon=True).start()
+        return (await done)()
+
+
+def _raiser(error: BaseException) -> Callable[[], NoReturn]:
+    def outcome() -> NoReturn:
+        raise error
+
+    return outcome

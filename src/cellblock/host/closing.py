@@ -1,0 +1,39 @@
+"""How whatever owns processes or descriptors is closed: to the end, even if whoever waits for it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Closing:
+    """One close, shared by all who wait for it.
+
+    It runs in a task of its own, so that cancelling a waiter does not stop it. If it failed, or was itself cancelled when its
+    loop shut down, the next call tries again; so what it does must be safe to repeat.
+    """
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether somebody has asked for it."""
+        return self._task is not None
+
+    async def finish(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Wait until everything is closed.
+
+        Args:
+            close: Closes it.
+        """
+        if self._task is None or _failed(self._task):
+            self._task = asyncio.create_task(close())
+        await asyncio.shield(self._task)
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    if not task.done():
+        return task.get_loop().is_closed()
+    return task.cancelled() or task.exception() is not None

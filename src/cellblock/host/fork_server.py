@@ -1,0 +1,203 @@
+"""Starts kernels by forking them from a warm process, the zygote."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+
+from cellblock.errors import LaunchError, ProtocolError
+from cellblock.host.descriptors import Tail
+from cellblock.host.launch import (
+    Ends,
+    cannot_start,
+    connect,
+    exit_code,
+    failure,
+    launching,
+    make_group,
+    opened,
+    quote,
+    run_boot,
+    send_hello,
+)
+from cellblock.host.start import Starter
+from cellblock.sandbox.cgroups import Group, Groups
+from cellblock.wire.control import FROM_LAUNCHER, MAX_CONTROL, End, Failed, Fork, Kill, Ready, Setup, encode_control
+
+
+class ForkServer:
+    """A fork server for one interpreter, one set of preloaded modules and one kind of isolation."""
+
+    def __init__(
+        self,
+        interpreter: str,
+        preload: tuple[str, ...],
+        isolate: str,
+        starter: Starter,
+        places: str | None,
+        groups: Groups | None = None,
+    ) -> None:
+        self._interpreter = interpreter
+        self._preload = preload
+        self._isolate = isolate
+        self._starter = starter
+        self._places = places
+        self._groups = groups
+        self._group: Group | None = None
+        self.interpreter: tuple[str, ...] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._stderr = Tail()
+        self._ready: asyncio.Future[None] | None = None
+        self._failures: dict[int, str] = {}
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still fork: it has not ended, and did not fail to start."""
+        if self._ready is None:
+            return True
+        return self._control is not None and not (self._ready.done() and self._ready.exception() is not None)
+
+    def begin(self) -> None:
+        """See `Launcher`. The first call starts the zygote."""
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            try:
+                self._run()
+            except OSError as error:
+                self._fail(cannot_start(error))
+            except LaunchError as error:
+                self._fail(error)
+
+    async def start(self, timeout: float) -> None:
+        """See `Launcher`. It waits until the zygote is warm."""
+        self.begin()
+        assert self._ready is not None
+        await asyncio.wait([self._ready], timeout=timeout)
+        if not self._ready.done():
+            raise LaunchError(f"the fork server was not ready within {timeout:g} s{quote(self._stderr.text())}")
+        self._ready.result()
+
+    def launch(self, number: int, setup: Setup) -> Ends:
+        """See `Launcher`."""
+        if self._control is None:
+            raise LaunchError(f"the fork server has ended{quote(self._stderr.text())}")
+        # The zygote makes processes ahead, in a group that it was given ahead; with each request comes the group of the next.
+        group, following = self._group, make_group(self._groups)
+        with launching(following):
+            ends = connect(setup, group, lambda descriptors: self._fork(number, descriptors, following))
+        self._group = following
+        return ends
+
+    def _run(self) -> None:
+        """Start the process. What is made stays with this object, whatever fails, and ends when it is closed."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control = ours
+        with theirs:
+            ours.setblocking(False)
+            asyncio.get_running_loop().add_reader(ours.fileno(), self._on_readable)
+            reader, writer = os.pipe()
+            try:
+                self._stderr.follow(reader)
+                self._group = make_group(self._groups)
+                arguments = ["zygote", self._isolate, *self._preload]
+                self._process = run_boot(self._starter, self._interpreter, arguments, theirs, writer)
+            finally:
+                os.close(writer)
+        send_hello(ours, self._places, self._group)
+
+    def _fail(self, error: LaunchError) -> None:
+        assert self._ready is not None
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()  # mark as retrieved: there may be no waiter
+
+    def _fork(self, number: int, descriptors: Sequence[int], following: Group | None) -> None:
+        assert self._control is not None
+        try:
+            with opened(following) as group:
+                socket.send_fds(self._control, [encode_control(Fork(number))], [*descriptors, *group])
+        except OSError as error:
+            if isinstance(error, ConnectionError):
+                self._close_control()  # it has ended, and there was no time to hear of it
+            raise LaunchError(f"the fork server does not take requests: {error.strerror}") from error
+
+    def _on_readable(self) -> None:
+        assert self._control is not None
+        assert self._ready is not None
+        try:
+            data = self._control.recv(MAX_CONTROL)
+            message = FROM_LAUNCHER.decode(data) if data else None
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            message = None
+        match message:
+            case Ready(interpreter):
+                self.interpreter = interpreter
+                if not self._ready.done():
+                    self._ready.set_result(None)
+            case Failed(session, error):
+                self._failures[session] = error
+            case None:  # the end of the socket
+                self._close_control()
+                if not self._ready.done():
+                    self._fail(self._why_it_ended())
+
+    def _why_it_ended(self) -> LaunchError:
+        assert self._process is not None
+        self._stderr.drain()
+        code = exit_code(self._process)
+        return failure(self._starter.command, self._interpreter, self._preload, code, self._stderr.text())
+
+    def _say_goodbye(self) -> None:
+        """Tell the zygote that this is an end in good order: it need not wait to see whether this process ends as well."""
+        if self._control is not None:
+            try:
+                self._control.send(encode_control(End()))
+            except OSError:
+                return  # it has ended, or will hear of it when the socket is closed
+
+    def _close_control(self) -> None:
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+            self._control = None
+
+    def kill(self, number: int) -> None:
+        """See `Launcher`."""
+        if self._control is None:
+            return  # every init ends with its zygote
+        try:
+            self._control.send(encode_control(Kill(number)))
+        except OSError:
+            self._close_control()
+
+    def packages(self, number: int) -> str | None:
+        """See `Launcher`."""
+        return None if self._process is None else self._starter.packages(self._process)
+
+    def explain(self, number: int, said: str, status: int | None) -> LaunchError:
+        """See `Launcher`."""
+        while self._control is not None and number not in self._failures:
+            before = len(self._failures)
+            self._on_readable()
+            if len(self._failures) == before:
+                break
+        reason = self._failures.pop(number, None) or "it ended before it was ready"
+        return LaunchError(f"the kernel could not be started: {reason}{quote(said)}")
+
+    async def close(self) -> None:
+        """See `Launcher`."""
+        self._say_goodbye()
+        self._close_control()
+        if self._ready is not None:
+            self._fail(LaunchError("the host was closed while the fork server started"))
+        if self._process is not None:
+            await self._starter.end(self._process)
+        if self._group is not None:
+            self._group.remove()
+        self._stderr.close()

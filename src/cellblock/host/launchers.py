@@ -1,0 +1,159 @@
+"""The launchers of one host: one for each kind of kernel, replaced when it is of no more use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cellblock.errors import LaunchError, StateError
+from cellblock.host.checks import Isolate
+from cellblock.host.launch import Launcher
+from cellblock.sandbox.policy import Policy
+
+if TYPE_CHECKING:
+    from cellblock.host.kernel_spec import KernelSpec
+
+LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
+"""Interpreter, preloaded modules and isolation; under srt the policy and the workspace, too, which its sandbox is made for."""
+
+
+def key_of(wanted: KernelSpec) -> LaunchKey:
+    """Return which launcher starts kernels like this one."""
+    if wanted.isolate == "srt":
+        return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.setup.cwd
+    return wanted.interpreter, wanted.preload, wanted.isolate, None, None
+
+
+class Launchers:
+    """Starts launchers when they are needed, and ends those that are not.
+
+    Every launcher that was made is in one of three places until its processes have ended: in use, retired (its kernels live
+    on, new ones come from another), or ending.
+
+    Attributes:
+        idle_sandboxes: How many sandboxes of srt are kept warm for a workspace that no session has any more.
+    """
+
+    def __init__(self, make: Callable[[LaunchKey], Launcher], start_timeout: float) -> None:
+        """Begin with none.
+
+        Args:
+            make: Makes a launcher, and starts nothing.
+            start_timeout: Seconds in which a launcher must be ready.
+        """
+        self._make = make
+        self._start_timeout = start_timeout
+        self._in_use: dict[LaunchKey, Launcher] = {}
+        self._retired: set[Launcher] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._kernels: Counter[Launcher] = Counter()
+        self._sessions: Counter[LaunchKey] = Counter()
+        self._closed = False
+        self.idle_sandboxes = 2
+
+    def __contains__(self, key: LaunchKey) -> bool:
+        return key in self._in_use
+
+    @property
+    def in_use(self) -> dict[LaunchKey, Launcher]:
+        """The launchers that new kernels come from."""
+        return dict(self._in_use)
+
+    def begin(self, key: LaunchKey) -> Launcher:
+        """Return the launcher for some kernels, and begin to start it if it is not running.
+
+        Raises:
+            StateError: The host was closed.
+        """
+        if self._closed:
+            raise StateError("the host is closed; make a new one")
+        launcher = self._in_use.get(key)
+        if launcher is not None and not launcher.alive:
+            self.retire(key, launcher)
+            launcher = None
+        if launcher is None:
+            launcher = self._in_use[key] = self._make(key)
+            self._end_idle()
+        launcher.begin()
+        return launcher
+
+    async def started(self, key: LaunchKey) -> Launcher:
+        """Return the launcher for some kernels when it is running.
+
+        Raises:
+            LaunchError: It could not be started. The next call tries with a new one.
+            StateError: The host was closed.
+        """
+        launcher = await self._start(key)
+        # If not alive, it had been killed while nobody used it, and we hear of that only now.
+        return launcher if launcher.alive else await self._start(key)
+
+    async def _start(self, key: LaunchKey) -> Launcher:
+        launcher = self.begin(key)
+        try:
+            await launcher.start(self._start_timeout)
+        except LaunchError:
+            self.retire(key, launcher)
+            raise
+        return launcher
+
+    def retire(self, key: LaunchKey, launcher: Launcher) -> None:
+        """Take no more kernels from a launcher that has ended, or does not answer."""
+        if self._in_use.get(key) is launcher:
+            del self._in_use[key]
+            self._retired.add(launcher)
+        self._end_retired(launcher)
+
+    # -- who uses them -------------------------------------------------------------------------------------------------
+
+    def kernel_made(self, launcher: Launcher) -> None:
+        """Take note of a kernel that a launcher has started."""
+        self._kernels[launcher] += 1
+
+    def kernel_closed(self, launcher: Launcher) -> None:
+        """Take note that a kernel has ended."""
+        self._kernels[launcher] -= 1
+        if self._kernels[launcher] <= 0:
+            del self._kernels[launcher]
+            self._end_retired(launcher)
+
+    def session_made(self, key: LaunchKey) -> None:
+        """Take note of a session whose kernels a launcher will start."""
+        self._sessions[key] += 1
+
+    def session_closed(self, key: LaunchKey) -> None:
+        """Take note that a session is closed."""
+        self._sessions[key] -= 1
+        if self._sessions[key] <= 0:
+            del self._sessions[key]
+            self._end_idle()
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End every process of every launcher. It can be repeated."""
+        self._closed = True
+        for launcher in (*self._in_use.values(), *self._retired):
+            self._end(launcher)
+        self._in_use.clear()
+        self._retired.clear()
+        while self._ending:
+            await asyncio.wait(self._ending)
+
+    def _end_retired(self, launcher: Launcher) -> None:
+        if launcher in self._retired and not self._kernels[launcher]:
+            self._retired.discard(launcher)
+            self._end(launcher)
+
+    def _end_idle(self) -> None:
+        """End the oldest sandboxes of srt that no session runs in, but for a few."""
+        idle = [key for key in self._in_use if key[-1] is not None and key not in self._sessions]
+        for key in idle[: max(len(idle) - self.idle_sandboxes, 0)]:
+            self._end(self._in_use.pop(key))
+
+    def _end(self, launcher: Launcher) -> None:
+        task = asyncio.get_running_loop().create_task(launcher.close())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)

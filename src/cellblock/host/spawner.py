@@ -1,0 +1,99 @@
+"""Starts a fresh interpreter for every kernel."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+
+from cellblock.errors import LaunchError
+from cellblock.host.launch import Ends, connect, exit_code, failure, launching, make_group, run_boot, send_hello
+from cellblock.host.start import Starter
+from cellblock.sandbox.cgroups import Group, Groups
+from cellblock.wire.control import Fork, Setup, encode_control
+
+
+class Spawner:
+    """Starts a fresh interpreter for every kernel, where forking a loaded one is not safe."""
+
+    def __init__(
+        self,
+        interpreter: str,
+        preload: tuple[str, ...],
+        isolate: str,
+        starter: Starter,
+        places: str | None,
+        groups: Groups | None = None,
+    ) -> None:
+        self._interpreter = interpreter
+        self._preload = preload
+        self._isolate = isolate
+        self._starter = starter
+        self._places = places
+        self._groups = groups
+        self.interpreter: tuple[str, ...] | None = None
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def alive(self) -> bool:
+        """See `Launcher`."""
+        return True
+
+    def begin(self) -> None:
+        """See `Launcher`. There is nothing to get ready."""
+
+    async def start(self, timeout: float) -> None:
+        """See `Launcher`."""
+
+    def launch(self, number: int, setup: Setup) -> Ends:
+        """See `Launcher`."""
+        self._forget_ended()
+        group = make_group(self._groups)
+        with launching(group):
+            return connect(setup, group, lambda descriptors: self._spawn(number, descriptors, group))
+
+    def _spawn(self, number: int, descriptors: Sequence[int], group: Group | None) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            # Whatever goes wrong before the descriptors are in place is written to the kernel's own stderr.
+            arguments = ["spawn", self._isolate, *self._preload]
+            self._processes[number] = run_boot(self._starter, self._interpreter, arguments, theirs, descriptors[-1])
+            send_hello(ours, self._places, group)
+            try:
+                socket.send_fds(ours, [encode_control(Fork(number))], descriptors)
+            except ConnectionError:
+                pass  # it has ended already: the other ends of its connections close, which is noticed
+
+    def kill(self, number: int) -> None:
+        """See `Launcher`."""
+        process = self._processes.get(number)
+        if process is not None and process.poll() is None:
+            # SIGTERM first would do on Linux; but what init leaves behind has nobody else to end it here.
+            self._starter.terminate(process)
+
+    def packages(self, number: int) -> str | None:
+        """See `Launcher`."""
+        process = self._processes.get(number)
+        return None if process is None else self._starter.packages(process)
+
+    def explain(self, number: int, said: str, status: int | None) -> LaunchError:
+        """See `Launcher`."""
+        process = self._processes.get(number)
+        code = None
+        if status is not None and 0 <= status <= 0xFFFF and os.WIFEXITED(status):
+            code = os.WEXITSTATUS(status)
+        elif process is not None:
+            code = exit_code(process)
+        return failure(self._starter.command, self._interpreter, self._preload, code, said)
+
+    def _forget_ended(self) -> None:
+        for number, process in [*self._processes.items()]:
+            if process.poll() is not None:
+                del self._processes[number]
+
+    async def close(self) -> None:
+        """See `Launcher`."""
+        for process in self._processes.values():
+            await self._starter.end(process)
+        self._processes.clear()

@@ -1,0 +1,127 @@
+"""What a front runs its sessions with: one object that owns everything from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from cellblock.errors import LaunchError, StateError
+from cellblock.host.closing import Closing
+
+# Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
+if TYPE_CHECKING:
+    from cellblock.host import Host, Session, SessionOptions
+    from cellblock.options import ServiceOptions
+    from cellblock.services import SessionServices
+
+
+class RunningSession:
+    """A session, its services and its host, from start to stop; every front runs its sessions with one of these.
+
+    Everything that is made is noted here before the next await, so that `close` finds it.
+
+    Attributes:
+        loop: The loop that it belongs to.
+        session: The session, as soon as it is made.
+        services: Its services, likewise.
+        started: Whether the start has ended well.
+    """
+
+    def __init__(self, given_host: Host | None) -> None:
+        """Begin with nothing.
+
+        Args:
+            given_host: The host to run in, which stays open; None for the one that all of the event loop share.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.session: Session | None = None
+        self.services: SessionServices | None = None
+        self.started = False
+        self._host = given_host
+        self._shared_host: Host | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._closing = Closing()
+
+    @property
+    def closing(self) -> bool:
+        """Whether somebody has begun to close it."""
+        return self._closing.begun
+
+    async def start(
+        self,
+        options: SessionOptions,
+        services: ServiceOptions,
+        session_id: str,
+        tool_server: tuple[str, int] | None,
+        timeout: float | None,
+    ) -> None:
+        """Start the session and what serves it, in a task of its own that `close` can end.
+
+        Args:
+            options: What the session is to be.
+            services: What its services are to be.
+            session_id: What the record of decisions calls it.
+            tool_server: Host and port on which other programs can call its tools, if they can.
+            timeout: Seconds in which the kernel must start; None for the host's limit.
+
+        Raises:
+            StateError: It was closed meanwhile.
+            LaunchError: The kernel did not start, or not in time.
+        """
+        self._starting = asyncio.create_task(self._start(options, services, session_id, tool_server, timeout))
+        await asyncio.wait([self._starting])
+        if self._starting.cancelled():
+            raise StateError("the session was stopped while it started")
+        self._starting.result()
+
+    async def _start(
+        self,
+        options: SessionOptions,
+        services: ServiceOptions,
+        session_id: str,
+        tool_server: tuple[str, int] | None,
+        timeout: float | None,
+    ) -> None:
+        from cellblock.host import shared
+
+        host = self._host
+        if host is None:
+            host = self._shared_host = await shared.acquire()
+        host.begin(options)
+        from cellblock.services import open_session
+
+        self.session, self.services = open_session(host, options, services, session_id)
+        await _start_within(self.session, timeout)
+        if tool_server is not None:
+            await self.services.serve(*tool_server)
+        self.started = True
+
+    async def close(self) -> None:
+        """End all of it, whether or not it has started. It can be repeated, and cancelling a caller does not stop it."""
+        await self._closing.finish(self._close)
+
+    async def _close(self) -> None:
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        try:
+            if self.session is not None:
+                await self.session.close()
+            if self.services is not None:
+                await self.services.close()
+        finally:
+            if self._shared_host is not None:
+                from cellblock.host import shared
+
+                shared.release(self._shared_host)
+                self._shared_host = None
+
+
+async def _start_within(session: Session, timeout: float | None) -> None:
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            await session.start()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise LaunchError(f"the kernel was not ready within {timeout:g} s; raise kernel_init_timeout") from error

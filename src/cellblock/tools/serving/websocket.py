@@ -1,0 +1,184 @@
+"""One WebSocket on a connection of `http`: the protocol of the websockets library, and the bytes moved for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, cast
+
+from websockets.exceptions import ConnectionClosed, InvalidState
+from websockets.frames import Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+if TYPE_CHECKING:
+    from websockets.frames import Frame
+
+    from cellblock.tools.serving.http import PortState
+
+_MAX_MESSAGE = 64 * 1024
+_MAX_WAITING = 64  # messages that nobody has received yet
+_PING = 20.0
+"""Seconds between two pings; a client that has not answered one by the next has gone."""
+_SECONDS_TO_CLOSE = 2.0
+
+
+class WebSocket(asyncio.Protocol):
+    """The server's end of a WebSocket. `accept` or `reject` it first.
+
+    Attributes:
+        path: What was asked for.
+        headers: Names, in lower case, and values of the request.
+    """
+
+    def __init__(self, port: PortState, serve: Callable[[WebSocket], Awaitable[None]]) -> None:
+        """Take who serves it."""
+        self.path = ""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._port = port
+        self._serve = serve
+        self._protocol = ServerProtocol(max_size=_MAX_MESSAGE)
+        self._request: Request | None = None
+        self._messages: asyncio.Queue[str | None] = asyncio.Queue()
+        self._parts: list[bytes] = []
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._alive = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+
+    # What whoever serves it does.
+
+    async def accept(self) -> None:
+        """Let it in."""
+        assert self._request is not None
+        self._protocol.send_response(self._protocol.accept(self._request))
+        self._flush()
+        self._ping()
+
+    async def reject(self, status: int, reason: str) -> None:
+        """Refuse it, as HTTP."""
+        self._protocol.send_response(self._protocol.reject(HTTPStatus(status), reason))
+        self._flush()
+
+    async def receive(self) -> str | None:
+        """Return the next message; None: there will be none."""
+        message = await self._messages.get()
+        if self._transport is not None and self._messages.qsize() < _MAX_WAITING:
+            self._transport.resume_reading()
+        return message
+
+    async def send(self, text: str) -> None:
+        """Send a message; wait while the client does not read. Nothing is sent if the WebSocket is closed."""
+        await self._writable.wait()
+        try:
+            self._protocol.send_text(text.encode())
+        except (ConnectionClosed, InvalidState):
+            return  # `receive` tells
+        self._flush()
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Close it."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(code, reason)
+            self._flush()
+
+    # What the event loop tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._port.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what the client sent."""
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Request):
+                self._begin(event)
+            else:
+                self._take(cast("Frame", event))
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take note that the client has gone."""
+        self._port.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._messages.put_nowait(None)
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        """Let senders wait."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Let senders go on."""
+        self._writable.set()
+
+    def shutdown(self) -> None:
+        """Close the connection: the server stops."""
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(1001)
+            self._flush()
+        elif self._transport is not None:
+            self._transport.close()
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """What it is sent on."""
+        assert self._transport is not None
+        return self._transport
+
+    def _begin(self, request: Request) -> None:
+        self._request = request
+        self.path = request.path
+        self.headers = [
+            (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in request.headers.raw_items()
+        ]
+        task = asyncio.get_running_loop().create_task(self._served())
+        self._port.tasks.add(task)
+        task.add_done_callback(self._port.tasks.discard)
+
+    async def _served(self) -> None:
+        try:
+            await self._serve(self)
+        finally:
+            await self.close()
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.PONG:
+            self._alive = True
+        if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            return
+        self._parts.append(bytes(frame.data))
+        if not frame.fin:
+            return
+        message, self._parts = b"".join(self._parts), []
+        self._messages.put_nowait(message.decode("utf-8", "replace"))
+        if self._messages.qsize() >= _MAX_WAITING:
+            self.transport.pause_reading()
+
+    def _flush(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:
+                self.transport.write(data)
+            elif self.transport.can_write_eof():
+                self.transport.write_eof()
+        if self._protocol.close_expected():
+            self._messages.put_nowait(None)
+            asyncio.get_running_loop().call_later(_SECONDS_TO_CLOSE, self.transport.abort)
+
+    def _ping(self) -> None:
+        """Ask whether the client is still there, from time to time."""
+        if self._protocol.state is not State.OPEN:
+            return
+        if not self._alive:
+            self.transport.abort()
+            return
+        self._alive = False
+        self._protocol.send_ping(b"")
+        self._flush()
+        self._timer = asyncio.get_running_loop().call_later(_PING, self._ping)

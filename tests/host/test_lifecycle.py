@@ -1,0 +1,425 @@
+"""Starts, stops and cancellations at any moment: nothing is lost, and what was begun can be completed.
+
+What is left after a test, `nothing_left_behind` counts: processes, descriptors, files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cellblock import CellblockError, CodeExecutor, Host, InvalidInputError, LaunchError, Session, StateError
+from cellblock.host import host as host_module
+from cellblock.host.shared import _shared
+from iterations import cancelled_after
+from processes import descriptors, eventually
+
+_NUMBERS = {"zygote": (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30), "spawn": (0, 1, 2, 3, 5, 8)}
+
+
+@pytest.fixture(params=["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
+def launching(request: pytest.FixtureRequest, zygote_host: Host) -> tuple[Host, tuple[int, ...]]:
+    """A host for each launcher, and after how many iterations operations are cancelled."""
+    name: str = request.param
+    return (zygote_host if name == "zygote" else request.getfixturevalue("spawn_host")), _NUMBERS[name]
+
+
+Operation = Callable[[Session], Coroutine[Any, Any, object]]
+
+OPERATIONS: dict[str, Operation] = {
+    "execute": lambda session: session.execute("import time; time.sleep(0.01)"),
+    "complete": lambda session: session.complete("pri"),
+    "reset": lambda session: session.reset(),
+    "interrupt": lambda session: session.interrupt(),
+}
+
+
+def kernels_of(host: Host) -> int:
+    return len(host._kernels)
+
+
+async def test_a_start_that_is_cancelled_anywhere_leaves_nothing(
+    launching: tuple[Host, tuple[int, ...]], tmp_path: Path
+) -> None:
+    host, numbers = launching
+    before = kernels_of(host), len(host._sessions)
+    for number in numbers:
+        session = host.session(images_dir=tmp_path)
+        await cancelled_after(number, session.start())
+        await session.close()
+        assert (kernels_of(host), len(host._sessions)) == before, number
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_after_an_operation_that_is_cancelled_anywhere_the_session_goes_on(
+    launching: tuple[Host, tuple[int, ...]], tmp_path: Path, name: str
+) -> None:
+    host, numbers = launching
+    before = kernels_of(host)
+    async with host.session(images_dir=tmp_path) as session:
+        for number in numbers:
+            await cancelled_after(number, OPERATIONS[name](session))
+            assert (await session.execute("1 + 1")).return_value == "2", number
+            assert kernels_of(host) == before + 1, number
+    assert kernels_of(host) == before
+
+
+async def test_a_close_that_is_cancelled_anywhere_is_completed(
+    launching: tuple[Host, tuple[int, ...]], tmp_path: Path
+) -> None:
+    host, numbers = launching
+    before = kernels_of(host), len(host._sessions)
+    for number in numbers[::2]:
+        session = host.session(images_dir=tmp_path)
+        await session.start()
+        await cancelled_after(number, session.close())
+        await session.close()
+        assert (kernels_of(host), len(host._sessions)) == before, number
+
+
+@pytest.mark.slow
+async def test_an_executor_that_is_cancelled_anywhere_leaves_nothing(host: Host, tmp_path: Path) -> None:
+    before = kernels_of(host), len(host._sessions)
+    for number in (0, 1, 2, 3, 5, 8, 12, 20):
+        executor = CodeExecutor(host=host, sandbox=False, images_dir=tmp_path)
+        await cancelled_after(number, executor.start())
+        await executor.stop()
+        assert (kernels_of(host), len(host._sessions)) == before, number
+        await executor.start()
+        await cancelled_after(number, executor.stop())
+        await executor.stop()
+        assert (kernels_of(host), len(host._sessions)) == before, number
+
+
+@pytest.mark.slow
+async def test_a_host_whose_close_is_cancelled_anywhere_can_be_closed(tmp_path: Path) -> None:
+    for number in (0, 2, 5, 9):
+        host = Host(isolate="none")
+        await host.session(images_dir=tmp_path).start()
+        await cancelled_after(number, host.close())
+        await host.close()
+        assert (kernels_of(host), host._sessions, host._launchers.in_use) == (0, set(), {})
+
+
+# -- while a session starts --------------------------------------------------------------------------------------------
+
+
+async def test_a_cell_during_the_start_runs_in_the_kernel_that_is_starting(host: Host, tmp_path: Path) -> None:
+    before, session = kernels_of(host), host.session(images_dir=tmp_path)
+    starting = asyncio.create_task(session.start())
+    await asyncio.sleep(0)
+    assert (await session.execute("6 * 7")).return_value == "42"
+    await starting
+    assert kernels_of(host) == before + 1
+    await session.close()
+    assert kernels_of(host) == before
+
+
+async def test_a_close_during_the_start_ends_it(host: Host, tmp_path: Path) -> None:
+    before = kernels_of(host)
+    for turns in range(4):
+        session = host.session(images_dir=tmp_path)
+        starting = asyncio.create_task(session.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await session.close()
+        await asyncio.wait([starting])
+        assert kernels_of(host) == before
+        with pytest.raises(StateError):
+            await (session.start() if turns == 0 else starting)
+
+
+async def test_an_executor_that_is_stopped_during_its_start_is_stopped(host: Host, tmp_path: Path) -> None:
+    before = kernels_of(host)
+    executor = CodeExecutor(host=host, sandbox=False, images_dir=tmp_path)
+    starting = asyncio.create_task(executor.start())
+    await asyncio.sleep(0)
+    await executor.stop()
+    with pytest.raises(StateError, match="stopped while it started"):
+        await starting
+    assert kernels_of(host) == before
+    async with executor:  # it can be started again
+        assert (await executor.execute("1")).return_value == "1"
+
+
+async def test_a_shared_host_is_given_back_when_a_start_is_cancelled(tmp_path: Path) -> None:
+    executor = CodeExecutor(sandbox=False, images_dir=tmp_path)
+    await cancelled_after(3, executor.start())
+    await executor.stop()
+    shared = _shared[asyncio.get_running_loop()]
+    assert shared.users == 0
+    await shared.host.close()
+
+
+# -- completion and inspection -----------------------------------------------------------------------------------------
+
+ENDLESS = "class Endless:\n    def __dir__(self):\n        while True: pass\nendless = Endless()"
+
+
+async def test_a_completion_that_is_cancelled_is_stopped_and_cells_go_on(session: Session) -> None:
+    await session.execute(ENDLESS)
+    asking = asyncio.create_task(session.complete("endless."))
+    await eventually(lambda: session._questioned is not None)
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert asking.cancelled()
+    assert (await session.execute("1 + 1")).return_value == "2"
+
+
+async def test_a_reset_does_not_wait_for_a_completion_that_never_ends(session: Session) -> None:
+    await session.execute(ENDLESS)
+    asking = asyncio.create_task(session.complete("endless."))
+    await eventually(lambda: session._questioned is not None)
+    await session.reset()
+    await asyncio.wait([asking])
+    assert (await session.execute("'endless' in globals()")).return_value == "False"
+
+
+async def test_a_kernel_that_dies_as_soon_as_it_is_ready_is_an_error_of_launching(session: Session) -> None:
+    slot = session._kernels
+    launch = slot._launch
+
+    async def doomed() -> Any:
+        kernel = await launch()
+        await kernel.kill()
+        return kernel
+
+    slot._launch = doomed
+    await session.execute("import os; os._exit(1)")
+    with pytest.raises(LaunchError, match="died as soon as they were ready"):
+        await session.execute("1")
+    slot._launch = launch
+    assert (await session.execute("1")).return_value == "1"
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_who_reads_no_more_keeps_nobody_waiting_past_the_timeout(session: Session) -> None:
+    code = "import sys\nwhile True: sys.stdout.write('x' * 10000)"
+    async with aclosing(session.stream(code, timeout=0.3)) as events:
+        await anext(events)  # and not again
+        assert (await session.execute("1 + 1")).return_value == "2"
+        await session.reset()
+        assert (await session.execute("2 + 2")).return_value == "4"
+
+
+async def test_a_reader_who_reads_no_more_does_not_keep_a_reset_waiting(session: Session) -> None:
+    async with aclosing(session.stream("print(1, flush=True)\nimport time; time.sleep(600)", timeout=None)) as events:
+        await anext(events)
+        await session.reset()
+        assert (await session.execute("1 + 1")).return_value == "2"
+
+
+async def test_leaving_a_stream_does_not_swallow_a_cancellation(session: Session) -> None:
+    events = session.stream("print(1, flush=True)\nimport time; time.sleep(600)")
+    await anext(events)
+    reached = False
+
+    async def leave() -> None:
+        nonlocal reached
+        await events.aclose()
+        reached = True
+
+    await cancelled_after(2, leave())
+    assert not reached
+    assert (await session.execute("1 + 1")).return_value == "2"
+
+
+# -- lines of input ----------------------------------------------------------------------------------------------------
+
+ASK = "try: input()\nexcept EOFError: print('no line')"
+
+
+def cancelled(_prompt: str) -> str:
+    raise asyncio.CancelledError
+
+
+async def cancelled_later(_prompt: str) -> str:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("on_input", "complaint"),
+    [
+        (lambda _: "x" * (17 * 1024 * 1024), "a line of 17,825,792 bytes, over the limit"),
+        (cancelled, "raised CancelledError"),
+        (cancelled_later, "raised CancelledError"),
+    ],
+)
+async def test_a_line_that_cannot_be_passed_on_is_an_error_at_once(session: Session, on_input: Any, complaint: str) -> None:
+    with pytest.raises(InvalidInputError, match=complaint):
+        await session.execute(ASK, timeout=None, on_input=on_input)
+    assert (await session.execute("1 + 1")).return_value == "2"
+
+
+async def test_a_callback_that_executes_in_the_session_that_waits_for_it_is_told_so(session: Session) -> None:
+    async def execute(_prompt: str) -> str:
+        return (await session.execute("1")).text or ""
+
+    async def complete(_prompt: str) -> str:
+        return str(await session.complete("1"))
+
+    for on_input in (execute, complete, lambda prompt: execute(prompt)):
+        with pytest.raises(StateError, match="waits for this callback"):
+            await session.execute(ASK, timeout=None, on_input=on_input)
+    assert (await session.execute("1 + 1")).return_value == "2"
+
+
+ASK_AND_GIVE_UP = """
+import signal
+class GivesUp(Exception): pass
+def give_up(*_): raise GivesUp
+signal.signal(signal.SIGALRM, give_up)
+for _ in range(40):
+    signal.setitimer(signal.ITIMER_REAL, 0.005)
+    try: input()
+    except GivesUp: pass
+    except EOFError: break
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+async def test_repeated_questions_leave_the_programs_own_threads_alone(session: Session, tmp_path: Path) -> None:
+    let_go = threading.Event()
+
+    def block(_prompt: str) -> str:
+        let_go.wait(60)
+        return "late"
+
+    (tmp_path / "file").write_text("text")
+    running = asyncio.create_task(session.execute(ASK_AND_GIVE_UP, timeout=60, on_input=block))
+    try:
+        with pytest.raises(StateError, match="has not returned for 3 earlier questions"):
+            await running
+        assert await asyncio.to_thread((tmp_path / "file").read_text) == "text"
+    finally:
+        let_go.set()
+    assert sum("on-input" in thread.name for thread in threading.enumerate()) <= 3
+
+
+# -- launchers ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open no more descriptors."""
+    limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(descriptors()) + 2, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+async def test_a_want_of_descriptors_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Any) -> None:
+    monkeypatch.setattr(host_module, "_make_room_for", lambda _kernels: None)
+    for warm in (True, False):
+        async with aclosing_host(Host(isolate="none", launch=launch)) as host:
+            if warm:
+                await host.start()
+            session, later = host.session(images_dir=tmp_path), host.session(images_dir=tmp_path)
+            with no_descriptors(), pytest.raises(LaunchError, match="too many files open"):
+                await session.start()
+            async with later:
+                assert (await later.execute("1")).return_value == "1"
+
+
+@asynccontextmanager
+async def aclosing_host(host: Host) -> AsyncIterator[Host]:
+    """Close a host that is not started at once."""
+    try:
+        yield host
+    finally:
+        await host.close()
+
+
+async def test_a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on(tmp_path: Path) -> None:
+    async with Host(isolate="none", start_timeout=20) as host, host.session(images_dir=tmp_path) as kept:
+        await kept.execute("x = 1")
+        (launcher,) = host._launchers.in_use.values()
+        zygote: int = launcher._process.pid  # type: ignore[attr-defined]
+        host._start_timeout = 0.2
+        os.kill(zygote, signal.SIGSTOP)
+        try:
+            with pytest.raises(LaunchError, match="was not ready within"):
+                await host.session(images_dir=tmp_path).start()
+            host._start_timeout = 20
+            async with host.session(images_dir=tmp_path) as other:
+                assert (await other.execute("1")).return_value == "1"
+            assert (await kept.execute("x")).return_value == "1"
+        finally:
+            os.kill(zygote, signal.SIGCONT)
+
+
+# -- everything at once ------------------------------------------------------------------------------------------------
+
+ACTIONS: dict[str, Operation] = {
+    "execute": lambda session: session.execute("x = 1"),
+    "sleep": lambda session: session.execute("import time; time.sleep(60)"),
+    "print": lambda session: _read(session),
+    "die": lambda session: session.execute("import os; os._exit(1)"),
+    "complete": lambda session: session.complete("pri"),
+    "interrupt": lambda session: session.interrupt(),
+    "reset": lambda session: session.reset(),
+    "start": lambda session: session.start(),
+    "close": lambda session: session.close(),
+}
+STEPS = st.lists(
+    st.tuples(st.sampled_from([*ACTIONS]), st.integers(0, 6), st.sampled_from(["leave", "leave", "cancel"])),
+    min_size=2,
+    max_size=8,
+)
+
+
+async def _read(session: Session) -> None:
+    async with aclosing(session.stream("print(1)")) as events:
+        async for _ in events:
+            break
+
+
+@pytest.mark.slow
+async def test_any_operations_at_once_leave_nothing_and_raise_what_is_documented(host: Host, tmp_path: Path) -> None:
+    before = kernels_of(host), len(host._sessions)
+    loop = asyncio.get_running_loop()
+
+    async def play(steps: list[tuple[str, int, str]]) -> None:
+        session = host.session(images_dir=tmp_path)
+        tasks: list[asyncio.Task[object]] = [asyncio.create_task(session.start())]
+        for name, turns, fate in steps:
+            tasks.append(asyncio.create_task(ACTIONS[name](session)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if fate == "cancel":
+                tasks[-1].cancel()
+        await session.close()
+        done, pending = await asyncio.wait(tasks, timeout=20)
+        assert not pending
+        for task in done:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                assert isinstance(error, CellblockError), error
+        assert (kernels_of(host), len(host._sessions)) == before
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])
+    @given(STEPS)
+    def examples(steps: list[tuple[str, int, str]]) -> None:
+        asyncio.run_coroutine_threadsafe(play(steps), loop).result(60)
+
+    await asyncio.to_thread(examples)
