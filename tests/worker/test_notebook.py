@@ -53,6 +53,26 @@ async def test_tqdm_shows_a_bar_as_text(session: Session) -> None:
     assert not result.outputs[0].data
 
 
+async def test_a_bar_of_tqdm_for_notebooks_shows_its_end(session: Session) -> None:
+    result = await ok(session, "from tqdm.notebook import tqdm\nfor _ in tqdm(range(3), desc='bar'): pass")
+    assert len(result.outputs) == 1
+    assert result.text is not None
+    assert result.text.startswith("bar: 100%|##########| 3/3 [")
+    result = await ok(session, "bar = tqdm(total=4)\nbar.update(2)\nbar.refresh()")
+    assert result.text is not None
+    assert "2/4" in result.text
+
+
+async def test_widgets_show_what_they_have_become(session: Session) -> None:
+    code = "import ipywidgets\nslider = ipywidgets.IntSlider(value=1)\ndisplay(slider)\nslider.value = 2"
+    assert (await ok(session, code)).text == "IntSlider(value=2)"
+    result = await ok(session, "ipywidgets.interact(lambda x: None, x=3);")
+    assert result.text is not None
+    assert result.text.endswith("…")  # as IPython cuts it
+    for view in ("{}", "'text'", "{'model_id': []}"):
+        await ok(session, f"display({{'application/vnd.jupyter.widget-view+json': {view}}}, raw=True)")
+
+
 async def test_plotly_shows_figures_as_data_and_tabulate_shows_html_and_text(session: Session) -> None:
     result = await ok(session, "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1])).show()")
     assert set(result.outputs[-1].data) == {"application/vnd.plotly.v1+json"}
@@ -137,7 +157,7 @@ async def test_exceptions_of_widgets_callbacks_are_errors(session: Session) -> N
     assert result.status == "error"
     assert result.error is not None
     assert result.error.ename == "ZeroDivisionError"
-    assert "----> 3 button.on_click" in result.stderr
+    assert "----> 3 button.on_click" in str(result.outputs[0].text)
     assert result.output == "goes on\n"
     result = await session.execute("def f(x):\n    {}['key']\nipywidgets.interact(f, x=3);")
     assert result.error is not None
@@ -149,4 +169,4 @@ async def test_a_script_that_fails_is_an_error_and_to_show_it_again_is_none(sess
     result = await session.execute(f"%run {tmp_path / 'script.py'}")
     assert result.error is not None
     assert result.error.ename == "ZeroDivisionError"
-    assert "1 / 0" in (await ok(session, "%tb")).stderr
+    assert "1 / 0" in str((await ok(session, "%tb")).text)

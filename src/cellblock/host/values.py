@@ -62,6 +62,8 @@ class Bundle:
 
     def item(self, kind: OutputKind) -> OutputItem:
         """Return it as an output."""
+        if kind == "error":
+            return OutputItem(kind, _readable(self.data))
         data = {mime: _decode(raw) if is_text(mime) else bytes(raw) for mime, raw in self.data.items()}
         return OutputItem(kind, _readable(self.data), data=data, metadata=self.metadata, display_id=self.display_id)
 

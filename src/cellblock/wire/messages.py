@@ -138,7 +138,7 @@ class Display:
     """Worker → host: a MIME bundle. ``parts`` names the types whose values came ahead, as `Part`."""
 
     type: ClassVar[str] = "display"
-    kind: Literal["display_data", "update_display_data", "execute_result"]
+    kind: Literal["display_data", "update_display_data", "execute_result", "error"]
     data: Mapping[str, bytes]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     display_id: str | None = None
@@ -312,7 +312,7 @@ def _read_display(fields: Fields) -> Display:
     if len(mimes) != len(fields.buffers) or len(set(mimes)) != len(mimes):
         raise fields.fail("mimes", "distinct, one for each buffer")
     return Display(
-        kind=fields.text("kind", ("display_data", "update_display_data", "execute_result")),
+        kind=fields.text("kind", ("display_data", "update_display_data", "execute_result", "error")),
         data=dict(zip(mimes, fields.buffers, strict=True)),
         metadata=fields.mapping("metadata"),
         display_id=fields.optional_text("display_id"),

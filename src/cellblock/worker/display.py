@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import json
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,9 @@ from IPython.core.displaypub import DisplayPublisher
 from cellblock.errors import ProtocolError
 from cellblock.wire.messages import MAX_MIMES, PIECE, Clear, Display, Part
 from cellblock.worker.streams import Outbox
+from cellblock.worker.widgets import VIEW, text_now
 
+_MAX_WIDGETS = 100
 _TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/svg+xml")
 
 
@@ -26,6 +29,12 @@ class Publisher(DisplayPublisher):
 
     outbox: Outbox
     count = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._widgets: deque[tuple[object, Mapping[str, Any], Mapping[str, Any] | None, str | None]] = deque(
+            maxlen=_MAX_WIDGETS
+        )
 
     def publish(
         self,
@@ -40,7 +49,19 @@ class Publisher(DisplayPublisher):
         """Send a bundle."""
         self.count += not update
         kind = "update_display_data" if update else "display_data"
-        send_bundle(self.outbox, kind, data, metadata, (transient or {}).get("display_id"))
+        identity = (transient or {}).get("display_id")
+        if VIEW in data and not update:
+            identity = identity or f"widget-{self.count}-{id(data)}"
+            self._widgets.append((identity, data, metadata, text_now(data[VIEW])))
+        send_bundle(self.outbox, kind, data, metadata, identity)
+
+    def update_widgets(self) -> None:
+        """Show again, as text, the widgets that this cell has displayed and that have changed since."""
+        while self._widgets:
+            identity, data, metadata, before = self._widgets.popleft()
+            text = text_now(data[VIEW])
+            if text is not None and text != before:
+                send_bundle(self.outbox, "update_display_data", {**data, "text/plain": text}, metadata, identity)
 
     def clear_output(self, wait: bool = False) -> None:
         """Forget what the cell showed so far."""

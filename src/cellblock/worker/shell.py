@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import html
+import inspect
 import os
 import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import IPython
 from IPython.core import oinspect, ultratb
+from IPython.core.interactiveshell import ExecutionResult
 from IPython.core.profiledir import ProfileDir
 from IPython.utils.text import LSString, SList
 from traitlets.config import Config
 
 from cellblock.wire.fields import to_bytes
 from cellblock.worker.commands import Commands, guard_scripts
-from cellblock.worker.display import Hook, Publisher
+from cellblock.worker.display import Hook, Publisher, send_bundle
 from cellblock.worker.notebook import NotebookShell
 from cellblock.worker.streams import Outbox, keep_order
 
@@ -61,6 +65,7 @@ class Shell(NotebookShell):
 
     display_pub: Publisher
     error: CellError | None = None
+    _inner = 0
     _last_shown: BaseException | None = None
     packages: Callable[[list[str]], None] | None = None
     commands: Commands | None = None
@@ -113,7 +118,19 @@ class Shell(NotebookShell):
             return
         if value is not None:
             _cut_our_frames(value)
-        super().showtraceback(*args, **kwargs)
+        with _modules_remembered():
+            super().showtraceback(*args, **kwargs)
+
+    def run_cell(self, *args: Any, **kwargs: Any) -> ExecutionResult:
+        """Run a cell inside of a cell, as ``%%capture`` does: what ends it does not end the one around it."""
+        running = self.displayhook.exec_result
+        self._inner += 1
+        try:
+            result: ExecutionResult = super().run_cell(*args, **kwargs)
+            return result
+        finally:
+            self._inner -= 1
+            self.displayhook.exec_result = running
 
     def show_usage_error(self, exc: Any) -> None:
         """Take a magic's complaint for what it is: the error that ended the cell."""
@@ -150,16 +167,18 @@ class Shell(NotebookShell):
         return SList(said.splitlines()) if split else LSString(said)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
-        running = self.displayhook.exec_result
-        before, self._last_shown = self._last_shown, evalue
         name, text = getattr(etype, "__name__", str(etype)), _clip(_safe_str(evalue))
-        if running is not None and running.error_in_exec is not evalue:
-            # Not what ended the cell: %tb, or a callback, of a widget perhaps, that its caller lets fail.
-            sys.stderr.write("\n".join(stb) + "\n")
-            if self.error is None and evalue is not before:
-                self.error = CellError(name, text, (f"{name}: {text}",))
+        count = getattr(self.display_pub, "count", None)  # under %%capture there is another publisher
+        error = CellError(name, text, _clip_parts(stb), count)
+        before, self._last_shown = self._last_shown, evalue
+        running = self.displayhook.exec_result
+        if not self._inner and (running is None or running.error_in_exec is evalue):
+            self.error = error
             return
-        self.error = CellError(name, text, _clip_parts(stb), self.display_pub.count)
+        # Not what ended the cell: %tb, %run, a __repr__, a callback that its caller lets fail. The cell has gone on.
+        send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
+        if self.error is None and evalue is not before:
+            self.error = CellError(name, text, (f"{name}: {text}",))
 
     async def run(self, code: str, check: Callable[[], None]) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
@@ -185,6 +204,7 @@ class Shell(NotebookShell):
         finally:
             # Plots are drawn here.
             self.events.trigger("post_execute")
+            self.display_pub.update_widgets()
         self.events.trigger("post_run_cell", result)
         value = result.error_before_exec or result.error_in_exec
         if value is None:
@@ -236,6 +256,28 @@ def create(outbox: Outbox) -> Shell:
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
     return shell
+
+
+@contextmanager
+def _modules_remembered() -> Iterator[None]:
+    """Look for the module of each code once. IPython asks for each frame, and each time all modules are gone through.
+
+    After 20,000 calls of one function that takes longer than a cell may take to end.
+    """
+    look, found = inspect.getmodule, dict[CodeType, ModuleType | None]()
+
+    def getmodule(object: object, _filename: str | None = None) -> ModuleType | None:  # noqa: A002  # as it is called there
+        if not isinstance(object, FrameType):
+            return look(object, _filename)
+        if object.f_code not in found:
+            found[object.f_code] = look(object, _filename)
+        return found[object.f_code]
+
+    inspect.getmodule = getmodule
+    try:
+        yield
+    finally:
+        inspect.getmodule = look
 
 
 def _cut_our_frames(error: BaseException) -> None:

@@ -198,7 +198,8 @@ class Outbox:
             # A child of user code must never write frames into its parent's channel. Its displays become text.
             if isinstance(message, Display):
                 self._flush_descriptors()
-                _write_descriptor(1, message.data.get("text/plain", b"").decode("utf-8", "replace") + "\n")
+                text = message.data.get("text/plain", b"").decode("utf-8", "replace")
+                _write_descriptor(2 if message.kind == "error" else 1, f"{text}\n")
             return
         self.flush()
         self._channel.send(message)
