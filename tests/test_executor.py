@@ -522,3 +522,25 @@ async def test_a_tool_server_port_that_others_could_reach_is_refused(host: Host,
     with pytest.raises(InvalidInputError, match="only this machine reaches"):
         await executor.start()
     await eventually(lambda: len(below(os.getpid())) <= before)
+
+
+# -- what is at hand ---------------------------------------------------------------------------------------------------
+
+
+async def test_an_executor_says_in_one_line_what_it_is(zygote_host: Host, tmp_path: Path) -> None:
+    executor = CodeExecutor(working_dir=tmp_path, images_dir=tmp_path, sandbox=False, host=zygote_host)
+    assert repr(executor) == f"<CodeExecutor {executor.session_id} not started>"
+    async with executor:
+        assert repr(executor) == f"<CodeExecutor {executor.session_id} started in {tmp_path}>"
+        await executor.files.write("data.txt", b"from outside")
+        assert (await executor.execute("print(open('data.txt').read())")).text == "from outside"
+        with pytest.raises(InvalidInputError, match="say what to install"):
+            await executor.install()
+    assert repr(executor) == f"<CodeExecutor {executor.session_id} stopped>"
+    with pytest.raises(StateError, match="stopped"):
+        _ = executor.files
+
+
+def test_a_plain_with_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match="async with CodeExecutor"), CodeExecutor():
+        pass

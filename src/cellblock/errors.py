@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
 
 
-NO_NETWORK = "this session has no network: allow hosts in the configuration of its sandbox (network.allowedDomains)"
+NO_NETWORK = "this session has no network: allow hosts with allow_hosts=, or in its sandbox_config (network.allowedDomains)"
 """What code is told whose connection fails in a session that has no network."""
 
 

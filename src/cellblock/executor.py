@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from cellblock.errors import (
     CodeExecutionError,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cellblock.approvals.rules import Rules
     from cellblock.host import Host, Limits, Policy, Session
     from cellblock.host.cell import OnInput
+    from cellblock.host.files import Files
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.tool_directories import Directories
 
@@ -209,6 +210,44 @@ class CodeExecutor:
                 else "the executor is not started: use 'async with CodeExecutor()', or await start() first"
             )
         return run.session
+
+    @property
+    def files(self) -> Files:
+        """The files of the kernel's directory, to write, read and copy (docs/files.md).
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        return self.session.files
+
+    async def install(self, *requirements: str, timeout: float | None = 600) -> CodeExecutionResult:
+        """Install packages for this executor's kernels, as ``%pip install`` in a cell does.
+
+        Args:
+            requirements: What to install, such as ``"polars>=1"``.
+            timeout: Seconds that it may take.
+
+        Returns:
+            The result, with what pip said.
+
+        Raises:
+            CodeExecutionError, ExecutionTimeoutError: It could not be installed, or not in time.
+            InvalidInputError, StateError: There is nothing to install; the executor is not started, or stopped.
+        """
+        return _judge(await self.session.install(*requirements, timeout=timeout), timeout)
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("a CodeExecutor is an async context manager: write 'async with CodeExecutor() as executor:'")
+
+    def __exit__(self, *_: object) -> None:
+        """Never called: `__enter__` says what to write."""
+
+    def __repr__(self) -> str:
+        try:
+            state = f"started in {self.session.workspace}"
+        except StateError as error:
+            state = "stopped" if "stopped;" in str(error) else "not started"
+        return f"<CodeExecutor {self.session_id} {state}>"
 
     async def start(self) -> None:
         """Start the kernel.

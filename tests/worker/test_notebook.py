@@ -66,6 +66,9 @@ async def test_a_bar_of_tqdm_for_notebooks_shows_its_end(session: Session) -> No
 async def test_widgets_show_what_they_have_become(session: Session) -> None:
     code = "import ipywidgets\nslider = ipywidgets.IntSlider(value=1)\ndisplay(slider)\nslider.value = 2"
     assert (await ok(session, code)).text == "IntSlider(value=2)"
+    result = await ok(session, "ipywidgets.interact(lambda x: None, x=3);")
+    assert result.text is not None
+    assert result.text.endswith("…")  # as IPython cuts it
     for view in ("{}", "'text'", "{'model_id': []}"):
         await ok(session, f"display({{'application/vnd.jupyter.widget-view+json': {view}}}, raw=True)")
 

@@ -32,7 +32,9 @@ class Publisher(DisplayPublisher):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._widgets: deque[tuple[object, Mapping[str, Any], Mapping[str, Any] | None]] = deque(maxlen=_MAX_WIDGETS)
+        self._widgets: deque[tuple[object, Mapping[str, Any], Mapping[str, Any] | None, str | None]] = deque(
+            maxlen=_MAX_WIDGETS
+        )
 
     def publish(
         self,
@@ -50,15 +52,15 @@ class Publisher(DisplayPublisher):
         identity = (transient or {}).get("display_id")
         if VIEW in data and not update:
             identity = identity or f"widget-{self.count}-{id(data)}"
-            self._widgets.append((identity, data, metadata))
+            self._widgets.append((identity, data, metadata, text_now(data[VIEW])))
         send_bundle(self.outbox, kind, data, metadata, identity)
 
     def update_widgets(self) -> None:
         """Show again, as text, the widgets that this cell has displayed and that have changed since."""
         while self._widgets:
-            identity, data, metadata = self._widgets.popleft()
+            identity, data, metadata, before = self._widgets.popleft()
             text = text_now(data[VIEW])
-            if text is not None and text != data.get("text/plain"):
+            if text is not None and text != before:
                 send_bundle(self.outbox, "update_display_data", {**data, "text/plain": text}, metadata, identity)
 
     def clear_output(self, wait: bool = False) -> None:
