@@ -25,6 +25,7 @@ ENDLESS = frozenset(
         *("30 connections", "30 headers", "32 the protocol", "33 turns", "34 a closed channel", "35 daemons"),
         *("36 a host that is killed", "44 the last rung", "45 all processes together", "49 tokens"),
         *("33 floods of servers", "33 lists of tools", "33 schemas of servers"),
+        *("45 buffers of sockets", "45 page tables"),
     }
 )
 
@@ -233,6 +234,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "45 all processes together": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[over children]", CONDEMNED
+    ),
+    "45 buffers of sockets": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in sockets]",
+        Edit("init/sockets.py", "buffered", "return 0"),
+    ),
+    "45 page tables": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in page tables]",
+        Edit("init/processes.py", "_kept_by_kernel", "return 0"),
     ),
     "45 one process": mutant(f"{HERE}memory.py::test_memory_of_one_process_is_an_error_that_names_the_limit", MEMORY),
     "49 servers that nobody registered": mutant(
