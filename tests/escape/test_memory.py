@@ -47,6 +47,29 @@ for number in range(64):
         file.write(bytes(8 * 2**20))
 time.sleep(60)
 """
+SOCKETS = """
+import socket, time
+kept = []
+for _ in range(1500):
+    pair = socket.socketpair()
+    for end in pair:
+        end.setblocking(False)
+        try:
+            while True:
+                end.send(bytes(2**16))
+        except BlockingIOError:
+            pass
+    kept.append(pair)
+time.sleep(60)
+"""
+TABLES = """
+import mmap, time
+kept = [mmap.mmap(-1, 2**37, mmap.MAP_PRIVATE | 0x4000, mmap.PROT_READ) for _ in range(3)]
+for one in kept:
+    for at in range(0, len(one), 2**21):
+        one[at]
+time.sleep(60)
+"""
 LATER = """
 import os, threading
 def grow():
@@ -77,6 +100,9 @@ def _children() -> set[int]:
     return {pid for pid, parent in parents().items() if parent == os.getpid()}
 
 
+MANY = ["mapped by one process", "over children", "in files", "in sockets", "in page tables"]
+
+
 async def test_memory_of_one_process_is_an_error_that_names_the_limit(small: Session) -> None:
     """The process is refused what it has no room for, and goes on without."""
     result = await small.execute(ONE, timeout=60)
@@ -86,7 +112,7 @@ async def test_memory_of_one_process_is_an_error_that_names_the_limit(small: Ses
     assert await value(small, "kept.clear(); mine") == 1
 
 
-@pytest.mark.parametrize("code", [MAPPED, SPREAD, FILES], ids=["mapped by one process", "over children", "in files"])
+@pytest.mark.parametrize("code", [MAPPED, SPREAD, FILES, SOCKETS, TABLES], ids=MANY)
 async def test_a_session_over_its_memory_dies_and_its_result_names_the_limit(small: Session, code: str) -> None:
     result = await small.execute(code, timeout=60)
     assert result.status == "died"

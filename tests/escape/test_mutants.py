@@ -24,6 +24,8 @@ ENDLESS = frozenset(
     {
         *("30 connections", "30 headers", "32 the protocol", "33 turns", "34 a closed channel", "35 daemons"),
         *("36 a host that is killed", "44 the last rung", "45 all processes together", "49 tokens"),
+        *("33 floods of servers", "33 lists of tools", "33 schemas of servers"),
+        *("45 buffers of sockets", "45 page tables"),
     }
 )
 
@@ -233,10 +235,22 @@ MUTANTS: dict[str, Mutant] = {
     "45 all processes together": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[over children]", CONDEMNED
     ),
+    "45 buffers of sockets": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in sockets]",
+        Edit("init/sockets.py", "buffered", "return 0"),
+    ),
+    "45 page tables": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in page tables]",
+        Edit("init/processes.py", "_kept_by_kernel", "return 0"),
+    ),
     "45 one process": mutant(f"{HERE}memory.py::test_memory_of_one_process_is_an_error_that_names_the_limit", MEMORY),
     "49 servers that nobody registered": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
-        Edit("tools/mcp/lease.py", "Lease.caller", "return partial(self._call, (self._find(server), server))"),
+        Edit(
+            "tools/mcp/lease.py",
+            "Lease.caller",
+            "return partial(self._shared.use((self._find(server) or '', server), self).call, server)",
+        ),
     ),
     "49 servers of another workspace": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
@@ -257,6 +271,54 @@ MUTANTS: dict[str, Mutant] = {
     "49 what was accepted for one call": mutant(
         f"{HERE}tools.py::test_what_was_approved_is_what_the_server_gets",
         Edit("approvals/broker.py", "_keys", 'return {"tool": (call.tool,), "call": (call.tool,)}'),
+    ),
+    "49 tools that change": mutant(
+        "tools/serving/test_app.py::test_a_tool_that_has_changed_is_decided_about_again_before_it_is_called",
+        Edit("tools/serving/app.py", "_checker", "return lambda now: None"),
+    ),
+    "49 tools that are not there": mutant(
+        "tools/serving/test_server.py::test_a_tool_that_its_server_does_not_have_is_refused",
+        Edit("tools/serving/server.py", "_check_listed", "return lambda now: None"),
+    ),
+    "49 packages that a cell edited": mutant(
+        "tools/apigen/test_package.py::test_a_package_that_was_edited_is_written_again[vouched]",
+        Edit("tools/apigen/package.py", "_is_written", "return name in os.listdir(root)"),
+    ),
+    "49 deep trees": mutant(
+        "tools/apigen/test_package.py::test_a_deep_tree_in_the_way_stops_nothing",
+        Edit("tools/apigen/package.py", "_remove", '__import__("shutil").rmtree(name, dir_fd=directory)'),
+    ),
+    "49 what cannot be seen": mutant(
+        "approvals/test_request.py::test_what_cannot_be_seen_is_escaped",
+        Edit("approvals/request.py", "visible", "return text"),
+    ),
+    "33 long decisions": mutant(
+        "approvals/test_broker.py::test_decisions_about_long_arguments_take_turns",
+        Edit("approvals/broker.py", "Broker._verdict", "return decide(self.rules, call)"),
+    ),
+    "33 schemas of servers": mutant(
+        "tools/mcp/test_servers.py::test_no_schema_of_a_server_is_run_in_the_loop[wrong-arguments2]",
+        Edit("tools/mcp/dialogue.py", "_trust_no_schema", "pass"),
+    ),
+    "33 floods of servers": mutant(
+        "tools/mcp/test_servers.py::test_a_server_that_floods_its_output_holds_up_nobody[blank-100000 empty lines]",
+        Edit("tools/mcp/stdio.py", "StdioTransport._give_way", "pass"),
+    ),
+    "33 lists of tools": mutant(
+        "tools/mcp/test_servers.py::test_lists_are_bounded_in_bytes",
+        Edit("tools/mcp/dialogue.py", "_check_list", "return size"),
+    ),
+    "33 references": mutant(
+        "tools/apigen/test_schema.py::test_a_reference_that_names_nothing_looks_at_few_definitions",
+        Edit("tools/apigen/schema.py", "_MOST_NAMED", "10**9"),
+    ),
+    "33 denials": mutant(
+        "store/test_approvals.py::test_denials_that_come_by_the_thousand_are_counted",
+        Edit("store/approvals.py", "_Denials.admits", "return True"),
+    ),
+    "33 payloads": mutant(
+        "store/test_approvals.py::test_payloads_of_a_session_have_a_limit_together",
+        Edit("store/approvals.py", "_payload_limit", "return MAX_PAYLOAD"),
     ),
     "50 programs": mutant(
         f"{HERE}programs.py::test_nothing_is_executed_in_any_way[zygote]",

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.host import environment, import_guard
+from cellblock.host import import_guard
 from cellblock.host.cell import Cell, Notice, OnInput
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_timeout
 from cellblock.host.closing import Closing
-from cellblock.host.collect import Limits
 from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
 from cellblock.host.kernel_slot import KernelSlot
 from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
-from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
+from cellblock.host.options import Defaults, SessionHooks, SessionOptions, resolve
 from cellblock.host.packages import SessionPackages
 from cellblock.host.requests import answering
-from cellblock.host.spill import SpillDirectory
+from cellblock.host.session_spec import kernel_spec, session_environment
 from cellblock.host.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.model import (
     CodeExecutionChunk,
@@ -34,10 +33,7 @@ from cellblock.model import (
     HistoryEntry,
 )
 from cellblock.packages.index import PackageIndex
-from cellblock.sandbox.plan import EGRESS_PORT, HOME
-from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
-from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
 
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
-_LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
 class SessionHost(Protocol):
@@ -97,11 +92,24 @@ class Session:
         self._network = (
             SandboxNetwork(resolved.policy.network, self.note, options.on_host) if resolved.isolate == "native" else None
         )
-        env = self._environment(options.kernel_env or {}, resolved)
+        env = session_environment(options.kernel_env or {}, resolved, self._network)
         self._packages = SessionPackages(
             f"{host.places}{number}", resolved.interpreter, env, resolved.cwd, isolate=resolved.isolate
         )
-        self.wanted = self._kernel_spec(options, resolved, env)
+        takers: dict[str, OnListener] = {}
+        if self._network is not None and self._network.reaches:
+            takers["egress"] = self._network.adopt
+        if hooks.tool_port is not None:
+            takers["tools"] = hooks.tool_port
+        self.wanted = kernel_spec(
+            options,
+            resolved,
+            env,
+            takers=takers,
+            packages=self._packages,
+            index=host.index,
+            installer=self._install,
+        )
         self._turn = asyncio.Lock()
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._packages.prepare))
         self._cell: Cell | None = None
@@ -109,51 +117,6 @@ class Session:
         self._history: deque[HistoryEntry] = deque(maxlen=_HISTORY)
         self._state = "not started"
         self._closing = Closing()
-
-    def _environment(self, given: Mapping[str, str], resolved: ResolvedOptions) -> dict[str, str]:
-        proxies = self._network.environment() if self._network is not None else {}
-        home = HOME if resolved.isolate == "native" else None
-        env = environment.kernel_environment(resolved.interpreter, proxies | dict(given), home)
-        if resolved.isolate == "srt" and "HOME" not in given:
-            del env["HOME"]  # known inside only
-        return env
-
-    def _kernel_spec(self, options: SessionOptions, resolved: ResolvedOptions, env: dict[str, str]) -> KernelSpec:
-        takers: dict[str, OnListener] = {}
-        if self._network is not None and self._network.reaches:
-            takers["egress"] = self._network.adopt
-        if self._hooks.tool_port is not None:
-            takers["tools"] = self._hooks.tool_port
-        commands: Commands | None = None
-        if options.on_command is not None:
-            commands = "forbidden" if options.forbid_programs else "asked"
-        mounts: tuple[Step, ...] = ()
-        if resolved.isolate != "none":
-            mounts = self._packages.mounts(self._host.index, resolved.policy)
-        setup = Setup(
-            env=env,
-            cwd=resolved.cwd,
-            stay_in=resolved.stay_in,
-            packages=self._packages.inside,
-            commands=commands,
-            listeners={name: _LISTENERS[name] for name in takers},
-            mounts=mounts,
-        )
-        limits, spill_dir = options.limits or Limits(), resolved.spill_dir
-        spill_to = None if spill_dir is None else SpillDirectory(spill_dir, limits.spill, limits.spilled)
-        return KernelSpec(
-            interpreter=resolved.interpreter,
-            preload=resolved.preload,
-            isolate=resolved.isolate,
-            policy=resolved.policy,
-            setup=setup,
-            limits=limits,
-            spill_to=spill_to,
-            takers=takers,
-            installer=self._install,
-            on_command=options.on_command,
-            forbid_programs=options.forbid_programs,
-        )
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -12,10 +12,12 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
+from cellblock.init import sockets
 from cellblock.sandbox import abi
 from cellblock.sandbox.syscall import prctl
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_OF_DESCRIPTOR = 4096  # half of what the kernel leaves to a pipe of somebody who has many
 
 HIGH = 64
 """Above every descriptor that is put into a place."""
@@ -164,8 +166,21 @@ def memory_of_namespace(home: str, enough: int) -> int:
     """
     files = sum({_file_system(path): _used(path) for path in ("/tmp", "/dev/shm", home)}.values())
     pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
-    at_most = files + sum(map(_resident, pids))
-    return at_most if at_most <= enough else files + sum(map(_proportional_share, pids))
+    files += sum(map(_kept_by_kernel, pids))
+    at_most = files + sum(map(_resident, pids)) + sockets.at_most()
+    return at_most if at_most <= enough else files + sum(map(_proportional_share, pids)) + sockets.buffered()
+
+
+def _kept_by_kernel(pid: str) -> int:
+    """Return about what the kernel keeps for a process: page tables, and what its descriptors stand for."""
+    try:
+        # The size of this directory is the number of descriptors, since Linux 6.2.
+        kept = os.stat(f"/proc/{pid}/fd").st_size * _OF_DESCRIPTOR
+        with open(f"/proc/{pid}/status", "rb") as file:
+            tables = file.read().partition(b"VmPTE:")[2].split(None, 1)
+        return kept + (int(tables[0]) * 1024 if tables else 0)
+    except OSError:
+        return 0  # it has ended, or is not ours to look at: init itself
 
 
 def _file_system(path: str) -> int | None:
