@@ -424,6 +424,18 @@ MUTANTS: dict[str, Mutant] = {
             """,
         ),
     ),
+    "53 pickle": mutant(
+        "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")
+    ),
+    "53 compression": mutant(
+        "exchange/test_tables.py::test_a_compressed_table_is_refused",
+        Edit("exchange/tables.py", "is_compressed", "return False"),
+        Edit("exchange/tables.py", "_check_size", "pass"),
+    ),
+    "53 claims": mutant(
+        "exchange/test_tables.py::test_a_table_that_claims_more_than_it_has_is_refused",
+        Edit("exchange/tables.py", "_check_size", "pass"),
+    ),
 }
 
 # It takes in what the tests of a mutant leave behind, and kills it when they are over.
