@@ -76,6 +76,20 @@ class ProtocolError(CellblockError):
 class ToolRunnerError(CellblockError):
     """A tool failed, or approval of its call was denied or not given in time. The message has the server's own words."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in the place of a traceback: the line that made the call, and the words of the server."""
+        import traceback
+
+        # Neither this package's frames nor those of a generated module, which has `_runner`.
+        here = __file__.rpartition("/")[0]
+        frames = [
+            (frame, line)
+            for frame, line in traceback.walk_tb(self.__traceback__)
+            if not frame.f_code.co_filename.startswith(here) and "_runner" not in frame.f_globals
+        ]
+        called = traceback.format_list(traceback.StackSummary.extract(iter(frames[-1:])))
+        return [*"".join(called).splitlines(), f"{type(self).__name__}: {self}"]
+
 
 class FilesError(CellblockError):
     """A file, folder or archive could not be handled; the message says which, why, and what to do.

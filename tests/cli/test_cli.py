@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,12 @@ def test_a_number_of_decisions_that_is_none_is_refused(count: str) -> None:
     done = run("approvals", f"--last={count}")
     assert done.returncode == 2
     assert "--last: must be a number of decisions from 1" in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        command = [sys.executable, "-m", "cellblock", "policy", "show", "--json", "--workspace", "/srv"]
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -260,6 +260,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
         Edit("tools/serving/app.py", "_check_params", "pass"),
     ),
+    "49 directories": mutant(
+        "test_ipybox_programs.py::test_what_code_names_itself_cannot_be_called",
+        Edit("store/servers.py", "_is_within", "return True"),
+    ),
     "49 tokens": mutant(
         f"{HERE}tools.py::test_another_sessions_tool_port_wants_its_token",
         Edit("tools/serving/app.py", "Guard._check_token", "pass"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from pathlib import Path
 
@@ -303,3 +304,22 @@ def test_what_is_shown_of_a_line_is_what_a_terminal_shows(text: str) -> None:
             shown[: len(piece)] = piece
         lines.append("".join(shown))
     assert overwrite(text) == "\n".join(lines)
+
+
+async def test_a_large_result_is_made_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    original = Collector.items
+
+    def items(collector: Collector) -> list[OutputItem]:
+        threads.append(threading.current_thread())
+        return original(collector)
+
+    monkeypatch.setattr(Collector, "items", items)
+    for size in (10, 1_000_000):
+        cell = Cell("code", None, None)
+        collector = Collector(Limits())
+        collector.add_text("stdout", b"\xff" * size)
+        cell.attach(collector)
+        cell.finish(Reply(1))
+        assert len((await cell.finished(tmp_path)).output) == size
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]

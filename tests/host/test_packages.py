@@ -108,6 +108,26 @@ async def test_a_cell_installs_with_the_magic_people_know(session: Session) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "line", ["!{sys.executable} -m pip install tiny-demo", "said = !uv pip install -q --system tiny-demo"]
+)
+async def test_a_shell_line_that_installs_is_the_same(session: Session, line: str) -> None:
+    result = await session.execute(f"import sys\n{line}\nimport tiny_demo\ntiny_demo.ANSWER")
+    assert result.return_value == "42", result.text
+
+
+async def test_pip_as_one_part_of_a_command_is_refused_at_once(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path, images_dir=tmp_path) as session:
+        result = await session.execute("!echo begun && pip install tiny-demo > /dev/null")
+        assert result.error is not None
+        assert "write '%pip install ...' on a line of its own" in result.error.evalue
+        assert result.output == ""
+        assert (await session.execute("!echo pip install tiny-demo")).output == "pip install tiny-demo\n"
+        code = "n = 0\ndef f():\n    global n\n    n += 1\n    return '{x}$HOME'\nsaid = !echo 'install {f()}'\nsaid[0], n"
+        assert (await session.execute(code)).return_value == "('install {x}$HOME', 1)"
+
+
+@pytest.mark.slow
 async def test_another_session_does_not_have_it(session: Session, host: Host) -> None:
     assert (await session.install("tiny-demo")).ok
     async with host.session() as other:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,19 +19,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     # Loaded now: asking for help should not wait for asyncio.
-    from cellblock.cli import show
     from cellblock.errors import CellblockError
     from cellblock.terminal import printable
 
     try:
-        if options.command == "doctor":
-            return show.doctor(as_json=options.json)
-        if options.command == "approvals":
-            return show.approvals(options.last, options.session, as_json=options.json)
-        return show.policy(options.config, options.workspace, as_json=options.json)
+        status = _run(options)
+        sys.stdout.flush()
     except CellblockError as error:
         print(f"cellblock: {printable(str(error))}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # The reader has what it wants, as in `cellblock doctor --json | head`. Python would complain when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    from cellblock.cli import show
+
+    if options.command == "doctor":
+        return show.doctor(as_json=options.json)
+    if options.command == "approvals":
+        return show.approvals(options.last, options.session, as_json=options.json)
+    return show.policy(options.config, options.workspace, as_json=options.json)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib.util
 import inspect
 import os
 import shlex
@@ -17,12 +18,14 @@ from typing import Any
 
 import IPython
 from IPython.core import oinspect, ultratb
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.core.profiledir import ProfileDir
 from IPython.utils.text import LSString, SList
 from traitlets.config import Config
 
 from cellblock.wire.fields import to_bytes
+from cellblock.worker import pip
 from cellblock.worker.commands import Commands, guard_scripts
 from cellblock.worker.display import Hook, Publisher, send_bundle
 from cellblock.worker.notebook import NotebookShell
@@ -31,6 +34,7 @@ from cellblock.worker.streams import Outbox, keep_order
 _MAX_ERROR_TEXT = 256 * 1024
 _MAX_TRACEBACK = 1024 * 1024
 _MAX_TRACEBACK_PARTS = 1000
+_RUN_PIP = os.path.join(os.path.dirname(__file__), "run_pip.py")
 _OURS = os.path.dirname(__file__) + os.sep
 
 
@@ -85,15 +89,17 @@ class Shell(NotebookShell):
         super().init_magics()
         ordinary: Callable[[str], None] = self.find_line_magic("pip")
 
-        def pip(line: str) -> None:
+        def run_pip(line: str) -> None:
             """Run pip for this session; what it installs is gone with the session."""
             command, *arguments = shlex.split(line) or [""]
             if command == "install" and self.packages is not None:
                 self.packages(arguments)
+            elif importlib.util.find_spec("pip") is None:  # as in the environments that uv makes
+                self.system(f"{shlex.quote(sys.executable)} -I {shlex.quote(_RUN_PIP)} {line}")
             else:
                 ordinary(line)
 
-        self.register_magic_function(pip, "line", "pip")  # type: ignore[arg-type]  # takes functions, whatever it says
+        self.register_magic_function(run_pip, "line", "pip")  # type: ignore[arg-type]  # takes functions, whatever it says
 
     def atexit_operations(self) -> None:
         """Let go of what the code has, so that its finalizers run, and remove its temporary files.
@@ -142,6 +148,9 @@ class Shell(NotebookShell):
         IPython's way is a pseudo-terminal, which costs 0.1 s a command and makes programs write for a terminal.
         """
         command = self.var_expand(cmd, depth=1)
+        if self._installs(command):
+            self.user_ns["_exit_code"] = 0
+            return
         if self.commands is not None:
             self.user_ns["_exit_code"] = self.commands.show(command)
             return
@@ -153,13 +162,31 @@ class Shell(NotebookShell):
             process.wait()
             raise KeyboardInterrupt from None
 
+    def _installs(self, command: str) -> bool:
+        """Have the host install what a line of the shell is to install; return whether it was such a line.
+
+        Raises:
+            UsageError: It installs beside other things, which cannot work here; or as `Requester.install`.
+        """
+        if self.packages is None or "install" not in command:
+            return False
+        if (arguments := pip.installs(command)) is not None:
+            self.packages(arguments)
+            return True
+        if pip.installs_among_others(command) and pip.cannot_install():
+            raise UsageError("pip cannot install from a shell command here: write '%pip install ...' on a line of its own")
+        return False
+
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
         """Run ``x = !cmd``, ``!!cmd`` or ``%sx cmd``; return what it says, on both streams."""
-        if self.commands is None:
+        if self.commands is None and "install" not in cmd:
             return super().getoutput(cmd, split, depth + 1)
+        command = self.var_expand(cmd, depth=depth + 1)  # once: it may run code of the user's
+        if self._installs(command):
+            return SList() if split else LSString()  # what pip says is shown
         if cmd.rstrip().endswith("&"):
             raise OSError("Background processes not supported.")
-        said, status = self.commands.collect(self.var_expand(cmd, depth=depth + 1))
+        said, status = _collect(command) if self.commands is None else self.commands.collect(command)
         if self.system_raise_on_error:
             self.user_ns["_exit_code"] = status
             if status:
@@ -256,6 +283,21 @@ def create(outbox: Outbox) -> Shell:
     # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
     return shell
+
+
+def _collect(command: str) -> tuple[str, int]:
+    """Run a line of the shell; return what it says on both streams, and its exit status."""
+    shell = os.environ.get("SHELL", "/bin/sh")
+    done = subprocess.run(  # noqa: S602
+        command,
+        shell=True,
+        executable=shell,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return done.stdout.decode("utf-8", "replace"), done.returncode
 
 
 @contextmanager

@@ -281,3 +281,13 @@ def test_the_runner_needs_nothing_but_the_standard_library() -> None:
         "'cellblock.tools.calling.content', 'cellblock.tools.calling.pool', "
     )
     assert done.stdout.decode() == f"[] {loaded}'cellblock.tools.calling.runner']\n", done.stderr
+
+
+def test_what_is_shown_of_a_failed_tool_is_the_call_and_the_servers_words() -> None:
+    with pytest.raises(ToolRunnerError) as caught:
+        ToolRunner("files", host="127.0.0.1", port=1).run_sync("read", {})  # the line that is shown
+    *called, said = caught.value._render_traceback_()
+    assert said.startswith("ToolRunnerError: There is no tool server at 127.0.0.1:1")
+    assert "the line that is shown" in "".join(called)
+    assert len(called) <= 3
+    assert "runner.py" not in "".join(called).replace("test_runner.py", "")

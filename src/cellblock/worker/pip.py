@@ -1,0 +1,68 @@
+"""Finds ``pip install`` in lines of the shell: only the host can install, whichever way people and models write it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import sysconfig
+
+_PIP = re.compile(r"pip[0-9.]*")
+_PYTHON = re.compile(r"python[0-9.]*")
+_EXPANDED = re.compile(r"[$`*?~\n]")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_OPERATOR = re.compile(r"[();<>|&]+")
+_OF_UV = ("--system",)
+"""Options of uv that pip does not have, and that say what is so anyway."""
+
+
+def installs(command: str) -> list[str] | None:
+    """Return pip's arguments if a line of the shell is ``pip install`` and nothing else: no operators, nothing expanded.
+
+    Args:
+        command: The line.
+    """
+    segments = _segments(command)
+    if len(segments) != 1 or _EXPANDED.search(command):
+        return None
+    return _arguments(segments[0])
+
+
+def installs_among_others(command: str) -> bool:
+    """Whether a line of the shell has ``pip install`` as one of several commands, or with a redirection."""
+    return any(_arguments(segment) is not None for segment in _segments(command))
+
+
+def cannot_install() -> bool:
+    """Whether programs of this session cannot install packages: the interpreter's own directory is read-only."""
+    return not os.access(sysconfig.get_path("purelib"), os.W_OK)
+
+
+def _segments(command: str) -> list[list[str]]:
+    """Return the words of each command of a line; a line that cannot be read has none."""
+    reader = shlex.shlex(command, posix=True, punctuation_chars=True)
+    reader.whitespace_split = True
+    found: list[list[str]] = [[]]
+    try:
+        for word in reader:
+            if _OPERATOR.fullmatch(word):
+                found.append([])
+            else:
+                found[-1].append(word)
+    except ValueError:
+        return []
+    return found
+
+
+def _arguments(words: list[str]) -> list[str] | None:
+    while words and _ASSIGNMENT.match(words[0]):
+        words = words[1:]
+    match words:
+        case [pip, "install", *rest] if _PIP.fullmatch(pip):
+            return rest
+        case ["uv", "pip", "install", *rest]:
+            return [word for word in rest if word not in _OF_UV]
+        case [python, "-m", "pip", "install", *rest] if _PYTHON.fullmatch(python) or python == sys.executable:
+            return rest
+    return None
