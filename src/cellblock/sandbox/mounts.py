@@ -214,8 +214,10 @@ class _Builder:
                 _make_read_only(target)
             case Seal(target):
                 _set_attributes(abi.AT_FDCWD, os.fsencode(f".{target}"), abi.MOUNT_ATTR_RDONLY, recursive=False)
-            case Protect(target=target) | Mask(target=target) if target in self._missing:
-                pass  # most names are missing: nothing is there to look for again
+            case Mask(target=target) if target in self._missing:
+                pass  # most names are missing
+            case Protect(top, target) if target in self._missing and os.path.dirname(target) == top:
+                pass  # further down, what leads there may be a placeholder, and so be protected
             case Protect(top, target):
                 self._protect(top, target)
             case Mask(target, top):
