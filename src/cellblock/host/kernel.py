@@ -118,13 +118,13 @@ class Kernel:
             after_death=self._in_place_of_dead,
             pause=lambda paused: self._listen(not paused),
         )
-        self._in_place_of_dead = False
+        self._in_place_of_dead = self._in_place_of_dead and cell.silent
         self._cell = cell
         if cell.streaming:
             for shown, stream in self._collector.so_far():
                 cell.emit(shown, stream)
         self.memory.look_soon()
-        self._send(Execute(cell.code, stdin=cell.on_input is not None))
+        self._send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent))
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
