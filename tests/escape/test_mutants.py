@@ -24,7 +24,13 @@ ENDLESS = frozenset(
     {
         *("30 connections", "30 headers", "32 the protocol", "33 turns", "34 a closed channel", "35 daemons"),
         *("36 a host that is killed", "44 the last rung", "45 all processes together", "49 tokens"),
-        *("33 floods of servers", "33 lists of tools", "33 schemas of servers"),
+        *(
+            "33 floods of servers",
+            "33 notifications of servers",
+            "33 requests of servers",
+            "33 lists of tools",
+            "33 schemas of servers",
+        ),
         *("45 buffers of sockets", "45 page tables"),
     }
 )
@@ -301,8 +307,28 @@ MUTANTS: dict[str, Mutant] = {
         Edit("tools/mcp/dialogue.py", "_trust_no_schema", "pass"),
     ),
     "33 floods of servers": mutant(
-        "tools/mcp/test_servers.py::test_a_server_that_floods_its_output_holds_up_nobody[blank-100000 empty lines]",
+        "tools/mcp/test_servers.py::test_a_server_that_floods_its_output_holds_up_nobody[blank-30-100000 empty lines]",
         Edit("tools/mcp/stdio.py", "StdioTransport._give_way", "pass"),
+    ),
+    "33 notifications of servers": mutant(
+        "tools/mcp/test_servers.py::test_notifications_start_no_tasks",
+        Edit("tools/mcp/dialogue.py", "Dialogue._hear", "return False"),
+    ),
+    "33 requests of servers": mutant(
+        "tools/mcp/test_servers.py::test_a_server_that_asks_without_end_and_reads_no_answer_is_ended",
+        Edit("tools/mcp/stdio.py", "StdioTransport._may_ask", "return True"),
+    ),
+    "33 values": mutant(
+        "tools/mcp/test_servers.py::test_a_result_of_too_many_values_costs_its_own_call_only",
+        Edit("tools/mcp/lines.py", "has_too_many_values", "return False"),
+    ),
+    "33 settings": mutant(
+        "sandbox/test_policy.py::test_a_file_of_settings_has_bounds[size]",
+        Edit("sandbox/policy.py", "_read", "return path.read_bytes()"),
+    ),
+    "33 items of a policy": mutant(
+        "sandbox/test_policy.py::test_a_file_of_settings_has_bounds[count]",
+        Edit("sandbox/policy.py", "_check_count", "pass"),
     ),
     "33 lists of tools": mutant(
         "tools/mcp/test_servers.py::test_lists_are_bounded_in_bytes",
