@@ -19,7 +19,7 @@ from typing import Literal, NoReturn
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
-from cellblock.errors import ProtocolError
+from cellblock.errors import NO_NETWORK, ONLY_PROXY, ProtocolError
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     PIECE,
@@ -105,7 +105,9 @@ class Worker:
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
         if self.offline:
-            explain_failures()
+            explain_failures(NO_NETWORK)
+        elif "CELLBLOCK_EGRESS_PORT" in os.environ:
+            explain_failures(ONLY_PROXY)
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
         self._outbox.send(Ready(VERSION))
         while self._open:
