@@ -101,6 +101,7 @@ class Worker:
         self._interrupter.install()
         self._asker.take_places()
         self._shell.packages = self._asker.install
+        self._shell.line = self._asker.line
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
@@ -190,7 +191,7 @@ class Worker:
         self._asker.allowed = request.stdin
         # Shut as soon as the code has ended: from there on a handler has nobody to raise for.
         try:
-            error = await self._shell.run(request.code, self._interrupter.check)
+            error = await self._shell.run(request.code, self._interrupter.check, silent=request.silent)
             GATE.shut += 1
         except (KeyboardInterrupt, asyncio.CancelledError):
             GATE.shut += 1
