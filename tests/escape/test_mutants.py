@@ -123,6 +123,14 @@ MUTANTS: dict[str, Mutant] = {
     "30 trailers": mutant(
         "egress/test_turns.py::test_trailers_without_end_are_refused", Edit("egress/http.py", "check_between_chunks", "pass")
     ),
+    "24 addresses without end": mutant(
+        "egress/test_gate.py::test_few_addresses_of_a_name_are_considered_however_many_it_has",
+        Edit("egress/gate.py", "_considered", "return [unmapped(ip_address(text)) for text in found]"),
+    ),
+    "30 questions": mutant(
+        "egress/test_gate.py::test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_denials",
+        Edit("egress/gate.py", "Gate._has_many_questions", "return False"),
+    ),
     "32 the protocol": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]", CONDEMNED
     ),
@@ -423,6 +431,18 @@ MUTANTS: dict[str, Mutant] = {
             return pid
             """,
         ),
+    ),
+    "53 pickle": mutant(
+        "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")
+    ),
+    "53 compression": mutant(
+        "exchange/test_tables.py::test_a_compressed_table_is_refused",
+        Edit("exchange/tables.py", "is_compressed", "return False"),
+        Edit("exchange/tables.py", "_check_size", "pass"),
+    ),
+    "53 claims": mutant(
+        "exchange/test_tables.py::test_a_table_that_claims_more_than_it_has_is_refused",
+        Edit("exchange/tables.py", "_check_size", "pass"),
     ),
 }
 

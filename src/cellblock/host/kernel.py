@@ -119,13 +119,13 @@ class Kernel:
             after_death=self._in_place_of_dead,
             pause=lambda paused: self._listen(not paused),
         )
-        self._in_place_of_dead = False
+        self._in_place_of_dead = self._in_place_of_dead and cell.silent
         self._cell = cell
         if cell.streaming:
             for shown, stream in self._collector.so_far():
                 cell.emit(shown, stream)
         self.watch_memory()
-        self._send(Execute(cell.code, stdin=cell.on_input is not None))
+        self._send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent))
 
     def watch_memory(self) -> None:
         """Look soon, and then again and again, how much memory is used, unless the machine itself does."""
