@@ -35,7 +35,7 @@ LAYERS: dict[str, set[str]] = {
     "leftovers": set(),
     # Inside the sandbox.
     "worker": {"errors", "exchange", "model", "wire"},
-    "sandbox": {"errors", "model", "wire"},
+    "sandbox": {"config", "errors", "model", "wire"},  # of config, how a file that somebody else made is read
     "init": {"errors", "leftovers", "sandbox", "wire", "worker"},
     "keeper": {"errors", "init", "sandbox", "wire"},
     "zygote": {"errors", "init", "leftovers", "sandbox", "wire", "worker"},

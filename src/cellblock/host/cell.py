@@ -162,9 +162,17 @@ class Cell:
             escalate: Stops its code by ever stronger means.
         """
         if self._escalating is None and not self.ended.is_set():
-            self.reason = self.reason or reason
+            self.stopped_for(reason)
             self.release()
             self._escalating = asyncio.create_task(escalate())
+
+    def stopped_for(self, reason: Status) -> None:
+        """Say why it is being stopped; the first reason counts."""
+        self.reason = self.reason or reason
+
+    def stopped_by(self, means: Recovery) -> None:
+        """Say what is being done to stop it; the last and strongest means counts."""
+        self.recovery = means
 
     @property
     def escalating(self) -> asyncio.Task[None] | None:

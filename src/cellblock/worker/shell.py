@@ -82,6 +82,12 @@ class Shell(NotebookShell):
         """Touch no disk."""
         self.profile_dir = _Profile()
 
+    def init_completer(self) -> None:
+        """Have each variable looked at once: IPython's two namespaces are one here, and it goes through both."""
+        super().init_completer()
+        if self.Completer.global_namespace is self.Completer.namespace:
+            self.Completer.global_namespace = {}
+
     def init_virtualenv(self) -> None:
         """The interpreter was chosen by whoever started us."""
 
