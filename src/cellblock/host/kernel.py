@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
@@ -44,6 +45,7 @@ from cellblock.wire.messages import (
 )
 from cellblock.wire.protocol import Conversation, Side, State
 
+_log = logging.getLogger("cellblock.sessions")
 _buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
 _LAST_WORDS = 1024 * 1024
 _TURN = 0.005  # seconds of one turn of the loop for the messages of one kernel
@@ -216,10 +218,13 @@ class Kernel:
         Raises:
             LaunchError: It ended before that, or took too long.
         """
+        began = time.perf_counter()
         await asyncio.wait([self.ready], timeout=timeout)
         if not self.ready.done():
             raise LaunchError(f"the kernel was not ready within {timeout:g} s{self._said()}")
         self.ready.result()
+        took = 1000 * (time.perf_counter() - began)
+        _log.info("%s: kernel %d ready in %.1f ms", self.wanted.session, self._number, took)
 
     async def settle(self) -> None:
         """Where the worker is gone and nobody has told us yet, wait until somebody has."""
@@ -467,6 +472,7 @@ class Kernel:
         self._loop.remove_writer(self._ends.channel.fileno())
         cause = self.memory.cause_of_death() or self._condemned or describe_status(status)
         self.death = Death(cause)
+        _log.info("%s: kernel %d ended: %r", self.wanted.session, self._number, cause)
         self._heard_out.set()
         if not self.ready.done():
             if self.control.refused is not None:
