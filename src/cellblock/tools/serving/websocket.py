@@ -153,7 +153,8 @@ class WebSocket(asyncio.Protocol):
             self._alive = True
         if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
-        self._parts.append(bytes(frame.data))
+        if frame.data:  # of frames without bytes there is no limit
+            self._parts.append(bytes(frame.data))
         if not frame.fin:
             return
         message, self._parts = b"".join(self._parts), []
