@@ -349,6 +349,10 @@ MUTANTS: dict[str, Mutant] = {
         "test_large_requests_that_are_taken_back_are_not_kept_for_a_client_that_does_not_read",
         Edit("tools/serving/approval_channel.py", "ApprovalChannel._over", "del self._pending[request.id]"),
     ),
+    "54 tiny frames": mutant(
+        "tools/serving/test_websocket.py::test_a_flood_of_tiny_frames_lets_the_loop_go_on[pings]",
+        Edit("tools/serving/websocket.py", "_PIECE", "2**30"),
+    ),
     "54 denials": mutant(
         "store/test_approvals.py::test_denials_that_come_by_the_thousand_are_counted",
         Edit("store/approvals.py", "_Denials.admits", "return True"),
