@@ -151,6 +151,7 @@ class _Builder:
         self._steps = steps
         self._sources: dict[Step, int] = {}
         self._resolved: dict[str, str] = {}
+        self._absent: set[str] = set()
         self._pinned: set[str] = set()
 
     def take_sources(self) -> None:
@@ -162,7 +163,11 @@ class _Builder:
                     self._sources[step] = _clone_tree(f"{BASE}{target}")
                 case Protect(target=target) | Mask(target=target):
                     # Now, because the new tree is built on top of some of it. Later the links lead elsewhere, or nowhere.
-                    self._resolved[target] = _resolved(target)
+                    resolved = _resolved(target)
+                    if resolved is None:
+                        self._absent.add(target)
+                    else:
+                        self._resolved[target] = resolved
 
     def _take(self, step: Bind) -> None:
         try:
@@ -204,6 +209,8 @@ class _Builder:
                 _make_read_only(target)
             case Seal(target):
                 _set_attributes(abi.AT_FDCWD, os.fsencode(f".{target}"), abi.MOUNT_ATTR_RDONLY, recursive=False)
+            case Protect(target=target) | Mask(target=target) if self._is_absent(target, step.top):
+                pass  # as are most: to look once is enough
             case Protect(top, target):
                 self._protect(top, target)
             case Mask(target, top):
@@ -218,6 +225,10 @@ class _Builder:
         if descriptor is not None:
             _make_target(step.target, directory=_is_directory(descriptor))
             _move(descriptor, f".{step.target}")
+
+    def _is_absent(self, target: str, top: str | None) -> bool:
+        """Whether there is nothing to cover: neither at a path, nor on the way to it from the writable directory."""
+        return target in self._absent and os.path.dirname(target) == top
 
     def _protect(self, top: str, target: str) -> None:
         """Let nothing at a path below a writable directory be changed, nor the path itself by renaming what leads there."""
@@ -364,13 +375,15 @@ def _pin(place: int) -> None:
     _move_onto(_clone(place), place)
 
 
-def _resolved(path: str) -> str:
-    """Return a path without symbolic links: by one look where there are none, as is usual, instead of one for each part."""
+def _resolved(path: str) -> str | None:
+    """Return a path without symbolic links, or None if nothing is there.
+
+    It takes one look where there are no links, as is usual, instead of one for each part.
+    """
     try:
         os.close(_open_without_links(path, 0))
     except OSError as error:
-        if error.errno != errno.ENOENT:
-            return os.path.realpath(path)
+        return None if error.errno == errno.ENOENT else os.path.realpath(path)
     return path
 
 
