@@ -210,8 +210,8 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     ("name", "text", "said"),
     [
         ("keys.toml", "a" + ".a" * 30_000 + " = 1", "200 dots"),
-        ("arrays.toml", "a = " + "[" * 50_000, "recursion"),
-        ("arrays.json", "[" * 200_000, "recursion"),
+        ("arrays.toml", "a = " + "[" * 50_000, "nested too deeply"),
+        ("arrays.json", "[" * 200_000, "nested too deeply"),
         ("large.toml", "# " + "x" * 2_000_000, "1048576 bytes"),
     ],
 )

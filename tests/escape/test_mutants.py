@@ -24,7 +24,13 @@ ENDLESS = frozenset(
     {
         *("30 connections", "30 headers", "32 the protocol", "33 turns", "34 a closed channel", "35 daemons"),
         *("36 a host that is killed", "44 the last rung", "45 all processes together", "49 tokens"),
-        *("33 floods of servers", "33 lists of tools", "33 schemas of servers"),
+        *(
+            "54 floods of servers",
+            "54 notifications of servers",
+            "54 requests of servers",
+            "54 lists of tools",
+            "54 schemas of servers",
+        ),
         *("45 buffers of sockets", "45 page tables"),
     }
 )
@@ -122,6 +128,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "30 trailers": mutant(
         "egress/test_turns.py::test_trailers_without_end_are_refused", Edit("egress/http.py", "check_between_chunks", "pass")
+    ),
+    "24 addresses without end": mutant(
+        "egress/test_gate.py::test_few_addresses_of_a_name_are_considered_however_many_it_has",
+        Edit("egress/gate.py", "_considered", "return [unmapped(ip_address(text)) for text in found]"),
+    ),
+    "30 questions": mutant(
+        "egress/test_gate.py::test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_denials",
+        Edit("egress/gate.py", "Gate._has_many_questions", "return False"),
     ),
     "32 the protocol": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]", CONDEMNED
@@ -292,31 +306,51 @@ MUTANTS: dict[str, Mutant] = {
         "approvals/test_request.py::test_what_cannot_be_seen_is_escaped",
         Edit("approvals/request.py", "visible", "return text"),
     ),
-    "33 long decisions": mutant(
+    "54 long decisions": mutant(
         "approvals/test_broker.py::test_decisions_about_long_arguments_take_turns",
         Edit("approvals/broker.py", "Broker._verdict", "return decide(self.rules, call)"),
     ),
-    "33 schemas of servers": mutant(
+    "54 schemas of servers": mutant(
         "tools/mcp/test_servers.py::test_no_schema_of_a_server_is_run_in_the_loop[wrong-arguments2]",
         Edit("tools/mcp/dialogue.py", "_trust_no_schema", "pass"),
     ),
-    "33 floods of servers": mutant(
-        "tools/mcp/test_servers.py::test_a_server_that_floods_its_output_holds_up_nobody[blank-100000 empty lines]",
+    "54 floods of servers": mutant(
+        "tools/mcp/test_servers.py::test_a_server_that_floods_its_output_holds_up_nobody[blank-30-100000 empty lines]",
         Edit("tools/mcp/stdio.py", "StdioTransport._give_way", "pass"),
     ),
-    "33 lists of tools": mutant(
+    "54 notifications of servers": mutant(
+        "tools/mcp/test_servers.py::test_notifications_start_no_tasks",
+        Edit("tools/mcp/dialogue.py", "Dialogue._hear", "return False"),
+    ),
+    "54 requests of servers": mutant(
+        "tools/mcp/test_servers.py::test_a_server_that_asks_without_end_and_reads_no_answer_is_ended",
+        Edit("tools/mcp/stdio.py", "StdioTransport._may_ask", "return True"),
+    ),
+    "54 values": mutant(
+        "tools/mcp/test_servers.py::test_a_result_of_too_many_values_costs_its_own_call_only",
+        Edit("tools/mcp/lines.py", "has_too_many_values", "return False"),
+    ),
+    "54 settings": mutant(
+        "sandbox/test_policy.py::test_a_file_of_settings_has_bounds[size]",
+        Edit("sandbox/policy.py", "_read", "return path.read_bytes()"),
+    ),
+    "54 items of a policy": mutant(
+        "sandbox/test_policy.py::test_a_file_of_settings_has_bounds[count]",
+        Edit("sandbox/policy.py", "_check_count", "pass"),
+    ),
+    "54 lists of tools": mutant(
         "tools/mcp/test_servers.py::test_lists_are_bounded_in_bytes",
         Edit("tools/mcp/dialogue.py", "_check_list", "return size"),
     ),
-    "33 references": mutant(
+    "54 references": mutant(
         "tools/apigen/test_schema.py::test_a_reference_that_names_nothing_looks_at_few_definitions",
         Edit("tools/apigen/schema.py", "_MOST_NAMED", "10**9"),
     ),
-    "33 denials": mutant(
+    "54 denials": mutant(
         "store/test_approvals.py::test_denials_that_come_by_the_thousand_are_counted",
         Edit("store/approvals.py", "_Denials.admits", "return True"),
     ),
-    "33 payloads": mutant(
+    "54 payloads": mutant(
         "store/test_approvals.py::test_payloads_of_a_session_have_a_limit_together",
         Edit("store/approvals.py", "_payload_limit", "return MAX_PAYLOAD"),
     ),
@@ -423,6 +457,18 @@ MUTANTS: dict[str, Mutant] = {
             return pid
             """,
         ),
+    ),
+    "53 pickle": mutant(
+        "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")
+    ),
+    "53 compression": mutant(
+        "exchange/test_tables.py::test_a_compressed_table_is_refused",
+        Edit("exchange/tables.py", "is_compressed", "return False"),
+        Edit("exchange/tables.py", "_check_size", "pass"),
+    ),
+    "53 claims": mutant(
+        "exchange/test_tables.py::test_a_table_that_claims_more_than_it_has_is_refused",
+        Edit("exchange/tables.py", "_check_size", "pass"),
     ),
 }
 

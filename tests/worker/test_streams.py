@@ -194,6 +194,43 @@ def test_signal_handlers_that_raise_cut_no_frame_and_lose_no_line() -> None:
     assert list(dict.fromkeys(map(int, lines)))[: int(end.said)] == [*range(1, int(end.said) + 1)]
 
 
+def test_signal_handlers_that_raise_while_the_host_catches_up_leave_no_lock_behind() -> None:
+    end = run(
+        """
+        import threading
+        class Hit(Exception): pass
+        hits = 0
+        ready = False
+        def hit(*_):
+            global hits, ready
+            if ready:
+                hits += 1
+                ready = False
+                raise Hit
+        signal.signal(signal.SIGALRM, hit)
+        signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+        while hits < 300:
+            try:
+                ready = True
+                sys.stdout.write("x\\n")
+                outbox.let_host_catch_up()
+                ready = False
+            except Hit:
+                pass
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        def take():
+            if outbox._lock.acquire(timeout=5):
+                sys.__stdout__.write("free")
+                sys.__stdout__.flush()
+                outbox._lock.release()
+        other = threading.Thread(target=take)
+        other.start()
+        other.join()
+        """
+    )
+    assert end.said == b"free"
+
+
 def test_finalizers_may_print_in_the_middle_of_printing() -> None:
     end = run(
         """

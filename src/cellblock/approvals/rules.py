@@ -127,7 +127,9 @@ class Rules:
             data = json.loads(text) if Path(path).suffix == ".json" else _toml(text)
         except OSError as error:
             raise InvalidInputError(f"The rules in {path} cannot be read: {error.strerror}.") from error
-        except (ValueError, RecursionError) as error:
+        except RecursionError as error:
+            raise InvalidInputError(f"The rules in {path} cannot be parsed: they are nested too deeply.") from error
+        except ValueError as error:
             raise InvalidInputError(f"The rules in {path} cannot be parsed: {error}") from error
         return cls.parse(data, str(path))
 

@@ -101,6 +101,8 @@ def run_init(
         if worker == 0:
             _run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
+        if not select.select([_HANDOVER], [], [], 0)[0]:  # nobody waits
+            rehearse(prepared)  # copies the pages that this touches before somebody does
         ending = [place for place in (_HOST, _PARENT) if wanted[place] is not None]
         _Init(socket.socket(fileno=_HANDOVER), inner, ending, wake, worker, ground, prepared, places).run()
     except BaseException:

@@ -111,8 +111,12 @@ def _default_index() -> tuple[str, ...]:
 
 def _bundled_index() -> Iterable[str]:
     import ensurepip
+    import sysconfig
 
-    for wheel in Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"):
+    # Some distributions bundle no wheels with Python, and keep them all in one directory.
+    elsewhere = sysconfig.get_config_var("WHEEL_PKG_DIR")
+    directory = Path(elsewhere) if elsewhere else Path(ensurepip.__file__).with_name("_bundled")
+    for wheel in directory.glob("pip-*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             text = archive.read("pip/_internal/models/index.py").decode()
         if match := re.search(r'PackageIndex\(\s*"([^"]+)"', text):

@@ -151,7 +151,7 @@ class _Builder:
         self._steps = steps
         self._sources: dict[Step, int] = {}
         self._resolved: dict[str, str] = {}
-        self._absent: set[str] = set()
+        self._missing: set[str] = set()
         self._pinned: set[str] = set()
 
     def take_sources(self) -> None:
@@ -163,11 +163,16 @@ class _Builder:
                     self._sources[step] = _clone_tree(f"{BASE}{target}")
                 case Protect(target=target) | Mask(target=target):
                     # Now, because the new tree is built on top of some of it. Later the links lead elsewhere, or nowhere.
-                    resolved = _resolved(target)
-                    if resolved is None:
-                        self._absent.add(target)
+                    if (resolved := _resolved(target)) is None:
+                        self._missing.add(target)
                     else:
                         self._resolved[target] = resolved
+        self._missing -= self._made_by_binds()
+
+    def _made_by_binds(self) -> set[str]:
+        """Return the paths that will be there only because something from elsewhere is bound at them, or below."""
+        moved = [step.target for step in self._sources if isinstance(step, Bind) and step.source != step.target]
+        return {target[:end] for target in moved for end in (*_ends_of_parts(target), len(target))}
 
     def _take(self, step: Bind) -> None:
         try:
@@ -209,8 +214,10 @@ class _Builder:
                 _make_read_only(target)
             case Seal(target):
                 _set_attributes(abi.AT_FDCWD, os.fsencode(f".{target}"), abi.MOUNT_ATTR_RDONLY, recursive=False)
-            case Protect(target=target) | Mask(target=target) if self._is_absent(target, step.top):
-                pass  # as are most: to look once is enough
+            case Mask(target=target) if target in self._missing:
+                pass  # most names are missing
+            case Protect(top, target) if target in self._missing and os.path.dirname(target) == top:
+                pass  # further down, what leads there may be a placeholder, and so be protected
             case Protect(top, target):
                 self._protect(top, target)
             case Mask(target, top):
@@ -225,10 +232,6 @@ class _Builder:
         if descriptor is not None:
             _make_target(step.target, directory=_is_directory(descriptor))
             _move(descriptor, f".{step.target}")
-
-    def _is_absent(self, target: str, top: str | None) -> bool:
-        """Whether there is nothing to cover: neither at a path, nor on the way to it from the writable directory."""
-        return target in self._absent and os.path.dirname(target) == top
 
     def _protect(self, top: str, target: str) -> None:
         """Let nothing at a path below a writable directory be changed, nor the path itself by renaming what leads there."""
@@ -376,15 +379,19 @@ def _pin(place: int) -> None:
 
 
 def _resolved(path: str) -> str | None:
-    """Return a path without symbolic links, or None if nothing is there.
+    """Return a path without symbolic links, or None if nothing is there and no link is on the way.
 
-    It takes one look where there are no links, as is usual, instead of one for each part.
+    That is one look if there are no links, as is usual, instead of one for each part.
     """
     try:
         os.close(_open_without_links(path, 0))
     except OSError as error:
         return None if error.errno == errno.ENOENT else os.path.realpath(path)
     return path
+
+
+def _ends_of_parts(path: str) -> list[int]:
+    return [place for place, letter in enumerate(path) if letter == "/" and place > 0]
 
 
 def _is_directory(descriptor: int) -> bool:

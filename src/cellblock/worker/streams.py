@@ -140,12 +140,26 @@ class Outbox:
         """
         if self._channel is None or self.forked:
             return
-        with self._lock:
-            self.flush()
-            step = _CATCH_UP_STEP
-            while self._channel.unread():
-                time.sleep(step)
-                step = min(2 * step, _CATCH_UP_LONG_STEP)
+        # The gate before the lock, as in `flush`. It is open while this waits, so that a cell that waits can be interrupted.
+        in_main = _thread.get_ident() == self._main
+        if in_main:
+            GATE.shut += 1
+        try:
+            with self._lock:
+                self.flush()
+                step = _CATCH_UP_STEP
+                while self._channel.unread():
+                    try:
+                        if in_main:
+                            GATE.open()
+                        time.sleep(step)
+                    finally:
+                        if in_main:
+                            GATE.shut += 1
+                    step = min(2 * step, _CATCH_UP_LONG_STEP)
+        finally:
+            if in_main:
+                GATE.open()
 
     def flush(self) -> None:
         """Send what is pending, now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -365,12 +366,11 @@ def test_words_of_parts_reach_the_docstring() -> None:
         },
         "required": ["depth"],
     }
-    assert module_of(schema)["Params"].__doc__.splitlines() == [
+    assert (inspect.getdoc(module_of(schema)["Params"]) or "").splitlines() == [
         "paths: (no duplicates) Each: A path.",
-        "    when: One of: A date; Seconds.",
-        "    depth: How deep. Default: 3",
-        "    step: (a multiple of 0.5)",
-        "    ",
+        "when: One of: A date; Seconds.",
+        "depth: How deep. Default: 3",
+        "step: (a multiple of 0.5)",
     ]
 
 
