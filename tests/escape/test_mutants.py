@@ -221,6 +221,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
         Edit("host/distrusted.py", "check_links", "pass"),
     ),
+    "6 links of sessions of other programs": mutant(
+        "host/test_distrusted.py::test_a_link_of_another_programs_session_is_not_followed",
+        Edit("host/distrusted.py", "_is_recorded", "return False"),
+    ),
     "36 what is stopped": mutant(
         "init/test_init.py::test_a_stopped_init_ends_with_whom_it_belongs_to[spawn-host-none]",
         Edit("init/processes.py", "resume_after_parent", "pass"),
