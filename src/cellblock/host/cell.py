@@ -276,7 +276,8 @@ class Cell:
         error, status = self._error(ending)
         if error is not None:
             shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
-            items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
+            if not any(item.kind == "error" and item.text == shown.text for item in items):
+                items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
         values = [item.text for item in items if item.kind == "execute_result"]
         return CodeExecutionResult(
             text=readable(items),

@@ -132,6 +132,9 @@ class Session:
     ) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return f"<Session {self._name.removeprefix('session ')} {self._state}, isolate={self.isolate}, in {self._cwd!r}>"
+
     async def start(self) -> None:
         """Start the first kernel.
 
