@@ -324,7 +324,11 @@ class CodeExecutor:
         Raises:
             StateError: The executor is not started, or stopped.
         """
-        return asyncio.ensure_future(self.session.interrupt())
+        session = self.session
+        try:
+            return asyncio.get_running_loop().create_task(session.interrupt())
+        except RuntimeError:
+            raise StateError("from another thread, use loop.call_soon_threadsafe(executor.cancel)") from None
 
     async def execute(
         self, code: str, timeout: float | None = DEFAULT_TIMEOUT, *, on_input: OnInput | None = None

@@ -23,7 +23,13 @@ CUT, SECONDS = 99, 8
 ENDLESS = frozenset(
     {
         *("30 connections", "30 headers", "32 the protocol", "33 turns", "34 a closed channel", "35 daemons"),
-        *("36 a host that is killed", "44 the last rung", "45 all processes together", "49 tokens"),
+        *(
+            "36 a host that is killed",
+            "44 the last rung",
+            "44 callbacks that wait for themselves",
+            "45 all processes together",
+            "49 tokens",
+        ),
         *(
             "54 floods of servers",
             "54 lists of tools",
@@ -34,6 +40,7 @@ ENDLESS = frozenset(
 )
 
 EGRESS, FILES, HERE = "egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+LIFE = "host/test_lifecycle.py::test_"
 
 
 class Mutant(NamedTuple):
@@ -218,6 +225,33 @@ MUTANTS: dict[str, Mutant] = {
     "6 links of sessions": mutant(
         f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
         Edit("host/distrusted.py", "check_links", "pass"),
+    ),
+    "6 links of sessions of other programs": mutant(
+        "host/test_distrusted.py::test_a_link_of_another_programs_session_is_not_followed",
+        Edit("host/distrusted.py", "_is_recorded", "return False"),
+    ),
+    "32 threads that wait for answers": mutant(
+        f"{LIFE}repeated_questions_leave_the_programs_own_threads_alone", Edit("host/answerers.py", "_MOST", "10**6")
+    ),
+    "44 callbacks that wait for themselves": mutant(
+        f"{LIFE}a_callback_that_executes_in_the_session_that_waits_for_it_is_told_so",
+        Edit("host/session.py", "Session._check_not_answering", "pass"),
+    ),
+    "36 launchers that do not answer": mutant(
+        f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
+        Edit("host/launchers.py", "Launchers.retire", "pass"),
+    ),
+    "36 a close that is cancelled": mutant(
+        f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
+        Edit("host/closing.py", "Closing.finish", "self._task = self._task or asyncio.create_task(close())\nawait self._task"),
+    ),
+    "36 groups of launches that fail": mutant(
+        "host/test_launch.py::test_a_launch_that_fails_leaves_no_control_group",
+        Edit("host/launch.py", "_give_back", "pass"),
+    ),
+    "36 old failures": mutant(
+        f"{LIFE}a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell",
+        Edit("host/kernel_slot.py", "KernelSlot._forget", "pass"),
     ),
     "36 what is stopped": mutant(
         "init/test_init.py::test_a_stopped_init_ends_with_whom_it_belongs_to[spawn-host-none]",

@@ -162,9 +162,17 @@ class Cell:
             escalate: Stops its code by ever stronger means.
         """
         if self._escalating is None and not self.ended.is_set():
-            self.reason = self.reason or reason
+            self.stopped_for(reason)
             self.release()
             self._escalating = asyncio.create_task(escalate())
+
+    def stopped_for(self, reason: Status) -> None:
+        """Say why it is being stopped; the first reason counts."""
+        self.reason = self.reason or reason
+
+    def stopped_by(self, means: Recovery) -> None:
+        """Say what is being done to stop it; the last and strongest means counts."""
+        self.recovery = means
 
     @property
     def escalating(self) -> asyncio.Task[None] | None:
@@ -268,7 +276,8 @@ class Cell:
         error, status = self._error(ending)
         if error is not None:
             shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
-            items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
+            if not any(item.kind == "error" and item.text == shown.text for item in items):
+                items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
         values = [item.text for item in items if item.kind == "execute_result"]
         return CodeExecutionResult(
             text=readable(items),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import shlex
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.files import Files
     from cellblock.sandbox.probe import Facts
+
+_log = logging.getLogger("cellblock.sessions")
 
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
@@ -109,6 +113,7 @@ class Session:
             packages=self._packages,
             index=host.index,
             installer=self._install,
+            session=self._name,
         )
         self._turn = asyncio.Lock()
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._packages.prepare))
@@ -127,6 +132,9 @@ class Session:
     ) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return f"<Session {self._name.removeprefix('session ')} {self._state}, isolate={self.isolate}, in {self._cwd!r}>"
+
     async def start(self) -> None:
         """Start the first kernel.
 
@@ -137,13 +145,17 @@ class Session:
         if self._state != "not started":
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
+        began = time.perf_counter()
         try:
             if self.wanted.isolate != "none":
                 import_guard.distrust(self._writable)
             await self._kernels.live()
-        except BaseException:
+        except BaseException as error:
+            _log.info("%s could not be started: %r", self._name, error)
             await self.close()
             raise
+        took = 1000 * (time.perf_counter() - began)
+        _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd)
 
     async def close(self) -> None:
         """Stop whatever runs and end every process of the session.
@@ -160,6 +172,7 @@ class Session:
         await self._kernels.close()
         await self._release()
         self._host.forget(self)
+        _log.info("%s closed", self._name)
 
     async def _release(self) -> None:
         """Give back what a session has beside its kernel, whether or not it ever had one."""
@@ -319,6 +332,7 @@ class Session:
         async with self._turn:
             self._check_running()
             await self._kernels.renew()
+        _log.info("%s was reset", self._name)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -480,6 +494,7 @@ class Session:
         """Begin a cell and set its deadline."""
         kernel.begin(cell)
         self._cell = cell
+        _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
         self._hooks.on_begin()
         if timeout is None:
             return None
@@ -487,6 +502,7 @@ class Session:
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
         result = await cell.finished(self._images_dir)
+        _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
         if not cell.silent:
             self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
         if self._state == "running":

@@ -65,8 +65,10 @@ _RESTARTED = "the kernel died, and a fresh one took its place"
 def _shown(result: CodeExecutionResult) -> str:
     """Return what the code showed, without the traceback: that comes later, and shorter."""
     text = result.text or ""
-    errors = [item.text for item in result.outputs if item.kind == "error" and item.text]  # the last one ended the cell
-    shown = errors[-1].strip("\n").rstrip() if errors and result.error is not None else ""
+    errors = [item.text for item in result.outputs if item.kind == "error" and item.text]
+    traceback = "\n".join(result.error.traceback) if result.error is not None else ""
+    ended = traceback if traceback in errors else errors[-1] if errors else ""
+    shown = ended.strip("\n").rstrip() if result.error is not None else ""
     if not shown:
         return text
     # Mostly it is the end. If not: not `rfind`, whose time grows with the product of both lengths.

@@ -82,6 +82,12 @@ class Shell(NotebookShell):
         """Touch no disk."""
         self.profile_dir = _Profile()
 
+    def init_completer(self) -> None:
+        """Have each variable looked at once: IPython's two namespaces are one here, and it goes through both."""
+        super().init_completer()
+        if self.Completer.global_namespace is self.Completer.namespace:
+            self.Completer.global_namespace = {}
+
     def init_virtualenv(self) -> None:
         """The interpreter was chosen by whoever started us."""
 
@@ -206,7 +212,7 @@ class Shell(NotebookShell):
         # Not what ended the cell: %tb, %run, a __repr__, a callback that its caller lets fail. The cell has gone on.
         send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
         if self.error is None and evalue is not before:
-            self.error = CellError(name, text, (f"{name}: {text}",))
+            self.error = error  # the host knows by its traceback that it is shown already
 
     async def run(self, code: str, check: Callable[[], None], *, silent: bool = False) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
