@@ -32,8 +32,6 @@ ENDLESS = frozenset(
         ),
         *(
             "54 floods of servers",
-            "54 notifications of servers",
-            "54 requests of servers",
             "54 lists of tools",
             "54 schemas of servers",
         ),
@@ -228,6 +226,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
         Edit("host/distrusted.py", "check_links", "pass"),
     ),
+    "6 links of sessions of other programs": mutant(
+        "host/test_distrusted.py::test_a_link_of_another_programs_session_is_not_followed",
+        Edit("host/distrusted.py", "_is_recorded", "return False"),
+    ),
     "32 threads that wait for answers": mutant(
         f"{LIFE}repeated_questions_leave_the_programs_own_threads_alone", Edit("host/answerers.py", "_MOST", "10**6")
     ),
@@ -375,6 +377,15 @@ MUTANTS: dict[str, Mutant] = {
     "54 references": mutant(
         "tools/apigen/test_schema.py::test_a_reference_that_names_nothing_looks_at_few_definitions",
         Edit("tools/apigen/schema.py", "_MOST_NAMED", "10**9"),
+    ),
+    "54 requests that are over": mutant(
+        "tools/serving/test_approval_channel.py::"
+        "test_large_requests_that_are_taken_back_are_not_kept_for_a_client_that_does_not_read",
+        Edit("tools/serving/approval_channel.py", "ApprovalChannel._over", "del self._pending[request.id]"),
+    ),
+    "54 tiny frames": mutant(
+        "tools/serving/test_websocket.py::test_a_flood_of_tiny_frames_lets_the_loop_go_on[pings]",
+        Edit("tools/serving/websocket.py", "_PIECE", "2**30"),
     ),
     "54 denials": mutant(
         "store/test_approvals.py::test_denials_that_come_by_the_thousand_are_counted",

@@ -41,6 +41,8 @@ START_UP = (
 # What tools read in a project of theirs. They ask before they obey a new one, or only look where something else has told them
 # to; and some of them end with an error if a directory is in its place.
 PROJECT = (
+    ".devcontainer",
+    ".zed",
     ".envrc",
     ".husky",
     ".npmrc",
@@ -64,8 +66,6 @@ PROTECTED = (
     ".cursor",
     ".gemini",
     ".codex",
-    ".zed",
-    ".devcontainer",
     *PROJECT,
     *START_UP,
 )
