@@ -263,7 +263,7 @@ class Cell:
         error, status = self._error(ending)
         if error is not None:
             shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
-            items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
+            _show_once(items, shown, ending)
         values = [item.text for item in items if item.kind == "execute_result"]
         return CodeExecutionResult(
             text=readable(items),
@@ -298,6 +298,19 @@ class Cell:
         if ending.ename is not None:
             return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
         return None, "success"
+
+
+def _show_once(items: list[OutputItem], error: OutputItem, ending: Reply | Death) -> None:
+    """Put the error where the code met it. One that the cell has survived (a callback's, ``%run``'s) is there already."""
+    if isinstance(ending, Death):
+        items.append(error)
+        return
+    told = "\n".join(ending.traceback)
+    for number, item in enumerate(items):
+        if item.kind == "error" and item.text == told:
+            items[number] = error
+            return
+    items.insert(_place(items, ending.later), error)
 
 
 def _place(items: list[OutputItem], later: int) -> int:

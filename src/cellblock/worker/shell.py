@@ -205,7 +205,7 @@ class Shell(NotebookShell):
         # Not what ended the cell: %tb, %run, a __repr__, a callback that its caller lets fail. The cell has gone on.
         send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
         if self.error is None and evalue is not before:
-            self.error = CellError(name, text, (f"{name}: {text}",))
+            self.error = error
 
     async def run(self, code: str, check: Callable[[], None]) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
