@@ -544,3 +544,19 @@ async def test_an_executor_says_in_one_line_what_it_is(zygote_host: Host, tmp_pa
 def test_a_plain_with_says_what_to_write() -> None:
     with pytest.raises(TypeError, match="async with CodeExecutor"), CodeExecutor():
         pass
+
+
+async def test_an_executor_and_its_session_are_one_line(executor: CodeExecutor) -> None:
+    assert repr(executor.session).startswith("<Session ")
+    assert " running, isolate=none, in '" in repr(executor.session)
+    assert "\n" not in repr(executor)
+
+
+async def test_cancelling_from_another_thread_says_how(executor: CodeExecutor) -> None:
+    with pytest.raises(StateError, match="call_soon_threadsafe"):
+        await asyncio.to_thread(executor.cancel)
+
+
+async def test_use_from_another_loop_says_so(executor: CodeExecutor) -> None:
+    with pytest.raises(StateError, match="another event loop"):
+        await asyncio.to_thread(lambda: asyncio.run(executor.execute("1")))

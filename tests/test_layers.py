@@ -30,10 +30,12 @@ LAYERS: dict[str, set[str]] = {
     "wire": {"errors", "model"},
     "config": {"errors", "model"},
     "terminal": set(),
+    # What both sides of a session carry values with.
+    "exchange": {"errors"},
     "leftovers": set(),
     # Inside the sandbox.
-    "worker": {"errors", "model", "wire"},
-    "sandbox": {"errors", "model", "wire"},
+    "worker": {"errors", "exchange", "model", "wire"},
+    "sandbox": {"config", "errors", "model", "wire"},  # of config, how a file that somebody else made is read
     "init": {"errors", "leftovers", "sandbox", "wire", "worker"},
     "keeper": {"errors", "init", "sandbox", "wire"},
     "zygote": {"errors", "init", "leftovers", "sandbox", "wire", "worker"},
@@ -41,7 +43,7 @@ LAYERS: dict[str, set[str]] = {
     "tools/calling": {"errors", "model"},
     # The trusted side. It starts zygotes and keepers by command line: never zygote, never keeper, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
-    "host": {"config", "egress", "errors", "leftovers", "model", "packages", "sandbox", "wire"},
+    "host": {"config", "egress", "errors", "exchange", "leftovers", "model", "packages", "sandbox", "wire"},
     "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},

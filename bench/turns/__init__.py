@@ -20,10 +20,12 @@ class Turns:
 
     Attributes:
         worst: Seconds of the longest one.
+        busiest: Seconds of processor time in the one that used most. If `worst` is much more, other programs ran.
         count: How many there were.
     """
 
     worst: float = 0.0
+    busiest: float = 0.0
     count: int = 0
 
 
@@ -34,13 +36,15 @@ class _Watched:
         self._selector = selector
         self._turns = turns
         self._since: float | None = None
+        self._used = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
         if self._since is not None:
             self._turns.count += 1
             self._turns.worst = max(self._turns.worst, time.perf_counter() - self._since)
+            self._turns.busiest = max(self._turns.busiest, time.thread_time() - self._used)
         events = self._selector.select(timeout)
-        self._since = time.perf_counter()
+        self._since, self._used = time.perf_counter(), time.thread_time()
         return events
 
     def __getattr__(self, name: str) -> Any:

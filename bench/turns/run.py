@@ -35,7 +35,7 @@ async def measure(area: str, case: str) -> turns.Turns:
 def main() -> int:
     if sys.argv[1:2] == ["--one"]:
         seen = asyncio.run(measure(*sys.argv[2].split(".")))
-        print(json.dumps({"worst": seen.worst, "count": seen.count}))
+        print(json.dumps({"worst": seen.worst, "busiest": seen.busiest, "count": seen.count}))
         return 0
     over = 0
     for area, case in cases():
@@ -48,9 +48,11 @@ def main() -> int:
             print(f"{area}.{case:32} failed")
             over += 1
             continue
-        worst = json.loads(done.stdout)["worst"]
+        seen = json.loads(done.stdout)
+        worst, busiest = seen["worst"], seen["busiest"]
         over += worst > TARGET
-        print(f"{area}.{case:32} {worst * 1000:8.1f} ms{'  over the target' if worst > TARGET else ''}")
+        note = "  over the target" if worst > TARGET else ""
+        print(f"{area}.{case:32} {worst * 1000:8.1f} ms, processor {busiest * 1000:6.1f} ms{note}")
     return 1 if over else 0
 
 

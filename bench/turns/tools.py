@@ -56,6 +56,26 @@ async def case_notices() -> None:
     await _call("notices")
 
 
+async def case_values() -> None:
+    """A result of 5,000,000 empty lists."""
+    await _call("values", row="[],", count=5_000_000, seconds=10)
+
+
+async def case_values_allowed() -> None:
+    """A result of nearly as many values as are allowed."""
+    await _call("values", row="[],", count=74_000, seconds=10)
+
+
+async def case_values_in_a_text() -> None:
+    """A result that is one text with 15 MB of brackets."""
+    await _call("values", row="[],", count=5_000_000, quoted=True, seconds=10)
+
+
+async def case_requests() -> None:
+    """A server that writes requests as quickly as it can, and reads no answers."""
+    await _call("asks")
+
+
 async def case_list_of_tools() -> None:
     """A list of tools with large pages and no end."""
     params = StdioServer(sys.executable, (str(_SERVER), "fat-pages"))

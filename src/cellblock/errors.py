@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 NO_NETWORK = "this session has no network: allow hosts with allow_hosts=, or in its sandbox_config (network.allowedDomains)"
 """What code is told whose connection fails in a session that has no network."""
 
+ONLY_PROXY = "this session reaches allowed hosts through its proxy only, which HTTP_PROXY and ALL_PROXY name; SOCKS5 works too"
+"""What code is told whose connection fails beside the proxy."""
+
 
 class CellblockError(Exception):
     """The root of all errors of cellblock."""

@@ -236,6 +236,14 @@ class CodeExecutor:
         """
         return _judge(await self.session.install(*requirements, timeout=timeout), timeout)
 
+    async def put(self, name: str, value: object) -> None:
+        """Give a variable of the kernel a value, as `Session.put` does."""
+        await self.session.put(name, value)
+
+    async def get(self, name: str, *, unpickle: bool = False) -> Any:
+        """Return the value of a variable of the kernel, as `Session.get` does."""
+        return await self.session.get(name, unpickle=unpickle)
+
     def __enter__(self) -> NoReturn:
         raise TypeError("a CodeExecutor is an async context manager: write 'async with CodeExecutor() as executor:'")
 
@@ -316,7 +324,11 @@ class CodeExecutor:
         Raises:
             StateError: The executor is not started, or stopped.
         """
-        return asyncio.ensure_future(self.session.interrupt())
+        session = self.session
+        try:
+            return asyncio.get_running_loop().create_task(session.interrupt())
+        except RuntimeError:
+            raise StateError("from another thread, use loop.call_soon_threadsafe(executor.cancel)") from None
 
     async def execute(
         self, code: str, timeout: float | None = DEFAULT_TIMEOUT, *, on_input: OnInput | None = None

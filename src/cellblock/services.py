@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import weakref
 from ipaddress import ip_address
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cellblock.tools.calling.content import ToolOutcome
     from cellblock.tools.serving.http import App
 
+_LOG = logging.getLogger("cellblock.sessions")
 _shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.WeakKeyDictionary()
 """The servers of each host, by the seconds in which they must start: a session gets no patience but its own."""
 
@@ -65,6 +67,7 @@ def open_session(
         on_host=lambda name, port: services.may_reach(name, port),
         forbid_programs=service_options.require_shell_escape,
     )
+    _LOG.info("%s has the id %s", session.wanted.session, session_id)
     services = SessionServices(host, session, service_options, named.callable, secret=secret, session_id=session_id)
     return session, services
 

@@ -412,6 +412,23 @@ async def test_completion_inspection_and_history(session: Session) -> None:
     assert (last.code, last.status, last.execution_count) == ("1/0", "error", 2)
 
 
+COUNTED = """
+class Name(str):
+    looks = 0
+    __hash__ = str.__hash__
+    def __getitem__(self, place):
+        Name.looks += 1
+        return str.__getitem__(self, place)
+globals()[Name("variable_of_mine")] = 1
+"""
+
+
+async def test_a_completion_goes_through_the_variables_once_for_each_way_of_completing(session: Session) -> None:
+    await ok(session, COUNTED)
+    assert (await session.complete("variable_of")).matches == ["variable_of_mine"]
+    assert await value(session, "Name.looks") in (1, 2)  # not once for the session's names and again for the module's
+
+
 async def test_a_completion_of_an_endless_object_ends(session: Session) -> None:
     await ok(session, "class Slow:\n    def __dir__(self): raise RuntimeError\nslow = Slow()")
     assert (await session.complete("slow.")).matches is not None

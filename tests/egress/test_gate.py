@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from cellblock.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
+from cellblock.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError, dial, resolve
 from cellblock.egress.names import Address, Target, canonical_host
 from cellblock.egress.rules import Denial, Rules
 
@@ -130,3 +130,72 @@ async def test_a_client_that_gives_up_leaves_its_lookup_in_its_slot() -> None:
     end.set()
     await gate.close()
     assert not gate._lookups
+
+
+async def test_few_addresses_of_a_name_are_considered_however_many_it_has() -> None:
+    many = [f"93.184.{number >> 8}.{number & 255}" for number in range(4000)]
+    world = World({"a.example": many}, refusing=tuple(many))
+    with pytest.raises(UnreachableError):
+        await world.open("a.example", "a.example")
+    assert world.dialled == [f"{address}:443" for address in many[:32]]
+
+
+async def test_an_address_that_nobody_checked_is_not_dialled() -> None:
+    many = [f"93.184.216.{number}" for number in range(32)]
+    world = World({"a.example": [*many, METADATA]}, refusing=tuple(many))
+    with pytest.raises(UnreachableError):
+        await world.open("a.example", "a.example")
+    assert not any(METADATA in address for address in world.dialled)
+
+
+async def test_a_name_whose_address_changes_is_judged_anew_and_dialled_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the lookup and the dialling that sessions use: the second answer would lead to what nobody allowed."""
+    with socket.create_server(("127.0.0.1", 0)) as allowed:
+        port = allowed.getsockname()[1]
+        with socket.create_server(("127.0.0.2", port)) as secret:
+            secret.setblocking(False)
+            answers = iter(["127.0.0.1", "127.0.0.2"])
+
+            def getaddrinfo(*_args: object, **_options: object) -> list[object]:
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), 0))]
+
+            monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+            denied: list[Denial] = []
+            rules = Rules.parse([f"fickle.test:{port}", f"127.0.0.1:{port}"])
+            gate = Gate(rules, EgressLimits(), denied.append, resolve, dial)
+            (await gate.open(Target("fickle.test", port), "CONNECT")).close()
+            with pytest.raises(DeniedError, match="loopback"):
+                await gate.open(Target("fickle.test", port), "CONNECT")
+            await gate.close()
+            with pytest.raises(BlockingIOError):
+                secret.accept()
+
+
+async def test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_denials() -> None:
+    world = World({"wanted.example": [PUBLIC], "a.example": [PUBLIC]})
+    answered = asyncio.Event()
+    asked: list[str] = []
+
+    async def ask(host: str, _port: int) -> bool:
+        asked.append(host)
+        return await answered.wait()
+
+    gate = Gate(Rules.parse(["a.example"]), EgressLimits(), world.denied.append, world.resolve, world.dial, ask)
+    wanted = asyncio.create_task(gate.open(Target("wanted.example", 443), "CONNECT"))
+    await asyncio.sleep(0)
+    flood = [asyncio.create_task(gate.open(Target(f"h{number}.example", 443), "CONNECT")) for number in range(1000)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    refused, waiting = ([task for task in flood if task.done() is done] for done in (True, False))
+    (await gate.open(Target("a.example", 443), "CONNECT")).close()  # what a rule allows does not wait behind it
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    answered.set()
+    (await wanted).close()
+    await gate.close()
+    assert (len(asked), len(refused), len(waiting)) == (32, 969, 31)
+    assert {type(task.exception()) for task in refused} == {DeniedError}
+    assert "already wait for approval" in world.denied[0].message
+    assert world.denied[0].rule_needed == world.denied[0].host
+    assert gate._questions == 0

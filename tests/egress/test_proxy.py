@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -394,6 +395,21 @@ async def test_close_during_a_lookup_and_an_exchange(start: Starter) -> None:
     assert cancelled.is_set()
     looking_up.close()
     exchanging.close()
+
+
+async def test_closing_cuts_few_clients_off_in_one_turn(start: Starter) -> None:
+    running = await start.proxy()
+    clients = [await running.connect() for _ in range(60)]
+    await eventually(lambda: running.proxy.connections == 60)
+    closing = asyncio.create_task(running.proxy.close())
+    seen = [60]
+    while not closing.done():
+        await asyncio.sleep(0)
+        seen.append(running.proxy.connections)
+    assert seen[-1] == 0
+    assert max(before - after for before, after in pairwise(seen)) <= 16
+    for _, writer in clients:
+        writer.close()
 
 
 async def test_a_proxy_needs_a_listening_socket() -> None:

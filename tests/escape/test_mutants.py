@@ -23,13 +23,26 @@ CUT, SECONDS = 99, 8
 ENDLESS = frozenset(
     {
         *("30 connections", "30 headers", "32 the protocol", "33 turns", "34 a closed channel", "35 daemons"),
-        *("36 a host that is killed", "44 the last rung", "45 all processes together", "49 tokens"),
-        *("33 floods of servers", "33 lists of tools", "33 schemas of servers"),
+        *(
+            "36 a host that is killed",
+            "44 the last rung",
+            "44 callbacks that wait for themselves",
+            "45 all processes together",
+            "49 tokens",
+        ),
+        *(
+            "54 floods of servers",
+            "54 notifications of servers",
+            "54 requests of servers",
+            "54 lists of tools",
+            "54 schemas of servers",
+        ),
         *("45 buffers of sockets", "45 page tables"),
     }
 )
 
 EGRESS, FILES, HERE = "egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+LIFE = "host/test_lifecycle.py::test_"
 
 
 class Mutant(NamedTuple):
@@ -123,6 +136,14 @@ MUTANTS: dict[str, Mutant] = {
     "30 trailers": mutant(
         "egress/test_turns.py::test_trailers_without_end_are_refused", Edit("egress/http.py", "check_between_chunks", "pass")
     ),
+    "24 addresses without end": mutant(
+        "egress/test_gate.py::test_few_addresses_of_a_name_are_considered_however_many_it_has",
+        Edit("egress/gate.py", "_considered", "return [unmapped(ip_address(text)) for text in found]"),
+    ),
+    "30 questions": mutant(
+        "egress/test_gate.py::test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_denials",
+        Edit("egress/gate.py", "Gate._has_many_questions", "return False"),
+    ),
     "32 the protocol": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]", CONDEMNED
     ),
@@ -206,6 +227,33 @@ MUTANTS: dict[str, Mutant] = {
     "6 links of sessions": mutant(
         f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
         Edit("host/distrusted.py", "check_links", "pass"),
+    ),
+    "6 links of sessions of other programs": mutant(
+        "host/test_distrusted.py::test_a_link_of_another_programs_session_is_not_followed",
+        Edit("host/distrusted.py", "_is_recorded", "return False"),
+    ),
+    "32 threads that wait for answers": mutant(
+        f"{LIFE}repeated_questions_leave_the_programs_own_threads_alone", Edit("host/answerers.py", "_MOST", "10**6")
+    ),
+    "44 callbacks that wait for themselves": mutant(
+        f"{LIFE}a_callback_that_executes_in_the_session_that_waits_for_it_is_told_so",
+        Edit("host/session.py", "Session._check_not_answering", "pass"),
+    ),
+    "36 launchers that do not answer": mutant(
+        f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
+        Edit("host/launchers.py", "Launchers.retire", "pass"),
+    ),
+    "36 a close that is cancelled": mutant(
+        f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
+        Edit("host/closing.py", "Closing.finish", "self._task = self._task or asyncio.create_task(close())\nawait self._task"),
+    ),
+    "36 groups of launches that fail": mutant(
+        "host/test_launch.py::test_a_launch_that_fails_leaves_no_control_group",
+        Edit("host/launch.py", "_give_back", "pass"),
+    ),
+    "36 old failures": mutant(
+        f"{LIFE}a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell",
+        Edit("host/kernel_slot.py", "KernelSlot._forget", "pass"),
     ),
     "36 what is stopped": mutant(
         "init/test_init.py::test_a_stopped_init_ends_with_whom_it_belongs_to[spawn-host-none]",
@@ -292,31 +340,51 @@ MUTANTS: dict[str, Mutant] = {
         "approvals/test_request.py::test_what_cannot_be_seen_is_escaped",
         Edit("approvals/request.py", "visible", "return text"),
     ),
-    "33 long decisions": mutant(
+    "54 long decisions": mutant(
         "approvals/test_broker.py::test_decisions_about_long_arguments_take_turns",
         Edit("approvals/broker.py", "Broker._verdict", "return decide(self.rules, call)"),
     ),
-    "33 schemas of servers": mutant(
+    "54 schemas of servers": mutant(
         "tools/mcp/test_servers.py::test_no_schema_of_a_server_is_run_in_the_loop[wrong-arguments2]",
         Edit("tools/mcp/dialogue.py", "_trust_no_schema", "pass"),
     ),
-    "33 floods of servers": mutant(
-        "tools/mcp/test_servers.py::test_a_server_that_floods_its_output_holds_up_nobody[blank-100000 empty lines]",
+    "54 floods of servers": mutant(
+        "tools/mcp/test_servers.py::test_a_server_that_floods_its_output_holds_up_nobody[blank-30-100000 empty lines]",
         Edit("tools/mcp/stdio.py", "StdioTransport._give_way", "pass"),
     ),
-    "33 lists of tools": mutant(
+    "54 notifications of servers": mutant(
+        "tools/mcp/test_servers.py::test_notifications_start_no_tasks",
+        Edit("tools/mcp/dialogue.py", "Dialogue._hear", "return False"),
+    ),
+    "54 requests of servers": mutant(
+        "tools/mcp/test_servers.py::test_a_server_that_asks_without_end_and_reads_no_answer_is_ended",
+        Edit("tools/mcp/stdio.py", "StdioTransport._may_ask", "return True"),
+    ),
+    "54 values": mutant(
+        "tools/mcp/test_servers.py::test_a_result_of_too_many_values_costs_its_own_call_only",
+        Edit("tools/mcp/lines.py", "has_too_many_values", "return False"),
+    ),
+    "54 settings": mutant(
+        "sandbox/test_policy.py::test_a_file_of_settings_has_bounds[size]",
+        Edit("sandbox/policy.py", "_read", "return path.read_bytes()"),
+    ),
+    "54 items of a policy": mutant(
+        "sandbox/test_policy.py::test_a_file_of_settings_has_bounds[count]",
+        Edit("sandbox/policy.py", "_check_count", "pass"),
+    ),
+    "54 lists of tools": mutant(
         "tools/mcp/test_servers.py::test_lists_are_bounded_in_bytes",
         Edit("tools/mcp/dialogue.py", "_check_list", "return size"),
     ),
-    "33 references": mutant(
+    "54 references": mutant(
         "tools/apigen/test_schema.py::test_a_reference_that_names_nothing_looks_at_few_definitions",
         Edit("tools/apigen/schema.py", "_MOST_NAMED", "10**9"),
     ),
-    "33 denials": mutant(
+    "54 denials": mutant(
         "store/test_approvals.py::test_denials_that_come_by_the_thousand_are_counted",
         Edit("store/approvals.py", "_Denials.admits", "return True"),
     ),
-    "33 payloads": mutant(
+    "54 payloads": mutant(
         "store/test_approvals.py::test_payloads_of_a_session_have_a_limit_together",
         Edit("store/approvals.py", "_payload_limit", "return MAX_PAYLOAD"),
     ),
@@ -423,6 +491,18 @@ MUTANTS: dict[str, Mutant] = {
             return pid
             """,
         ),
+    ),
+    "53 pickle": mutant(
+        "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")
+    ),
+    "53 compression": mutant(
+        "exchange/test_tables.py::test_a_compressed_table_is_refused",
+        Edit("exchange/tables.py", "is_compressed", "return False"),
+        Edit("exchange/tables.py", "_check_size", "pass"),
+    ),
+    "53 claims": mutant(
+        "exchange/test_tables.py::test_a_table_that_claims_more_than_it_has_is_refused",
+        Edit("exchange/tables.py", "_check_size", "pass"),
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from cellblock import CodeExecutor, Host, InterpreterError, LaunchError, PreloadError
+from cellblock.host.launch import launching
+from cellblock.sandbox.cgroups import Group
 from cells import ok, value
 from processes import alive, below, command_line, eventually
 
@@ -249,6 +252,19 @@ async def test_sessions_with_other_preloads_get_a_zygote_of_their_own(host: Host
             assert await value(session, "import sys; 'colorsys' in sys.modules") is True
         async with other.session(images_dir=tmp_path) as session:
             assert await value(session, "import sys; 'colorsys' in sys.modules") is False
+
+
+def test_a_launch_that_fails_leaves_no_control_group(tmp_path: Path) -> None:
+    class Directory(Group):
+        def remove(self) -> bool:
+            os.rmdir(self.path)  # in a real one nothing else is needed
+            return True
+
+    group = Directory(str(tmp_path / "group"))
+    os.mkdir(group.path)
+    with pytest.raises(LaunchError, match="too many files open"), launching(group):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    assert not os.path.exists(group.path)
 
 
 # -- what is killed ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -131,7 +130,7 @@ async def test_a_kill_by_the_group_is_told_as_one(tmp_path: Path) -> None:
     ):
         kernel = session._kernels.current
         assert kernel is not None
-        kernel._ends = dataclasses.replace(kernel._ends, group=cgroups.Group(str(group)))
+        kernel.memory._group = cgroups.Group(str(group))
         result = await session.execute("import os; os.kill(os.getpid(), 9)")
         assert result.error is not None
         assert "out of memory: the session may use 256 MiB" in result.error.evalue

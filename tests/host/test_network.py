@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, InvalidInputError, Network, Policy, Session
+from cellblock.errors import NO_NETWORK, ONLY_PROXY
 
 # The proxy is for the network, and not used for one's own loopback interface unless one insists.
 GET = """
@@ -84,3 +85,54 @@ async def test_a_wrong_pattern_is_named_before_anything_starts(tmp_path: Path) -
     async with Host(isolate="native", policy=policy("exa mple")) as host:
         with pytest.raises(InvalidInputError, match="exa mple"):
             host.session(working_dir=tmp_path)
+
+
+CONNECTIONS = [
+    "socket.create_connection(('example.org', 80))",
+    "socket.create_connection(('93.184.215.14', 80))",
+    "urllib.request.urlopen('http://example.org')",
+    "await asyncio.open_connection('example.org', 80)",
+    "await asyncio.open_connection('93.184.215.14', 80)",
+]
+
+
+async def test_a_failed_connection_without_a_network_says_so_and_what_to_do(tmp_path: Path) -> None:
+    async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
+        await session.execute("import asyncio, socket, urllib.request")
+        for connection in CONNECTIONS:
+            result = await session.execute(connection)
+            assert result.error is not None
+            assert NO_NETWORK in result.error.evalue
+            assert NO_NETWORK in (result.text or "")
+
+
+async def test_a_failed_connection_beside_the_proxy_says_that_there_is_one(tmp_path: Path) -> None:
+    async with Host(isolate="native", policy=policy("example.org")) as host, host.session(working_dir=tmp_path) as session:
+        await session.execute("import asyncio, socket")
+        for connection in (CONNECTIONS[0], CONNECTIONS[1], CONNECTIONS[3]):
+            result = await session.execute(connection)
+            assert result.error is not None
+            assert ONLY_PROXY in result.error.evalue
+
+
+async def test_what_refuses_on_the_sessions_own_loopback_interface_is_not_the_networks_fault(tmp_path: Path) -> None:
+    async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
+        result = await session.execute("import socket; socket.create_connection(('127.0.0.1', 9))")
+    assert result.error is not None
+    assert result.error.ename == "ConnectionRefusedError"
+    assert NO_NETWORK not in result.error.evalue
+
+
+async def test_pip_does_not_try_again_without_a_network(tmp_path: Path) -> None:
+    async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
+        result = await session.execute("%%bash\npython -m pip download --no-deps six 2>&1 || true")
+    assert "No matching distribution" in (result.text or "")
+    assert "Retrying" not in (result.text or "")
+
+
+async def test_a_caller_decides_about_retries_and_a_network_has_them(tmp_path: Path) -> None:
+    names = "import os; [os.environ.get(name) for name in ('PIP_RETRIES', 'UV_HTTP_RETRIES')]"
+    async with Host(isolate="native", policy=policy("example.org")) as host, host.session(working_dir=tmp_path) as session:
+        assert (await session.execute(names)).return_value == "[None, None]"
+    async with Host(isolate="native") as host, host.session(working_dir=tmp_path, kernel_env={"PIP_RETRIES": "3"}) as session:
+        assert (await session.execute(names)).return_value == "['3', '0']"

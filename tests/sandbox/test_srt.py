@@ -159,7 +159,7 @@ def test_resources_of_given_settings_are_ours(tmp_path: Path) -> None:
         SrtPolicy.load(written(tmp_path, {"resources": {"memroy": 1}}))
 
 
-@pytest.mark.parametrize(("content", "complaint"), [("{", "is no JSON"), ("[]", "must be an object, not list")])
+@pytest.mark.parametrize(("content", "complaint"), [("{", "cannot be parsed"), ("[]", "must be an object, not list")])
 def test_a_file_that_holds_no_settings_is_refused(tmp_path: Path, content: str, complaint: str) -> None:
     (tmp_path / "sandbox.json").write_text(content)
     with pytest.raises(InvalidInputError, match=complaint):

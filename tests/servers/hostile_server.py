@@ -43,6 +43,8 @@ TOOLS: dict[str, dict[str, Any]] = {
     "rows": {"outputSchema": {"type": "object", "properties": {"n": {"items": NUMBER}}}},
     "blank": {},
     "notices": {},
+    "asks": {},
+    "values": {},
     "turns_destructive": {"annotations": {"readOnlyHint": True, "destructiveHint": False}},
 }
 lock = threading.Lock()
@@ -124,6 +126,15 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
         notice = json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": ""}})
         while True:
             os.write(1, (notice + "\n").encode() * 1000)
+    elif name == "asks":
+        while True:
+            os.write(1, b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n' * 1000)
+    elif name == "values":
+        rows = arguments["row"] * arguments["count"]
+        if arguments.get("quoted"):
+            rows = json.dumps(rows) + ","
+        said = f'{{"jsonrpc":"2.0","id":{number},"result":{{"content":[],"structuredContent":{{"n":[{rows}0]}}}}}}\n'
+        os.write(1, said.encode())
     elif name == "turns_destructive":
         result(number, "done")
         if arguments.get("turn"):

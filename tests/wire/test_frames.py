@@ -140,6 +140,15 @@ def test_a_header_may_be_nested_as_deep_as_its_limit_and_no_deeper() -> None:
         encode_frame(nested(MAX_DEPTH + 1))
 
 
+def test_a_long_header_with_few_brackets_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[object] = []
+    monkeypatch.setattr("cellblock.wire.frames._check_depth", walked.append)
+    flat, many = {"type": "t", "value": [0] * 10_000}, {"type": "t", "value": [[]] * MAX_DEPTH}
+    sent = [frame(flat), frame(many)]
+    assert [FrameParser().feed(data)[0].header for data in sent] == [flat, many]
+    assert walked == [many]
+
+
 @pytest.mark.parametrize(
     "value",
     [float("nan"), float("inf"), "\ud800", {"\ud800": 1}, {1, 2}, b"bytes", {(1, 2): 3}, 10**5000],

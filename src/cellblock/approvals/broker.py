@@ -227,6 +227,10 @@ class Broker:
         return Decision(outcome, by, self._session, call.kind, call.server, call.tool, call.payload, time.time(), reason)
 
     async def _recorded(self, decision: Decision) -> Decision:
+        _LOG.info(
+            "decision in session %s: %s %s %.200r of %.200r by %s %s",
+            *(decision.session, decision.outcome, decision.kind, decision.tool, decision.server, decision.by, decision.reason),
+        )
         if self._record is None:
             return decision
         try:

@@ -29,6 +29,10 @@ Ask = Callable[[str, int], Awaitable[bool]]
 
 _MAX_SHOWN = 200
 _LOOKUPS = 4
+_MAX_QUESTIONS = 32
+"""Connections of one session that may wait for somebody's answer: few beside those that it may have."""
+_MAX_ADDRESSES = 32
+"""Addresses of one name that are considered: whoever owns a name can give it thousands, and each is checked."""
 _THREADS = 16
 
 
@@ -96,6 +100,7 @@ class Gate:
         self._ask = ask
         self._slots = asyncio.Semaphore(_LOOKUPS)
         self._lookups: set[asyncio.Task[Sequence[str]]] = set()
+        self._questions = 0
 
     async def open(self, target: Target, method: str) -> socket.socket:
         """Connect to a target, if the rules allow it.
@@ -111,7 +116,7 @@ class Gate:
             DeniedError: The rules do not allow it.
             UnreachableError: They do, but it cannot be reached.
         """
-        if (refusal := self._rules.judge(target)) and not await self._let_through(target, refusal):
+        if (refusal := self._rules.judge(target)) and not await self._let_through(target, refusal, method):
             raise self._denied(target, refusal, method)
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
@@ -131,11 +136,21 @@ class Gate:
             if refusal := self._rules.judge_address(target, reached, addresses.objection_to(address)):
                 raise self._denied(target, refusal, method)
 
-    async def _let_through(self, target: Target, refusal: Refusal) -> bool:
+    async def _let_through(self, target: Target, refusal: Refusal, method: str) -> bool:
         """Whether somebody lets a target through that no rule names. What a rule denies is denied."""
         if self._ask is None or refusal.rule_needed is None:
             return False
-        return await self._ask(host_text(target.host), target.port)
+        if self._has_many_questions():
+            reason = f"{refusal.reason}, and {_MAX_QUESTIONS} connections of this session already wait for approval"
+            raise self._denied(target, Refusal(reason, refusal.rule_needed), method)
+        self._questions += 1
+        try:
+            return await self._ask(host_text(target.host), target.port)
+        finally:
+            self._questions -= 1
+
+    def _has_many_questions(self) -> bool:
+        return self._questions >= _MAX_QUESTIONS
 
     def refuse(self, named: str, reason: str, method: str) -> DeniedError:
         """Report a host that has no canonical form, and return the error to raise."""
@@ -167,7 +182,7 @@ class Gate:
             raise UnreachableError(f"{target.host} could not be resolved: {error.args[-1]}", "lookup") from error
         if not found:
             raise UnreachableError(f"{target.host} could not be resolved: it has no address", "lookup")
-        return [unmapped(ip_address(text)) for text in dict.fromkeys(found)]
+        return _considered(found)
 
     async def _look_up(self, name: str) -> Sequence[str]:
         # A lookup in a thread cannot be stopped. It keeps its slot until it ends, however soon its client gives up, so that
@@ -199,6 +214,11 @@ class Gate:
         cause: Literal["refused", "network"] = "refused" if last.errno == errno.ECONNREFUSED else "network"
         what = os.strerror(last.errno) if last.errno else str(last)
         raise UnreachableError(f"{target} could not be reached: {what}", cause) from last
+
+
+def _considered(found: Sequence[str]) -> list[Address]:
+    """Return the first addresses of a name. What is left out is not dialled either."""
+    return [unmapped(ip_address(text)) for text in list(dict.fromkeys(found))[:_MAX_ADDRESSES]]
 
 
 async def resolve(name: str) -> list[str]:

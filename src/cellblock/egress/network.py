@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
 
 _LOG = 1000
+_NO_RETRIES = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_HTTP_RETRIES": "0"}
+"""Where there is no network, pip and uv fail at once, rather than after seconds of retries."""
 
 OnHost: TypeAlias = Callable[[str, int], Awaitable[bool]]
 """Decides whether a host and a port that the policy does not name may be reached."""
@@ -57,15 +59,15 @@ class SandboxNetwork:
         return self._rules is not None
 
     def environment(self, port: int = EGRESS_PORT) -> dict[str, str]:
-        """Return the variables that make programs use the proxy; none where nothing may be reached.
+        """Return the variables that make programs use the proxy; if nothing may be reached, those that stop useless retries.
 
-        Without them a program is told that a name cannot be resolved, as on any machine without a network.
+        Without a proxy a program is told that a name cannot be resolved, as on any machine without a network.
 
         Args:
             port: Where the proxy's listener is, in the session.
         """
         if self._rules is None:
-            return {}
+            return dict(_NO_RETRIES)
         from cellblock.egress.proxy import environment
 
         return environment(port)

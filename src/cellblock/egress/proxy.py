@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from itertools import islice
 
 from cellblock.egress.gate import Ask, Dial, EgressLimits, Gate, Resolve, dial, resolve
 from cellblock.egress.rules import Denial, Rules
@@ -13,6 +14,8 @@ from cellblock.errors import InvalidInputError, StateError
 
 _TURNED_AWAY = 16
 _ACCEPTS = 16
+_CUT_OFF = 16
+"""Clients that are cut off in one turn of the loop."""
 _RETRY_SECONDS = 0.2
 
 
@@ -78,7 +81,7 @@ class EgressProxy:
                 self._retry.cancel()
             self._listener.close()
         while self._clients:
-            clients = [*self._clients]
+            clients = [*islice(self._clients, _CUT_OFF)]
             for client in clients:
                 client.cancel()
             await asyncio.wait(clients)

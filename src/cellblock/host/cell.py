@@ -58,10 +58,13 @@ class Cell:
         reason: Why it is being stopped, if it is.
         recovery: The strongest means that was needed to stop it.
         followed: Whether somebody reads its events.
+        silent: Whether it leaves no trace: no number, no history.
         failure: What a callback of the caller has raised; it is the caller's when the cell has ended.
     """
 
-    def __init__(self, code: str, on_input: OnInput | None, queue_limit: int | None, *, followed: bool = False) -> None:
+    def __init__(
+        self, code: str, on_input: OnInput | None, queue_limit: int | None, *, followed: bool = False, silent: bool = False
+    ) -> None:
         """Describe an execution.
 
         Args:
@@ -69,6 +72,7 @@ class Cell:
             on_input: Answers `input()`, or None if nobody does.
             queue_limit: Bytes of chunks that may wait for a reader; None if nobody reads chunks.
             followed: Whether somebody reads its events.
+            silent: Whether it leaves no trace in the session.
         """
         self.code = code
         self.on_input = on_input
@@ -77,6 +81,7 @@ class Cell:
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
         self.followed = followed
+        self.silent = silent
         self.failure: BaseException | None = None
         self.answerers = Answerers() if on_input is not None else None
         self._collector: Collector | None = None
@@ -157,9 +162,17 @@ class Cell:
             escalate: Stops its code by ever stronger means.
         """
         if self._escalating is None and not self.ended.is_set():
-            self.reason = self.reason or reason
+            self.stopped_for(reason)
             self.release()
             self._escalating = asyncio.create_task(escalate())
+
+    def stopped_for(self, reason: Status) -> None:
+        """Say why it is being stopped; the first reason counts."""
+        self.reason = self.reason or reason
+
+    def stopped_by(self, means: Recovery) -> None:
+        """Say what is being done to stop it; the last and strongest means counts."""
+        self.recovery = means
 
     @property
     def escalating(self) -> asyncio.Task[None] | None:
@@ -263,7 +276,8 @@ class Cell:
         error, status = self._error(ending)
         if error is not None:
             shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
-            _show_once(items, shown, ending)
+            if not any(item.kind == "error" and item.text == shown.text for item in items):
+                items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
         values = [item.text for item in items if item.kind == "execute_result"]
         return CodeExecutionResult(
             text=readable(items),
@@ -298,19 +312,6 @@ class Cell:
         if ending.ename is not None:
             return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
         return None, "success"
-
-
-def _show_once(items: list[OutputItem], error: OutputItem, ending: Reply | Death) -> None:
-    """Put the error where the code met it. One that the cell has survived (a callback's, ``%run``'s) is there already."""
-    if isinstance(ending, Death):
-        items.append(error)
-        return
-    told = "\n".join(ending.traceback)
-    for number, item in enumerate(items):
-        if item.kind == "error" and item.text == told:
-            items[number] = error
-            return
-    items.insert(_place(items, ending.later), error)
 
 
 def _place(items: list[OutputItem], later: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
@@ -16,6 +17,7 @@ from cellblock.host.descriptors import PIPE_READ, hung_up, pending, read_some, u
 from cellblock.host.exit_status import Death, describe_status
 from cellblock.host.kernel_spec import KernelSpec
 from cellblock.host.launch import Ends, Launcher
+from cellblock.host.memory import MemoryWatch
 from cellblock.host.requests import answers
 from cellblock.model import StreamName
 from cellblock.sandbox.cgroups import Group
@@ -43,12 +45,12 @@ from cellblock.wire.messages import (
 )
 from cellblock.wire.protocol import Conversation, Side, State
 
+_log = logging.getLogger("cellblock.sessions")
 _buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
 _LAST_WORDS = 1024 * 1024
 _TURN = 0.005  # seconds of one turn of the loop for the messages of one kernel
 _MOMENT = 0.001
 _EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
-_BUSY_WEIGHING, _IDLE_WEIGHING = 0.25, 5.0  # seconds between looks at a session's memory
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
@@ -59,6 +61,7 @@ class Kernel:
         ready: Done when it takes cells.
         wanted: What it was asked to be.
         control: Its init, for what is done in the session and not by the kernel.
+        memory: How much memory its processes may use, and who watches that.
         output: Takes what its processes write, if that is somebody else's output: of the kernel that this one was made for.
         death_reported: Whether some result has said that it died.
         death: Why it ended, once it has.
@@ -85,8 +88,6 @@ class Kernel:
         self._received: Iterator[Message] | None = None
         """What was read from the channel and not taken yet. Nothing else is read before it is, or the order would be lost."""
         self._before: dict[int, int] = {}
-        self._memory = wanted.memory
-        self._memory_timer: asyncio.TimerHandle | None = None
         self._in_place_of_dead = False
         self.output: Callable[[StreamName, bytes], None] | None = None
         self._dying = False
@@ -97,7 +98,7 @@ class Kernel:
         self._open_pipes: dict[int, StreamName] = {ends.stdout: "stdout", ends.stderr: "stderr"}
         self.control = Control(ends.control)
         self.control.on_exit = self._on_death
-        self.control.on_memory = self._check_memory
+        self.memory = MemoryWatch(wanted.memory, ends.group, self.control, lambda: self._cell is not None, self._condemn)
         self.control.takers = dict(wanted.takers)
         self.control.on_violation = self._condemn
         self._listen(True)
@@ -115,22 +116,17 @@ class Kernel:
         # What background work wrote since the last cell has not been shown to anybody yet: it comes first.
         cell.attach(
             self._collector,
-            memory=self._memory,
+            memory=self.memory.limit,
             after_death=self._in_place_of_dead,
             pause=lambda paused: self._listen(not paused),
         )
-        self._in_place_of_dead = False
+        self._in_place_of_dead = self._in_place_of_dead and cell.silent
         self._cell = cell
         if cell.streaming:
             for shown, stream in self._collector.so_far():
                 cell.emit(shown, stream)
-        self.watch_memory()
-        self._send(Execute(cell.code, stdin=cell.on_input is not None))
-
-    def watch_memory(self) -> None:
-        """Look soon, and then again and again, how much memory is used, unless the machine itself does."""
-        if self._memory is not None and self._ends.group is None:
-            self._weigh_in(_BUSY_WEIGHING)
+        self.memory.look_soon()
+        self._send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent))
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
@@ -222,10 +218,13 @@ class Kernel:
         Raises:
             LaunchError: It ended before that, or took too long.
         """
+        began = time.perf_counter()
         await asyncio.wait([self.ready], timeout=timeout)
         if not self.ready.done():
             raise LaunchError(f"the kernel was not ready within {timeout:g} s{self._said()}")
         self.ready.result()
+        took = 1000 * (time.perf_counter() - began)
+        _log.info("%s: kernel %d ready in %.1f ms", self.wanted.session, self._number, took)
 
     async def settle(self) -> None:
         """Where the worker is gone and nobody has told us yet, wait until somebody has."""
@@ -445,30 +444,6 @@ class Kernel:
             self._condemned = why
             self._launcher.kill(self._number)
 
-    def _weigh_in(self, seconds: float) -> None:
-        """Have the session's memory measured after some time, unless that is to happen earlier anyway.
-
-        A later time never takes the place of an earlier one: cells that follow each other quickly would put it off for ever.
-        """
-        if self._memory_timer is not None:
-            if self._memory_timer.when() <= self._loop.time() + seconds:
-                return
-            self._memory_timer.cancel()
-        self._memory_timer = self._loop.call_later(seconds, self._measure)
-
-    def _measure(self) -> None:
-        self._memory_timer = None
-        assert self._memory is not None
-        self.control.measure(self._memory)
-
-    def _check_memory(self, used: int) -> None:
-        """Kill a session that uses more memory than it may; no other one should suffer for it."""
-        assert self._memory is not None
-        if used > self._memory:
-            self._condemn(f"out of memory: its processes used {used >> 20:,} MiB, and may use {self._memory >> 20:,} MiB")
-        else:
-            self._weigh_in(_BUSY_WEIGHING if self._cell is not None else _IDLE_WEIGHING)
-
     def _on_death(self, status: int | None) -> None:
         if not self._dying:
             self._dying = True
@@ -491,13 +466,13 @@ class Kernel:
     def _die(self, status: int | None) -> None:
         if self.death is not None:
             return
-        if self._memory_timer is not None:
-            self._memory_timer.cancel()
+        self.memory.stop()
         self._drain_pipes()
         self._listen(False)
         self._loop.remove_writer(self._ends.channel.fileno())
-        cause = self._out_of_memory() or self._condemned or describe_status(status)
+        cause = self.memory.cause_of_death() or self._condemned or describe_status(status)
         self.death = Death(cause)
+        _log.info("%s: kernel %d ended: %r", self.wanted.session, self._number, cause)
         self._heard_out.set()
         if not self.ready.done():
             if self.control.refused is not None:
@@ -510,12 +485,6 @@ class Kernel:
             self._query.set_exception(KernelDiedError(f"the kernel died: {self.death.cause}"))
             self._query.exception()  # mark as retrieved: there may be no waiter
         self._end_cell(self.death)
-
-    def _out_of_memory(self) -> str | None:
-        """Return the cause of death that only the machine knows: the session was over the limit of its group."""
-        if self._memory is None or self._ends.group is None or not self._ends.group.ran_out_of_memory():
-            return None
-        return f"out of memory: the session may use {self._memory >> 20:,} MiB"
 
     def _said(self) -> str:
         self._drain_pipes()

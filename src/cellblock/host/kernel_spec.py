@@ -66,6 +66,7 @@ class KernelSpec:
         installer: Installs packages when it asks.
         on_command: Decides about the commands of its cells; None where they are not asked for.
         forbid_programs: Whether the system forbids it to execute programs, and its init runs those that were let through.
+        session: The session that it is for, as messages call it.
     """
 
     interpreter: str
@@ -79,6 +80,7 @@ class KernelSpec:
     installer: Installer
     on_command: OnCommand | None = None
     forbid_programs: bool = False
+    session: str = ""
 
     @property
     def memory(self) -> int | None:

@@ -131,11 +131,15 @@ def launching(group: Group | None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if group is not None:
-            group.remove()
+        _give_back(group)
         if isinstance(error, OSError):
             raise cannot_start(error) from error
         raise
+
+
+def _give_back(group: Group | None) -> None:
+    if group is not None:
+        group.remove()
 
 
 def cannot_start(error: OSError) -> LaunchError:

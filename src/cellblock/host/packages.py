@@ -177,7 +177,7 @@ class SessionPackages:
         )
         try:
             apart.output = kernel.add_text
-            apart.watch_memory()
+            apart.memory.look_soon()
             yield apart.control
         except KernelDiedError as error:
             raise SandboxError(f"pip was ended, with the sandbox that it ran in: {error}") from error

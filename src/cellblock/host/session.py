@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import shlex
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.host import import_guard
+from cellblock.host import exchange, import_guard
 from cellblock.host.cell import Cell, Notice, OnInput
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_timeout
 from cellblock.host.closing import Closing
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.files import Files
     from cellblock.sandbox.probe import Facts
+
+_log = logging.getLogger("cellblock.sessions")
 
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
@@ -109,6 +113,7 @@ class Session:
             packages=self._packages,
             index=host.index,
             installer=self._install,
+            session=self._name,
         )
         self._turn = asyncio.Lock()
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._packages.prepare))
@@ -127,6 +132,9 @@ class Session:
     ) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return f"<Session {self._name.removeprefix('session ')} {self._state}, isolate={self.isolate}, in {self._cwd!r}>"
+
     async def start(self) -> None:
         """Start the first kernel.
 
@@ -137,13 +145,17 @@ class Session:
         if self._state != "not started":
             raise StateError(f"{self._name} is {self._state}; make a new one")
         self._state = "running"
+        began = time.perf_counter()
         try:
             if self.wanted.isolate != "none":
                 import_guard.distrust(self._writable)
             await self._kernels.live()
-        except BaseException:
+        except BaseException as error:
+            _log.info("%s could not be started: %r", self._name, error)
             await self.close()
             raise
+        took = 1000 * (time.perf_counter() - began)
+        _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd)
 
     async def close(self) -> None:
         """Stop whatever runs and end every process of the session.
@@ -160,6 +172,7 @@ class Session:
         await self._kernels.close()
         await self._release()
         self._host.forget(self)
+        _log.info("%s closed", self._name)
 
     async def _release(self) -> None:
         """Give back what a session has beside its kernel, whether or not it ever had one."""
@@ -250,6 +263,50 @@ class Session:
             raise InvalidInputError("say what to install: install('package>=1')")
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
+    async def put(self, name: str, value: object) -> None:
+        """Give a variable of the session a value.
+
+        Text, bytes, numbers, lists and dicts, NumPy arrays, data frames of pandas and polars, and tables of pyarrow can be
+        carried (docs/sessions.md). It leaves nothing but the variable: no file, no cell in the history.
+
+        Args:
+            name: The variable.
+            value: The value.
+
+        Raises:
+            InvalidInputError: The name is not one, the value cannot be carried, or it is over the limits of a cell.
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        await exchange.put(self._silently, self._room, name, value)
+
+    async def get(self, name: str, *, unpickle: bool = False) -> Any:
+        """Return the value of a variable of the session, as far as `put` can carry it.
+
+        Args:
+            name: The variable.
+            unpickle: Whether to have any other value pickled, and unpickle it here. The session's code can then run
+                whatever it likes in this program.
+
+        Raises:
+            InvalidInputError: There is no such variable, its value cannot be carried, or it is over the limits of a cell.
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        return await exchange.get(self._silently, self._room, name, unpickle=unpickle)
+
+    @property
+    def _room(self) -> int:
+        return min(self.wanted.limits.media, self.wanted.limits.values)
+
+    async def _silently(self, code: str, on_input: OnInput | None) -> CodeExecutionResult:
+        """Run a cell that leaves no trace; what background work has printed until its end is for the next one."""
+        self._check_cell(code, DEFAULT_TIMEOUT)
+        result = await self._run(Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
+        if (kernel := self._kernels.current) is not None:
+            for item in result.outputs:
+                if item.kind == "stream" and item.name is not None and item.text:
+                    kernel.add_text(item.name, item.text.encode("utf-8", "replace"))
+        return result
+
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
         return await self._packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
 
@@ -275,6 +332,7 @@ class Session:
         async with self._turn:
             self._check_running()
             await self._kernels.renew()
+        _log.info("%s was reset", self._name)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -436,6 +494,7 @@ class Session:
         """Begin a cell and set its deadline."""
         kernel.begin(cell)
         self._cell = cell
+        _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
         self._hooks.on_begin()
         if timeout is None:
             return None
@@ -443,7 +502,9 @@ class Session:
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
         result = await cell.finished(self._images_dir)
-        self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
+        _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
+        if not cell.silent:
+            self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
         if self._state == "running":
             # Not awaited: whoever waits for this result need not wait for the next kernel.
             self._kernels.replace_dead()

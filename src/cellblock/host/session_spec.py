@@ -48,6 +48,7 @@ def kernel_spec(
     packages: SessionPackages,
     index: PackageIndex,
     installer: Installer,
+    session: str,
 ) -> KernelSpec:
     """Return what each kernel of a session is asked to be.
 
@@ -59,6 +60,7 @@ def kernel_spec(
         packages: The packages of the session.
         index: Where they come from.
         installer: Installs them.
+        session: The session, as messages call it.
     """
     commands: Commands | None = None
     if options.on_command is not None:
@@ -89,4 +91,5 @@ def kernel_spec(
         installer=installer,
         on_command=options.on_command,
         forbid_programs=options.forbid_programs,
+        session=session,
     )

@@ -139,6 +139,10 @@ class Spill:
     A disk that fails costs the file, not the cell. So does a link that the session made to lead us elsewhere: none is
     followed.
 
+    It is written where the output is taken, on the host's loop, so a disk that stalls holds the loop. A thread with a queue
+    would have to be bounded too, and then the kernel has to wait for the disk, and the result for the queue: what the
+    result says of the file (its size, why it ends early) is known only when all is written.
+
     Attributes:
         path: The file, once it was made.
     """

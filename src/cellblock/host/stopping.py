@@ -34,7 +34,7 @@ def begin_stop(kernel: Kernel, cell: Cell, reason: Status) -> None:
 
 async def kill(kernel: Kernel, cell: Cell, reason: Status) -> None:
     """Stop a cell by ending its kernel."""
-    cell.reason = cell.reason or reason
+    cell.stopped_for(reason)
     await kernel.kill()
     await cell.ended.wait()
 
@@ -55,7 +55,7 @@ async def escalate(kernel: Kernel, cell: Cell) -> None:
     # A signal that comes before the worker has read the cell is taken for one that is late for the cell before, and ignored.
     await kernel.begun(_SETTLING)
     for name, act, patience in _LADDER:
-        cell.recovery = name
+        cell.stopped_by(name)
         await act(kernel)
         try:
             await asyncio.wait_for(cell.ended.wait(), patience)

@@ -119,7 +119,7 @@ class AttemptSnapshot:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CodeExecutionResult:
     """The result of one execution, the same for every front.
 
@@ -180,6 +180,18 @@ class CodeExecutionResult:
         from cellblock.model.report import report
 
         return report(self, max_chars)
+
+    def __repr__(self) -> str:
+        from cellblock.model.html import summary
+
+        text = "nothing shown" if self.text is None else repr(self.text[:100] + "…" * (len(self.text) > 100))
+        return f"<CodeExecutionResult {summary(self)}: {text}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the text, escaped, and the pictures. No HTML of the code's is in it."""
+        from cellblock.model.html import page
+
+        return page(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON data."""

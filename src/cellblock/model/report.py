@@ -85,10 +85,11 @@ def _refused(result: CodeExecutionResult, told: str) -> str:
 
 def _shown(result: CodeExecutionResult) -> str:
     """Return what the code showed, without the traceback: that comes later, and shorter."""
-    text, error = result.text or "", result.error
-    if error is None:
-        return text
-    shown = ("\n".join(error.traceback) or f"{error.ename}: {error.evalue}").strip("\n").rstrip()
+    text = result.text or ""
+    errors = [item.text for item in result.outputs if item.kind == "error" and item.text]
+    traceback = "\n".join(result.error.traceback) if result.error is not None else ""
+    ended = traceback if traceback in errors else errors[-1] if errors else ""
+    shown = ended.strip("\n").rstrip() if result.error is not None else ""
     if not shown:
         return text
     # Mostly it is the end. If not: not `rfind`, whose time grows with the product of both lengths.

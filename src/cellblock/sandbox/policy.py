@@ -10,7 +10,8 @@ import dataclasses
 import difflib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import reprlib
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +19,9 @@ from typing import Any, Self
 from cellblock.errors import InvalidInputError
 
 MIB = 1024 * 1024
+_MAX_FILE = MIB  # bytes of a file of settings
+_MAX_SHOWN = 200  # characters of a wrong value in a message
+_MAX_ITEMS = 1000  # in one list of a policy: each costs a mount, or a comparison with all others
 
 # What programs read at their start, where it lies in a home directory.
 START_UP = (
@@ -37,6 +41,8 @@ START_UP = (
 # What tools read in a project of theirs. They ask before they obey a new one, or only look where something else has told them
 # to; and some of them end with an error if a directory is in its place.
 PROJECT = (
+    ".devcontainer",
+    ".zed",
     ".envrc",
     ".husky",
     ".npmrc",
@@ -60,8 +66,6 @@ PROTECTED = (
     ".cursor",
     ".gemini",
     ".codex",
-    ".zed",
-    ".devcontainer",
     *PROJECT,
     *START_UP,
 )
@@ -309,9 +313,10 @@ class _Section:
         self.data = data
         for key in data:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, 1)
+                shown = str(key)[:_MAX_SHOWN]
+                near = difflib.get_close_matches(shown, known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
-                raise InvalidInputError(f"{self._where}{key} is no key that is understood here{hint}")
+                raise InvalidInputError(f"{self._where}{shown} is no key that is understood here{hint}")
 
     def get(self, key: str, default: object) -> object:
         return self.data.get(key, default)
@@ -319,20 +324,29 @@ class _Section:
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.data.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise InvalidInputError(f"{self._where}{key} must be a list of strings, not {value!r}")
+            raise InvalidInputError(f"{self._where}{key} must be a list of strings, not {_shown(value)}")
+        _check_count(f"{self._where}{key}", value)
         return tuple(value)
 
     def boolean(self, key: str) -> bool:
         value = self.data.get(key, False)
         if not isinstance(value, bool):
-            raise InvalidInputError(f"{self._where}{key} must be true or false, not {value!r}")
+            raise InvalidInputError(f"{self._where}{key} must be true or false, not {_shown(value)}")
         return value
 
     def integer(self, key: str) -> int:
         value = self.data.get(key)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidInputError(f"{self._where}{key} must be an integer, not {value!r}")
+            raise InvalidInputError(f"{self._where}{key} must be an integer, not {_shown(value)}")
         return value
+
+
+def _shown(value: object) -> str:
+    """Return a value for a message. Its own words could be of any length, and of any depth."""
+    try:
+        return reprlib.repr(value)[:_MAX_SHOWN]
+    except ValueError:  # an integer with thousands of digits
+        return f"that {type(value).__name__}"
 
 
 def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
@@ -370,11 +384,23 @@ def read_settings(path: str | os.PathLike[str]) -> Any:
     """Read a file of settings, JSON.
 
     Raises:
-        InvalidInputError: It cannot be read, or is no JSON.
+        InvalidInputError: It cannot be read, it is not valid JSON, or it is too large or too deep.
     """
     try:
-        return json.loads(Path(path).expanduser().read_text("utf-8"))
+        return json.loads(_read(Path(path).expanduser()))
     except OSError as error:
         raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidInputError(f"the sandbox configuration {path} is no JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"the sandbox configuration {path} cannot be parsed: {error}") from error
+
+
+def _read(path: Path) -> bytes:
+    """Read a file that may lie in a workspace, where a session could have put anything."""
+    from cellblock import config  # late: what runs in a sandbox loads this module, and reads no settings
+
+    return config.read_file(path, _MAX_FILE)
+
+
+def _check_count(where: str, items: Sized) -> None:
+    if len(items) > _MAX_ITEMS:
+        raise InvalidInputError(f"{where} has {len(items)} items, and the limit is {_MAX_ITEMS}")

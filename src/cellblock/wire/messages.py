@@ -22,6 +22,9 @@ from cellblock.wire.fields import PIECE as PIECE
 from cellblock.wire.fields import Fields, arguments, code, piece, short, strictly, to_bytes, to_text, within
 from cellblock.wire.frames import Frame, encode_frame
 
+VALUE_MIME = "application/vnd.cellblock.value"
+"""The type of what a silent cell displays to hand the value of a variable to the host."""
+
 
 @dataclass(frozen=True, slots=True)
 class Execute:
@@ -31,6 +34,8 @@ class Execute:
     code: str
     stdin: bool = False
     """Whether somebody answers `input()`; if not, asking is an immediate error."""
+    silent: bool = False
+    """Whether it leaves no trace: no number, no history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +277,7 @@ def _write_reply(message: Reply) -> _Written:
 _Written: TypeAlias = tuple[dict[str, Any], list[bytes]]
 
 _WRITERS: dict[str, Callable[[Any], _Written]] = {
-    "execute": lambda m: ({"stdin": m.stdin}, [code(m.code)]),
+    "execute": lambda m: ({"stdin": m.stdin, "silent": m.silent}, [code(m.code)]),
     "input_reply": lambda m: ({"number": m.number}, [] if m.text is None else [to_bytes(m.text)]),
     "installed": lambda m: ({"number": m.number, "status": m.status}, [] if m.refusal is None else [to_bytes(m.refusal)]),
     "decided": lambda m: ({"number": m.number}, [] if m.refusal is None else [to_bytes(m.refusal)]),
@@ -361,7 +366,7 @@ def _read_reply(fields: Fields) -> Reply:
 
 
 _READERS: dict[str, Callable[[Fields], Message]] = {
-    "execute": lambda f: Execute(f.code(), f.boolean("stdin")),
+    "execute": lambda f: Execute(f.code(), f.boolean("stdin"), f.boolean("silent")),
     "input_reply": lambda f: InputReply(f.integer("number"), f.optional_buffer_text()),
     "installed": lambda f: Installed(f.integer("number"), f.integer("status"), f.optional_buffer_text()),
     "decided": lambda f: Decided(f.integer("number"), f.optional_buffer_text()),

@@ -19,7 +19,7 @@ from typing import Literal, NoReturn
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
-from cellblock.errors import ProtocolError
+from cellblock.errors import NO_NETWORK, ONLY_PROXY, ProtocolError
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     PIECE,
@@ -101,11 +101,14 @@ class Worker:
         self._interrupter.install()
         self._asker.take_places()
         self._shell.packages = self._asker.install
+        self._shell.line = self._asker.line
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
         if self.offline:
-            explain_failures()
+            explain_failures(NO_NETWORK)
+        elif "CELLBLOCK_EGRESS_PORT" in os.environ:
+            explain_failures(ONLY_PROXY)
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
         self._outbox.send(Ready(VERSION))
         while self._open:
@@ -188,7 +191,7 @@ class Worker:
         self._asker.allowed = request.stdin
         # Shut as soon as the code has ended: from there on a handler has nobody to raise for.
         try:
-            error = await self._shell.run(request.code, self._interrupter.check)
+            error = await self._shell.run(request.code, self._interrupter.check, silent=request.silent)
             GATE.shut += 1
         except (KeyboardInterrupt, asyncio.CancelledError):
             GATE.shut += 1

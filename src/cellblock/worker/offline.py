@@ -1,4 +1,4 @@
-"""In a session without a network, the exception that code gets for a failed connection says so."""
+"""In a session without a network, or with a proxy only, the exception that code gets for a failed connection says so."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from cellblock.errors import NO_NETWORK
-
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 
 
-def explain_failures() -> None:
-    """Have Python's own functions for names and connections say why they fail."""
+def explain_failures(why: str) -> None:
+    """Have Python's own functions for names and connections say why they fail.
+
+    Args:
+        why: What to add to the message.
+    """
     for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex"):
-        setattr(socket, name, _explaining(getattr(socket, name)))
+        setattr(socket, name, _explaining(getattr(socket, name), why))
     connect = socket.socket.connect
 
     def explain(self: socket.socket, address: Any, /) -> None:
@@ -24,18 +26,18 @@ def explain_failures() -> None:
         except OSError as error:
             if error.errno not in _UNREACHABLE:
                 raise
-            raise OSError(error.errno, f"{error.strerror} ({NO_NETWORK})") from None
+            raise OSError(error.errno, f"{error.strerror} ({why})") from None
 
     explain.__name__, explain.__doc__ = "connect", connect.__doc__
     socket.socket.connect = explain  # type: ignore[assignment, method-assign]
 
 
-def _explaining(original: Callable[..., Any]) -> Callable[..., Any]:
+def _explaining(original: Callable[..., Any], why: str) -> Callable[..., Any]:
     def lookup(*args: Any, **options: Any) -> Any:
         try:
             return original(*args, **options)
         except socket.gaierror as error:
-            raise socket.gaierror(error.errno, f"{error.strerror} ({NO_NETWORK})") from None
+            raise socket.gaierror(error.errno, f"{error.strerror} ({why})") from None
 
     lookup.__name__, lookup.__doc__ = original.__name__, original.__doc__
     return lookup

@@ -47,7 +47,11 @@ class Requester:
     def _getpass(self, prompt: str = "Password: ", stream: Any = None, **_options: Any) -> str:
         return self._ask(prompt, password=True)
 
-    def _ask(self, prompt: str, password: bool) -> str:
+    def line(self) -> str:
+        """Return a line that the host has for the cell, and show nothing of it."""
+        return self._ask("", password=True, shown=False)
+
+    def _ask(self, prompt: str, password: bool, shown: bool = True) -> str:
         if not self.allowed or self._outbox.forked or threading.current_thread() is not threading.main_thread():
             raise StdinNotImplementedError(
                 "nobody answers input() here: set the value in the code, or pass on_input= to execute() or stream()"
@@ -59,7 +63,8 @@ class Requester:
         answer = None if reply is None else reply.text
         if answer is None:
             raise EOFError("the caller gave no answer to input()")
-        self._outbox.write("stdout", ("*" * 8 if password else answer) + "\n")
+        if shown:
+            self._outbox.write("stdout", ("*" * 8 if password else answer) + "\n")
         return answer
 
     def install(self, arguments: list[str]) -> None:

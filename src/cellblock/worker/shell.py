@@ -72,6 +72,7 @@ class Shell(NotebookShell):
     _inner = 0
     _last_shown: BaseException | None = None
     packages: Callable[[list[str]], None] | None = None
+    line: Callable[[], str]
     commands: Commands | None = None
 
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
@@ -80,6 +81,12 @@ class Shell(NotebookShell):
     def init_profile_dir(self, profile_dir: Any) -> None:
         """Touch no disk."""
         self.profile_dir = _Profile()
+
+    def init_completer(self) -> None:
+        """Have each variable looked at once: IPython's two namespaces are one here, and it goes through both."""
+        super().init_completer()
+        if self.Completer.global_namespace is self.Completer.namespace:
+            self.Completer.global_namespace = {}
 
     def init_virtualenv(self) -> None:
         """The interpreter was chosen by whoever started us."""
@@ -205,14 +212,15 @@ class Shell(NotebookShell):
         # Not what ended the cell: %tb, %run, a __repr__, a callback that its caller lets fail. The cell has gone on.
         send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
         if self.error is None and evalue is not before:
-            self.error = error
+            self.error = error  # the host knows by its traceback that it is shown already
 
-    async def run(self, code: str, check: Callable[[], None]) -> CellError | None:
+    async def run(self, code: str, check: Callable[[], None], *, silent: bool = False) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
 
         Args:
             code: Its source.
             check: Raises where an interrupt for the cell has come already. From here on interrupts raise by themselves.
+            silent: Whether it gets no number and is not kept in the history.
 
         Returns:
             The exception that ended it, or None.
@@ -226,13 +234,15 @@ class Shell(NotebookShell):
             transformed, failure = code, sys.exc_info()
         try:
             result = await self.run_cell_async(
-                code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=failure
+                code, store_history=not silent, transformed_cell=transformed, preprocessing_exc_tuple=failure
             )
         finally:
-            # Plots are drawn here.
-            self.events.trigger("post_execute")
-            self.display_pub.update_widgets()
-        self.events.trigger("post_run_cell", result)
+            if not silent:
+                # Plots are drawn here.
+                self.events.trigger("post_execute")
+                self.display_pub.update_widgets()
+        if not silent:
+            self.events.trigger("post_run_cell", result)
         value = result.error_before_exec or result.error_in_exec
         if value is None:
             return self.error  # of something that did not end the cell

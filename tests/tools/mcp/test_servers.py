@@ -203,13 +203,43 @@ async def test_no_schema_of_a_server_is_run_in_the_loop(servers: Servers, tool: 
     assert outcome.is_error is False
 
 
-@pytest.mark.parametrize(("tool", "said"), [("blank", "100000 empty lines"), ("notices", "did not answer within")])
-async def test_a_server_that_floods_its_output_holds_up_nobody(servers: Servers, tool: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("tool", "seconds", "said"), [("blank", 30, "100000 empty lines"), ("notices", 0.3, "did not answer within")]
+)
+async def test_a_server_that_floods_its_output_holds_up_nobody(servers: Servers, tool: str, seconds: float, said: str) -> None:
     async with others_go_on() as turns:
         with pytest.raises(McpServerError, match=said):
-            await servers.call("good", tool, {}, timeout=0.5)
+            await servers.call("good", tool, {}, timeout=seconds)
         assert turns[0] > 10
         await servers.stop("good")
+    assert await still_works(servers)
+
+
+async def test_a_server_that_asks_without_end_and_reads_no_answer_is_ended(servers: Servers) -> None:
+    with pytest.raises(McpServerError, match="more than 100 requests and did not read the answers"):
+        await servers.call("good", "asks", {}, timeout=30)
+    assert await still_works(servers)
+
+
+async def test_notifications_start_no_tasks(servers: Servers) -> None:
+    await still_works(servers)
+    before, most = len(asyncio.all_tasks()), 0
+
+    def listen(level: str, text: str) -> None:
+        nonlocal most
+        most = max(most, len(asyncio.all_tasks()))
+
+    with pytest.raises(McpServerError, match="did not answer within"):
+        await servers.call("good", "notices", {}, timeout=0.3, on_log=listen)
+    assert most <= before + 2
+    await servers.stop("good")
+
+
+async def test_a_result_of_too_many_values_costs_its_own_call_only(servers: Servers) -> None:
+    with pytest.raises(McpServerError, match="it sent a message of more than 150000 values"):
+        await servers.call("good", "values", {"row": "[],", "count": 200_000}, timeout=30)
+    text = await servers.call("good", "values", {"row": "[],", "count": 200_000, "quoted": True}, timeout=30)
+    assert text.structured == {"n": ["[]," * 200_000, 0]}
     assert await still_works(servers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
@@ -17,7 +18,7 @@ from cellblock.host.files.info import MIB, FileInfo, FileLimits, Parts, Skipped,
 from cellblock.host.files.paths import Workspace, name_of
 from cellblock.host.files.removal import remove_tree
 from cellblock.host.files.staging import Staging, check_replaceable, status
-from cellblock.host.files.steps import Progress, Sink, Work, complete, drain, pour
+from cellblock.host.files.steps import PIECE, Progress, Sink, Work, complete, drain, pour
 
 Y = TypeVar("Y")
 S = TypeVar("S")
@@ -106,7 +107,7 @@ class Files:
         """
         data = await self.read(path, max_bytes=max_bytes)
         try:
-            return data.decode(encoding)
+            return await complete(_decode(data, encoding))
         except LookupError:
             raise InvalidInputError(f"encoding {encoding!r} is not known") from None
         except UnicodeDecodeError as error:
@@ -334,6 +335,27 @@ def _read(tree: Tree, parts: Parts, most: int) -> Work[bytes]:
                 data += piece
                 yield None
     return bytes(data)
+
+
+def _decode(data: bytes, encoding: str) -> Work[str]:
+    """Decode piece by piece: one call for all of it would hold the interpreter's lock, and so the event loop, to its end."""
+    if len(data) <= PIECE:
+        yield None
+        return data.decode(encoding)
+    "".encode(encoding)  # LookupError also for what is a codec, but not of text
+    decoder = codecs.getincrementaldecoder(encoding)()
+    pieces = []
+    for start in range(0, len(data), PIECE):
+        waiting = len(decoder.getstate()[0])
+        try:
+            pieces.append(decoder.decode(data[start : start + PIECE], start + PIECE >= len(data)))
+        except UnicodeDecodeError as error:
+            error.start += start - waiting  # where it is in the file
+            raise
+        except UnicodeError:
+            return data.decode(encoding)  # UTF-16 without its mark, which is quick, and which no piecewise decoder takes
+        yield None
+    return "".join(pieces)
 
 
 def _list(tree: Tree, parts: Parts, recursive: bool, limits: FileLimits) -> Work[list[FileInfo]]:

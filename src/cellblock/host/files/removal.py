@@ -15,6 +15,9 @@ _BATCH = 1000
 _MOST = 1_000_000
 """Entries that one call removes: the session's code may be making them as fast as they are removed."""
 
+_IDLE = 100
+"""Rounds in which there was nothing to remove: code may have filled the folder again each time, so one is not enough."""
+
 
 def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, None]:
     """Remove what stands under a name in a directory, with everything in it.
@@ -51,8 +54,11 @@ def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, 
 
 def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, None, None]:
     """Empty a folder until it is gone; every round yields, whoever refills it."""
+    idle = 0
     while True:
-        for entry, is_folder in _some(top):
+        entries = _some(top)
+        idle = 0 if entries else idle + 1
+        for entry, is_folder in entries:
             try:
                 if is_folder:
                     yield from _flatten(entry, top, walk)
@@ -68,7 +74,8 @@ def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, N
             os.unlink(name, dir_fd=directory)  # swapped since it was opened: what took its place goes in its place
             return
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            # What is empty and yet cannot be removed was swapped for another folder: more rounds would not end it.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or idle >= _IDLE:
                 raise
         else:
             return

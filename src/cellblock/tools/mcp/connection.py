@@ -10,7 +10,9 @@ half that speaks, is imported meanwhile.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from importlib import import_module
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from cellblock.tools.mcp.web import HttpTransport
 
 _T = TypeVar("_T")
+_LOG = logging.getLogger("cellblock.tools")
 
 
 class Connection:
@@ -57,6 +60,7 @@ class Connection:
         self._opening: anyio.CancelScope | None = None
         self._opened, self._end = asyncio.Event(), asyncio.Event()
         self._cause = ""
+        self._began = time.monotonic()
         self._task = asyncio.create_task(self._run(), name=f"MCP server {server}")
 
     @property
@@ -101,6 +105,8 @@ class Connection:
                     self._opening.deadline = math.inf
                     self._dialogue = dialogue
                     self._opened.set()
+                    took = 1000 * (time.monotonic() - self._began)
+                    _LOG.info("MCP server %r started in %.0f ms", self._server, took)
                     await self._end.wait()
             if self._opening.cancelled_caught and not self._end.is_set():
                 self._cause = self._cause or f"it was not ready within {self._connect_timeout:g} s"
@@ -115,6 +121,7 @@ class Connection:
                 self._cause = explanation if vague else f"{self._cause}; {explanation}"
             self._cause = self._cause or "the connection was closed"
             self._opened.set()
+            _LOG.info("MCP server %r stopped: %.500r", self._server, self._without_secrets(self._cause))
 
     @asynccontextmanager
     async def _talking(self) -> AsyncIterator[Dialogue]:

@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 
 import mcp_types as types
 from mcp import Client, MCPError
-from mcp.client.session import ClientRequestContext, IncomingMessage
+from mcp.client.session import ClientRequestContext
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -56,6 +56,7 @@ class Dialogue:
         self._facts: dict[str, ToolFacts] = {}
         self._logs: dict[object, OnLog] = {}
         self._wants_logs = False
+        self._reporting = 0  # calls whose progress the SDK reports
 
     @classmethod
     @asynccontextmanager
@@ -74,7 +75,7 @@ class Dialogue:
         @asynccontextmanager
         async def beside() -> AsyncIterator[tuple[Any, Any]]:
             async with streams as (reader, writer):
-                requests = Requests(reader, writer, lost)
+                requests = Requests(reader, writer, lost, dialogue._hear)
                 dialogue._requests = requests if bare else None
                 yield requests, writer
 
@@ -83,8 +84,6 @@ class Dialogue:
             cache=None,
             client_info=_CLIENT,
             elicitation_callback=_decline,
-            logging_callback=dialogue._hear_log,
-            message_handler=dialogue._hear,
         )
         async with client:
             _trust_no_schema(client)
@@ -119,16 +118,29 @@ class Dialogue:
                 self._logs[key] = on_log
             try:
                 if self._requests is None or client.protocol_version in MODERN_PROTOCOL_VERSIONS:
-                    progress = None if on_progress is None else _as_coroutine(on_progress)
-                    result = await client.call_tool(tool, arguments, progress_callback=progress, meta=meta)
+                    result = await self._call_by_sdk(client, tool, arguments, on_progress, meta)
                 else:
                     said = await self._requests.send("tools/call", {"name": tool, "arguments": arguments}, on_progress)
                     result = _result_of(said)
-                if on_log is not None:
-                    await asyncio.sleep(0)  # what was logged before the result is still on its way to us
                 return outcome_of(result)
             finally:
                 self._logs.pop(key, None)
+
+    async def _call_by_sdk(
+        self,
+        client: Client,
+        tool: str,
+        arguments: dict[str, Any],
+        on_progress: OnProgress | None,
+        meta: types.RequestParamsMeta | None,
+    ) -> types.CallToolResult:
+        if on_progress is None:
+            return await client.call_tool(tool, arguments, meta=meta)
+        self._reporting += 1
+        try:
+            return await client.call_tool(tool, arguments, progress_callback=_as_coroutine(on_progress), meta=meta)
+        finally:
+            self._reporting -= 1
 
     async def list_tools(self) -> list[ToolSpec]:
         """Ask the server for all of its tools.
@@ -189,15 +201,23 @@ class Dialogue:
 
     # What the server says unasked.
 
-    async def _hear(self, message: IncomingMessage) -> None:
-        if isinstance(message, types.ToolListChangedNotification):
+    def _hear(self, method: str, params: dict[str, Any]) -> bool:
+        """Take a notification. The SDK gets only what it must: it starts a task for each."""
+        if method == "notifications/progress":
+            return not self._reporting
+        if method == "notifications/tools/list_changed":
             self._stale = True
+        elif method == "notifications/message" and self._logs:
+            self._hear_log(params)
+        return True
 
-    async def _hear_log(self, params: types.LoggingMessageNotificationParams) -> None:
+    def _hear_log(self, params: dict[str, Any]) -> None:
         # Which of the calls it belongs to, the protocol does not say.
-        text = params.data if isinstance(params.data, str) else json.dumps(params.data)
-        for listener in [*self._logs.values()]:
-            listener(params.level, text)
+        level, data = params.get("level"), params.get("data")
+        if isinstance(level, str):
+            text = data if isinstance(data, str) else json.dumps(data)
+            for listener in [*self._logs.values()]:
+                listener(level, text)
 
 
 async def _decline(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:

@@ -1,6 +1,6 @@
 """Requests of our own on a connection that the SDK has opened: tool calls, which come by the thousand.
 
-What comes once is the SDK's: the handshake, lists, notifications, and whatever the server asks. Its way of a request goes
+What comes once is the SDK's: the handshake, lists, and whatever the server asks. Its way of a request goes
 through four layers, each with models, scopes and streams of that request: 0.1 ms, and a hundred objects that Python's
 collector goes through again and again. Here it is a future.
 """
@@ -46,12 +46,17 @@ class Requests:
         reader: The transport's stream to read.
         writer: Its stream to write.
         ended: Called when there is nothing more to read, which the SDK keeps to itself.
+        hear: Called with the method and parameters of each notification that belongs to none of our requests. It returns
+            whether it has taken it; the SDK gets the others.
     """
 
-    def __init__(self, reader: Any, writer: Any, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, reader: Any, writer: Any, ended: Callable[[], None], hear: Callable[[str, dict[str, Any]], bool]
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._ended = ended
+        self._hear = hear
         self._numbers = count(_FIRST)
         self._waiting: dict[object, tuple[asyncio.Future[dict[str, Any] | ErrorData], OnProgress | None]] = {}
         self._closed = False
@@ -113,9 +118,16 @@ class Requests:
             if not waiting[0].done():
                 waiting[0].set_result(said.result if isinstance(said, JSONRPCResponse) else said.error)
             return True
-        if isinstance(said, JSONRPCNotification) and said.method == "notifications/progress":
-            return self._tell(said.params or {})
+        if isinstance(said, JSONRPCNotification):
+            return self._notified(said.method, said.params or {})
         return False
+
+    def _notified(self, method: str, params: dict[str, Any]) -> bool:
+        try:
+            return (method == "notifications/progress" and self._tell(params)) or self._hear(method, params)
+        except Exception:  # of what listens to a log, which is the caller's; this is the task that reads for all calls
+            _LOG.exception("what listens to the notifications of an MCP server failed")
+            return True
 
     def _tell(self, params: dict[str, Any]) -> bool:
         token, done = as_request_id(params.get("progressToken")), _number(params.get("progress"))

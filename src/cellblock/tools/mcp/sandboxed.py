@@ -65,7 +65,7 @@ class ServerSandbox:
     def environment(self) -> dict[str, str]:
         """Return the variables that are others in the sandbox than outside."""
         proxies = self._network.environment()
-        if proxies:
+        if self._network.reaches:
             proxies["NODE_USE_ENV_PROXY"] = "1"  # Node looks at the others only where it is told to
         return {**proxies, "HOME": self._plan.home, "USER": "user", "LOGNAME": "user"}
 

@@ -22,19 +22,21 @@ import anyio
 
 from cellblock import config
 from cellblock.tools.calling.content import MAX_MESSAGE
-from cellblock.tools.mcp.lines import Lines, Oversized
+from cellblock.tools.mcp.lines import MAX_VALUES, Lines, Oversized, edges, has_too_many_values, may_have_too_many_values
 from cellblock.tools.mcp.params import StdioServer
 from cellblock.tools.mcp.place import empty_directory
 
 if TYPE_CHECKING:
     # What uses it imports it: the SDK is loaded while the program starts.
     from mcp.shared.message import SessionMessage
+    from mcp_types import JSONRPCMessage
 
     from cellblock.tools.mcp.sandboxed import ServerSandbox
 
 _KEEPER = Path(__file__).parents[2] / "keeper" / "keeper.py"
 _MAX_STRAY = 100  # lines in succession that are no messages
 _MAX_BLANK = 100_000  # lines in succession that are empty
+_MAX_ASKED = 100  # requests of the server that have no answer yet
 _SECONDS_AT_A_TIME = 0.005  # in which lines are read before others have their turn
 _LINES_AT_A_TIME = 32  # likewise; what the SDK does with a message takes longer than to read it
 _MAX_WAITING = 1024 * 1024  # bytes that nobody has taken yet; after that, the server has to wait
@@ -77,6 +79,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._left = False  # by itself, before it was asked to
         self._stray: bytes | None = None
         self._strays = self._blanks = 0
+        self._asked = 0  # requests of the server that have no answer yet
         self._stderr = bytearray()
         self._failure: str | None = None
         self._transport: asyncio.SubprocessTransport | None = None
@@ -236,7 +239,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
         while self._failure is None:
             await self._give_way()
             if (line := self._lines.next()) is not None:
-                message = self._refusal(line) if isinstance(line, Oversized) else self._message(line)
+                # A thread for this, and not for the parsing: a parser keeps the interpreter's lock until it is done.
+                too_much = may_have_too_many_values(line) and await asyncio.to_thread(has_too_many_values, line)
+                message = self._made_of(line, too_much=too_much)
                 if message is not None:
                     return message
             elif self._lines.size > 16 * MAX_MESSAGE:
@@ -256,6 +261,24 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if self._lines_read >= _LINES_AT_A_TIME or time.monotonic() - self._turn > _SECONDS_AT_A_TIME:
             await asyncio.sleep(0)
             self._turn, self._lines_read = time.monotonic(), 0
+
+    def _made_of(self, line: bytes | Oversized, *, too_much: bool) -> SessionMessage | None:
+        """Return the message in a line, or an error in the place of one that is refused."""
+        if isinstance(line, Oversized):
+            return self._refusal(line, f"it sent a message of {line.size} bytes, and the limit is {MAX_MESSAGE}")
+        if too_much:
+            return self._refusal(edges(line), f"it sent a message of more than {MAX_VALUES} values")
+        message = self._message(line)
+        return message if message is not None and self._may_ask(message.message) else None
+
+    def _may_ask(self, message: JSONRPCMessage) -> bool:
+        """Count what the server asks and has not been answered: the SDK has a task for each."""
+        if hasattr(message, "id") and hasattr(message, "method"):  # a request
+            self._asked += 1
+            if self._asked > _MAX_ASKED:
+                self._fail(f"it sent more than {_MAX_ASKED} requests and did not read the answers")
+                return False
+        return True
 
     def _message(self, line: bytes) -> SessionMessage | None:
         from mcp.shared.message import SessionMessage
@@ -278,13 +301,12 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._strays = self._blanks = 0
         return SessionMessage(message)
 
-    def _refusal(self, line: Oversized) -> SessionMessage | None:
-        """Return an error in the place of a response that is too long, so that the other calls go on."""
+    def _refusal(self, line: Oversized, complaint: str) -> SessionMessage | None:
+        """Return an error in the place of a response that is refused, so that the other calls go on."""
         from mcp.shared.message import SessionMessage
         from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError
 
         found = _ID_AT_HEAD.match(line.head) or _ID_AT_TAIL.search(line.tail)
-        complaint = f"it sent a message of {line.size} bytes, and the limit is {MAX_MESSAGE}"
         if found is None:
             self._fail(complaint)
             return None
@@ -296,6 +318,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
         await self._writable.wait()
         if self._broken or self._leaving or self._transport is None:
             raise anyio.BrokenResourceError
+        if not hasattr(message.message, "method"):
+            self._asked -= 1  # an answer
         cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0)).write(data)
 
 

@@ -1,0 +1,78 @@
+"""`Session.put` and `Session.get`: values in and out, by forms that are safe to read."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import keyword
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, InvalidInputError, KernelDiedError
+from cellblock.exchange.forms import decode, encode
+from cellblock.wire.messages import VALUE_MIME
+
+if TYPE_CHECKING:
+    from cellblock.host.cell import OnInput
+    from cellblock.model import CodeExecutionResult
+
+Run: TypeAlias = "Callable[[str, OnInput | None], Awaitable[CodeExecutionResult]]"
+"""Runs a cell that leaves no trace."""
+
+_PIECE = 3 * 1024 * 1024
+_ROOM = 4096  # for the name of the form
+_MODULE = "__import__('cellblock.worker.exchange', fromlist=['take'])"
+
+
+async def put(run: Run, limit: int, name: str, value: object) -> None:
+    """Give a variable of a session a value; see `Session.put`."""
+    _check_name(name)
+    lines = await asyncio.to_thread(_lines, value, limit)
+    pieces = iter(lines)
+
+    async def next_piece(_prompt: str) -> str:
+        return next(pieces, "")
+
+    message = _sent(await run(f"{_MODULE}.take({name!r}, {len(lines)})", next_piece))
+    if message is not None:
+        _check_not_refused(message)
+
+
+async def get(run: Run, limit: int, name: str, *, unpickle: bool) -> Any:
+    """Return the value of a variable of a session; see `Session.get`."""
+    _check_name(name)
+    message = _sent(await run(f"{_MODULE}.give({name!r}, {limit - _ROOM}, {unpickle!r})", None))
+    if message is None:
+        raise InvalidInputError(f"the session did not send the value of {name!r}")
+    _check_not_refused(message)
+    return await asyncio.to_thread(decode, message, limit, unpickle=unpickle)
+
+
+def _lines(value: object, limit: int) -> list[str]:
+    message = encode(value, limit - _ROOM)
+    starts = range(0, len(message), _PIECE)
+    return [base64.b64encode(message[start : start + _PIECE]).decode() for start in starts]
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise InvalidInputError(f"the name of a variable must be an identifier, not {name!r:.80}")
+
+
+def _sent(result: CodeExecutionResult) -> bytes | None:
+    """Return what a cell sent."""
+    if result.status == "died":
+        raise KernelDiedError(result.error.evalue if result.error else "the kernel died")
+    if result.status == "timeout":
+        raise ExecutionTimeoutError("the session did not carry the value in time", result)
+    if result.error is not None:
+        raise CodeExecutionError(f"the value was not carried: {result.error.ename}: {result.error.evalue[:1000]}", result)
+    for item in result.outputs:
+        if isinstance(message := item.data.get(VALUE_MIME), bytes):
+            return message
+    return None
+
+
+def _check_not_refused(message: bytes) -> None:
+    if message.startswith(b"refused\n"):
+        raise InvalidInputError(message[8:1008].decode("utf-8", "replace"))

@@ -1,0 +1,83 @@
+"""Watches how much memory a session uses, on a machine without control groups; with them, it only says whether it ran out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from cellblock.host.control import Control
+from cellblock.sandbox.cgroups import Group
+
+_BUSY, _IDLE = 0.25, 5.0  # seconds between looks at a session's memory
+
+
+class MemoryWatch:
+    """What all processes of one kernel use together, and the limit of it.
+
+    Attributes:
+        limit: Bytes that they may use; None if nobody watches.
+    """
+
+    def __init__(
+        self,
+        limit: int | None,
+        group: Group | None,
+        control: Control,
+        is_busy: Callable[[], bool],
+        on_excess: Callable[[str], None],
+    ) -> None:
+        """Watch nothing yet.
+
+        Args:
+            limit: Bytes that the processes may use; None for no limit.
+            group: Their control group, if they have one: the machine itself sees to the limit then.
+            control: Their init, which measures.
+            is_busy: Whether a cell runs: it is looked at more often then.
+            on_excess: Told why the session has to end; no other one should suffer for it.
+        """
+        self.limit = limit
+        self._group = group
+        self._control = control
+        self._is_busy = is_busy
+        self._on_excess = on_excess
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        control.on_memory = self._check
+
+    def look_soon(self) -> None:
+        """Look soon, and then again and again, unless the machine itself does."""
+        if self.limit is not None and self._group is None:
+            self._look_in(_BUSY)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def cause_of_death(self) -> str | None:
+        """Return the cause that only the machine knows: the session was over the limit of its control group."""
+        if self.limit is None or self._group is None or not self._group.ran_out_of_memory():
+            return None
+        return f"out of memory: the session may use {self.limit >> 20:,} MiB"
+
+    def _look_in(self, seconds: float) -> None:
+        """Look after some time, unless that is to happen earlier anyway.
+
+        A later time never takes the place of an earlier one: cells that follow each other quickly would put it off for ever.
+        """
+        if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        assert self.limit is not None
+        self._control.measure(self.limit)
+
+    def _check(self, used: int) -> None:
+        if self.limit is not None and used > self.limit:
+            self._on_excess(f"out of memory: its processes used {used >> 20:,} MiB, and may use {self.limit >> 20:,} MiB")
+        else:
+            self._look_in(_BUSY if self._is_busy() else _IDLE)
