@@ -115,12 +115,15 @@ async def test_a_refused_host_is_told_first_with_the_rule_that_allows_it(native_
         with pytest.raises(CodeExecutionError) as caught:
             await executor.execute(code)
         result = caught.value.result
+        assert result is not None
         assert result.error is not None
         told = 'example.org:8080 was refused: allow it by allow_hosts=["example.org:8080"]'
         assert result.for_model().startswith(f"Error: {result.error.ename}: {told}, ")
         with pytest.raises(CodeExecutionError) as caught:
             await executor.execute(f"try:\n    exec({code!r})\nexcept Exception: 1 / 0")
-        assert caught.value.result.for_model().startswith("Error: ZeroDivisionError: division by zero\n")
+        result = caught.value.result
+        assert result is not None
+        assert result.for_model().startswith("Error: ZeroDivisionError: division by zero\n")
 
 
 async def test_an_error_that_the_cell_survived_is_told_once(session: Session, tmp_path: Path) -> None:
