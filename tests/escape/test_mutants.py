@@ -32,8 +32,6 @@ ENDLESS = frozenset(
         ),
         *(
             "54 floods of servers",
-            "54 notifications of servers",
-            "54 requests of servers",
             "54 lists of tools",
             "54 schemas of servers",
         ),
@@ -386,6 +384,15 @@ MUTANTS: dict[str, Mutant] = {
     "54 references": mutant(
         "tools/apigen/test_schema.py::test_a_reference_that_names_nothing_looks_at_few_definitions",
         Edit("tools/apigen/schema.py", "_MOST_NAMED", "10**9"),
+    ),
+    "54 requests that are over": mutant(
+        "tools/serving/test_approval_channel.py::"
+        "test_large_requests_that_are_taken_back_are_not_kept_for_a_client_that_does_not_read",
+        Edit("tools/serving/approval_channel.py", "ApprovalChannel._over", "del self._pending[request.id]"),
+    ),
+    "54 tiny frames": mutant(
+        "tools/serving/test_websocket.py::test_a_flood_of_tiny_frames_lets_the_loop_go_on[pings]",
+        Edit("tools/serving/websocket.py", "_PIECE", "2**30"),
     ),
     "54 denials": mutant(
         "store/test_approvals.py::test_denials_that_come_by_the_thousand_are_counted",

@@ -62,7 +62,7 @@ async def test_a_directory_that_is_a_file_is_refused(host: Host, tmp_path: Path,
 
 
 async def test_a_working_dir_that_does_not_exist_is_refused(host: Host, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"working_dir: .* is no directory; create it first"):
+    with pytest.raises(InvalidInputError, match=r"working_dir: .* is not a directory; create it first"):
         host.session(working_dir=tmp_path / "missing")
 
 

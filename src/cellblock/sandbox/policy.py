@@ -381,13 +381,15 @@ def _start(path: str) -> str:
 
 
 def read_settings(path: str | os.PathLike[str]) -> Any:
-    """Read a file of settings, JSON.
+    """Read a file of settings: JSON, in which lines that begin with ``//`` are comments.
 
     Raises:
         InvalidInputError: It cannot be read, it is not valid JSON, or it is too large or too deep.
     """
     try:
-        return json.loads(_read(Path(path).expanduser()))
+        lines = _read(Path(path).expanduser()).splitlines()
+        # Empty instead of gone: an error names the right line.
+        return json.loads(b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in lines))
     except OSError as error:
         raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
