@@ -35,7 +35,7 @@ ENDLESS = frozenset(
             "54 lists of tools",
             "54 schemas of servers",
         ),
-        *("45 buffers of sockets", "45 page tables"),
+        *("45 buffers of sockets", "45 page tables", "45 shared memory and queues of System V"),
     }
 )
 
@@ -284,6 +284,13 @@ MUTANTS: dict[str, Mutant] = {
     "45 buffers of sockets": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in sockets]",
         Edit("init/sockets.py", "buffered", "return 0"),
+    ),
+    "45 shared memory and queues of System V": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in segments]",
+        Edit("init/system_v.py", "held", "return 0"),
+    ),
+    "45 inotify": mutant(
+        f"{HERE}system_calls.py::test_watches_and_pending_signals_are_few", Edit("sandbox/plan.py", "_INOTIFY", "()")
     ),
     "45 page tables": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in page tables]",
