@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,19 +15,18 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 @pytest.fixture(scope="module")
-def provider() -> Any:
-    provider = sdk.TracerProvider()
+def exporter() -> Any:
+    """For the rest of the process: OpenTelemetry takes one provider."""
+    exporter, provider = InMemorySpanExporter(), sdk.TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
-    return provider
+    return exporter
 
 
 @pytest.fixture
-def spans(provider: Any) -> Iterator[Any]:
-    exporter = InMemorySpanExporter()
-    processor = SimpleSpanProcessor(exporter)
-    provider.add_span_processor(processor)
-    yield exporter
-    processor.shutdown()
+def spans(exporter: Any) -> Any:
+    exporter.clear()
+    return exporter
 
 
 async def test_a_cell_is_below_its_session_and_tells_how_it_ended(host: Host, spans: Any) -> None:
