@@ -397,7 +397,7 @@ async def test_an_option_that_cannot_be_used_refuses_to_start(
 ) -> None:
     if "images_dir" in options and os.access("/proc", os.W_OK):
         options = {"images_dir": "/dev/null/images"}  # root may write anywhere, but not below a file
-        message = "images_dir: /dev/null is no directory"
+        message = "images_dir: /dev/null is not a directory"
     executor = CodeExecutor(host=host, sandbox=False, **options)
     with pytest.raises(error, match=message):
         await executor.start()

@@ -157,7 +157,7 @@ def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     if not nearest.is_dir():
-        raise InvalidInputError(f"{name}: {nearest} is no directory")
+        raise InvalidInputError(f"{name}: {nearest} is not a directory")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InvalidInputError(f"{name}: {nearest} cannot be written to by this user; choose another directory")
     return directory
