@@ -77,7 +77,7 @@ async def test_stopping_twice_or_before_the_start_is_fine(host: Host) -> None:
 
 
 async def test_starting_twice_is_an_error_that_says_so(executor: CodeExecutor) -> None:
-    with pytest.raises(StateError, match="started already"):
+    with pytest.raises(StateError, match="already started"):
         await executor.start()
     assert (await executor.execute("1")).ok
 
@@ -215,7 +215,7 @@ async def test_input_is_answered_by_whoever_was_given(executor: CodeExecutor) ->
 
 
 async def test_input_without_anybody_to_answer_is_an_error_that_says_what_to_do(executor: CodeExecutor) -> None:
-    with pytest.raises(CodeExecutionError, match=r"nobody answers input\(\) here.*on_input="):
+    with pytest.raises(CodeExecutionError, match=r"input\(\) cannot be answered here.*on_input="):
         await executor.execute("input('name? ')")
 
 
@@ -384,7 +384,7 @@ async def test_an_interpreter_without_ipython_says_how_to_get_it(host: Host, tmp
 
 _BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "images_dir": ({"images_dir": "/proc/images"}, InvalidInputError, "images_dir: /proc cannot be written"),
-    "working_dir": ({"working_dir": "/nowhere"}, InvalidInputError, "working_dir: /nowhere is no directory; create it"),
+    "working_dir": ({"working_dir": "/nowhere"}, InvalidInputError, "working_dir: /nowhere is not a directory; create it"),
     "kernel_env": ({"kernel_env": {"A": 1}}, InvalidInputError, "kernel_env: 'A' and its value must be strings"),
     "preload": ({"preload": "numpy"}, InvalidInputError, r"must be a sequence of module names: preload=\('numpy',\)"),
 }
@@ -396,7 +396,7 @@ async def test_an_option_that_cannot_be_used_refuses_to_start(
 ) -> None:
     if "images_dir" in options and os.access("/proc", os.W_OK):
         options = {"images_dir": "/dev/null/images"}  # root may write anywhere, but not below a file
-        message = "images_dir: /dev/null is no directory"
+        message = "images_dir: /dev/null is not a directory"
     executor = CodeExecutor(host=host, sandbox=False, **options)
     with pytest.raises(error, match=message):
         await executor.start()
@@ -407,7 +407,7 @@ _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a configuration of no sandbox": (
         {"sandbox": False, "sandbox_config": "s.json"},
         InvalidInputError,
-        "sandbox=False means that there is none",
+        "sandbox=False turns it off",
     ),
     "something like a bool": ({"sandbox": "no"}, InvalidInputError, "sandbox must be True or False, not 'no'"),
     "rules by their file": ({"rules": "rules.toml"}, InvalidInputError, r"read a file with Rules.load"),
@@ -494,7 +494,7 @@ async def test_a_home_directory_is_no_workspace_by_accident(
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(native_host, "facts", dataclasses.replace(native_host.facts, home=str(tmp_path)))
-    with pytest.raises(InvalidInputError, match=r"holds your home directory.*pass working_dir="):
+    with pytest.raises(InvalidInputError, match=r"contains your home directory.*pass working_dir="):
         await CodeExecutor(host=native_host).start()
     native_host.session(working_dir=tmp_path)  # somebody has decided that
     native_host.session(working_dir="project")
@@ -519,7 +519,7 @@ async def test_a_tool_server_port_is_served_where_one_is_asked_for(host: Host, u
 async def test_a_tool_server_port_that_others_could_reach_is_refused(host: Host, unused_tcp_port: int) -> None:
     before = len(below(os.getpid()))
     executor = CodeExecutor(host=host, sandbox=False, tool_server_host="0.0.0.0", tool_server_port=unused_tcp_port)
-    with pytest.raises(InvalidInputError, match="only this machine reaches"):
+    with pytest.raises(InvalidInputError, match="from this machine only"):
         await executor.start()
     await eventually(lambda: len(below(os.getpid())) <= before)
 

@@ -37,7 +37,7 @@ def check_links(name: str, path: str) -> None:
     if link is not None:
         raise InvalidInputError(
             f"{name}: {link} is a symbolic link in a directory that a session can write, and may have been made by one: it is "
-            "not followed. Pass the path that it leads to, if that is what you want"
+            "not followed. If you trust it, pass the path that it leads to"
         )
 
 

@@ -58,7 +58,7 @@ def check_modules(names: Iterable[str]) -> tuple[str, ...]:
     modules = tuple(dict.fromkeys(names))
     for name in modules:
         if not isinstance(name, str) or not _MODULE.fullmatch(name):
-            raise InvalidInputError(f"preload: {name!r} is no name of a module")
+            raise InvalidInputError(f"preload: {name!r} is not the name of a module")
     return modules
 
 
@@ -97,7 +97,7 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
             base[name] = value
             (name + value).encode()
         except UnicodeEncodeError:
-            raise InvalidInputError(f"kernel_env: {name!r} or its value holds a lone surrogate") from None
+            raise InvalidInputError(f"kernel_env: {name!r} or its value contains a lone surrogate") from None
     size = len(json.dumps(base))  # as it travels: a control character or an emoji takes more than it has bytes
     if size > _MAX_ENVIRONMENT:
         raise InvalidInputError(f"kernel_env: {size} bytes are over the limit of {_MAX_ENVIRONMENT}; pass a file instead")
@@ -131,7 +131,7 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
     distrusted.check_links(name, str(given))
     directory = given.resolve()
     if not directory.is_dir():
-        raise InvalidInputError(f"{name}: {directory} is no directory; create it first")
+        raise InvalidInputError(f"{name}: {directory} is not a directory; create it first")
     if not os.access(directory, os.X_OK):
         raise InvalidInputError(f"{name}: {directory} cannot be entered by this user")
     return directory
@@ -156,7 +156,7 @@ def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     if not nearest.is_dir():
-        raise InvalidInputError(f"{name}: {nearest} is no directory")
+        raise InvalidInputError(f"{name}: {nearest} is not a directory")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InvalidInputError(f"{name}: {nearest} cannot be written to by this user; choose another directory")
     return directory
