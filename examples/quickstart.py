@@ -103,7 +103,7 @@ SECOND = """
 async def main() -> None:
     """Run cells one after the other in one session, then one in a second session."""
     steps = Steps()
-    steps.begin("Start a session, with pandas and matplotlib loaded")
+    steps.begin("Start the host, once per program: it loads pandas and matplotlib")
     async with CodeExecutor(working_dir=HERE, images_dir=IMAGES, preload=PRELOAD) as executor:
         steps.end()
         await run(steps, executor, "Read a CSV file", LOAD)
@@ -118,7 +118,7 @@ async def main() -> None:
         await run(steps, executor, "Run away: stopped after one second", RUNAWAY, timeout=1)
         await run(steps, executor, "Go on where we were", STILL_THERE)
 
-        steps.begin("Start a second session, as warm as the first")
+        steps.begin("Start a second session: the host is warm")
         async with CodeExecutor(preload=PRELOAD) as second:
             steps.end()
             await run(steps, second, "Another session has variables of its own", SECOND)

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import aclosing
@@ -560,3 +561,25 @@ async def test_cancelling_from_another_thread_says_how(executor: CodeExecutor) -
 async def test_use_from_another_loop_says_so(executor: CodeExecutor) -> None:
     with pytest.raises(StateError, match="another event loop"):
         await asyncio.to_thread(lambda: asyncio.run(executor.execute("1")))
+
+
+def test_the_first_start_loads_what_it_needs_in_a_thread() -> None:
+    program = """
+import asyncio, sys, threading
+from cellblock import CodeExecutor
+
+class Watch:
+    loaded = {}
+    def find_spec(self, name, path=None, target=None):
+        self.loaded[name] = threading.current_thread() is threading.main_thread()
+
+async def main():
+    executor = CodeExecutor(sandbox=False)
+    sys.meta_path.insert(0, Watch())
+    async with executor:
+        print([Watch.loaded.get(name) for name in ("cellblock.host.shared", "cellblock.host.session", "cellblock.services")])
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("[False, False, False]\n", "")

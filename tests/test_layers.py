@@ -30,6 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "wire": {"errors", "model"},
     "config": {"errors", "model"},
     "terminal": set(),
+    "telemetry": {"config", "errors", "model"},
     # What both sides of a session carry values with.
     "exchange": {"errors"},
     "leftovers": set(),
@@ -43,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "tools/calling": {"errors", "model"},
     # The trusted side. It starts zygotes and keepers by command line: never zygote, never keeper, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
-    "host": {"config", "egress", "errors", "exchange", "leftovers", "model", "packages", "sandbox", "wire"},
+    "host": {"config", "egress", "errors", "exchange", "leftovers", "model", "packages", "sandbox", "telemetry", "wire"},
     "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},

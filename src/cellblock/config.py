@@ -70,6 +70,11 @@ def _unquoted(value: str) -> str:
     return value.partition(" #")[0].strip()
 
 
+def traces_code() -> bool:
+    """Return whether spans are to hold the code of cells: ``CELLBLOCK_TRACE_CODE=1``."""
+    return os.environ.get("CELLBLOCK_TRACE_CODE") == "1"
+
+
 def state_directory() -> Path:
     """Return where state that outlives a program is kept, whether or not it is there.
 

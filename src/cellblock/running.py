@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cellblock.errors import LaunchError, StateError
@@ -82,12 +84,17 @@ class RunningSession:
         tool_server: tuple[str, int] | None,
         timeout: float | None,
     ) -> None:
+        if "cellblock.host.shared" not in sys.modules:
+            await asyncio.to_thread(import_module, "cellblock.host.shared")  # takes long; the loop goes on meanwhile
         from cellblock.host import shared
 
         host = self._host
         if host is None:
             host = self._shared_host = await shared.acquire()
         host.begin(options)
+        for needed in ("cellblock.host.session", "cellblock.services"):
+            if needed not in sys.modules:
+                await asyncio.to_thread(import_module, needed)
         from cellblock.services import open_session
 
         self.session, self.services = open_session(host, options, services, session_id)

@@ -27,7 +27,7 @@ from cellblock.tools.serving.server import bind, resolved
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
-    from cellblock.tools.calling.content import ToolOutcome
+    from cellblock.tools.calling.content import CallTool, ToolOutcome
     from cellblock.tools.serving.http import App
 
 _LOG = logging.getLogger("cellblock.sessions")
@@ -186,7 +186,7 @@ class SessionServices:
     def _app(self, token: str | None) -> App:
         return session_app(
             self.broker,
-            self._lease.caller,
+            self._caller,
             facts=self._facts,
             note=self._note,
             token=token,
@@ -207,6 +207,10 @@ class SessionServices:
                 connect_timeout=connect_timeout,
             )
         return shared
+
+    def _caller(self, server: str) -> CallTool | None:
+        call = self._lease.caller(server)
+        return None if call is None else self._session.trace.traced(server, call)
 
     def _root(self, server: str) -> str | None:
         if self._registry is None:

@@ -111,3 +111,43 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         command = [sys.executable, "-m", "cellblock", "policy", "show", "--json", "--workspace", "/srv"]
         done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_new_policy_has_comments_and_starts(tmp_path: Path) -> None:
+    assert run("policy", "init", cwd=tmp_path).returncode == 0
+    file = tmp_path / "sandbox.json"
+    assert "// Nothing else can be written." in file.read_text()
+    shown = run("policy", "show", "sandbox.json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert f"Writable:\n  {tmp_path}\n" in shown.stdout
+    assert "metadata services" in shown.stdout.partition("Never reachable:\n")[2].splitlines()[0]
+    again = run("policy", "init", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (
+        2,
+        "cellblock: sandbox.json exists already; name another file, or remove it first\n",
+    )
+
+
+def test_a_policy_with_which_nothing_starts_says_why(tmp_path: Path) -> None:
+    config = tmp_path / "sandbox.json"
+    config.write_text(json.dumps({"filesystem": {"denyRead": [str(tmp_path)]}}))
+    done = run("policy", "show", str(config), "--workspace", str(tmp_path))
+    assert done.returncode == 1
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("No session can start with this policy: PermissionError: ")
+    assert last.endswith("(is something that it needs in denyRead?)")
+
+
+def test_an_error_behind_a_comment_names_the_right_line(tmp_path: Path) -> None:
+    config = tmp_path / "sandbox.json"
+    config.write_text('// One.\n{\n  // Three.\n  "network": nonsense\n}')
+    done = run("policy", "show", str(config))
+    assert done.returncode == 2
+    assert "line 4" in done.stderr
+
+
+def test_a_file_is_no_workspace(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    done = run("policy", "show", "--workspace", str(file))
+    assert (done.returncode, done.stderr) == (2, f"cellblock: workspace: {file} is a file, not a directory\n")

@@ -70,6 +70,25 @@ for one in kept:
         one[at]
 time.sleep(60)
 """
+SEGMENTS = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.shmat.restype, libc.shmdt.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+for _ in range(6):
+    place = libc.shmat(libc.shmget(0, ctypes.c_size_t(64 * 2**20), 0o600), None, 0)
+    ctypes.memset(place, 1, 64 * 2**20)
+    libc.shmdt(place)
+time.sleep(60)
+"""
+QUEUES = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+for _ in range(20_000):
+    queue = libc.msgget(0, 0o600)
+    for _ in range(2):
+        libc.msgsnd(queue, (1).to_bytes(8, 'little') + bytes(8192), ctypes.c_size_t(8192), 0o4000)
+time.sleep(60)
+"""
 LATER = """
 import os, threading
 def grow():
@@ -100,7 +119,7 @@ def _children() -> set[int]:
     return {pid for pid, parent in parents().items() if parent == os.getpid()}
 
 
-MANY = ["mapped by one process", "over children", "in files", "in sockets", "in page tables"]
+MANY = ["mapped by one process", "over children", "in files", "in sockets", "in page tables", "in segments", "in queues"]
 
 
 async def test_memory_of_one_process_is_an_error_that_names_the_limit(small: Session) -> None:
@@ -112,7 +131,7 @@ async def test_memory_of_one_process_is_an_error_that_names_the_limit(small: Ses
     assert await value(small, "kept.clear(); mine") == 1
 
 
-@pytest.mark.parametrize("code", [MAPPED, SPREAD, FILES, SOCKETS, TABLES], ids=MANY)
+@pytest.mark.parametrize("code", [MAPPED, SPREAD, FILES, SOCKETS, TABLES, SEGMENTS, QUEUES], ids=MANY)
 async def test_a_session_over_its_memory_dies_and_its_result_names_the_limit(small: Session, code: str) -> None:
     result = await small.execute(code, timeout=60)
     assert result.status == "died"

@@ -32,12 +32,10 @@ ENDLESS = frozenset(
         ),
         *(
             "54 floods of servers",
-            "54 notifications of servers",
-            "54 requests of servers",
             "54 lists of tools",
             "54 schemas of servers",
         ),
-        *("45 buffers of sockets", "45 page tables"),
+        *("45 buffers of sockets", "45 page tables", "45 shared memory and queues of System V"),
     }
 )
 
@@ -228,6 +226,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
         Edit("host/distrusted.py", "check_links", "pass"),
     ),
+    "6 links of sessions of other programs": mutant(
+        "host/test_distrusted.py::test_a_link_of_another_programs_session_is_not_followed",
+        Edit("host/distrusted.py", "_is_recorded", "return False"),
+    ),
     "32 threads that wait for answers": mutant(
         f"{LIFE}repeated_questions_leave_the_programs_own_threads_alone", Edit("host/answerers.py", "_MOST", "10**6")
     ),
@@ -282,6 +284,13 @@ MUTANTS: dict[str, Mutant] = {
     "45 buffers of sockets": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in sockets]",
         Edit("init/sockets.py", "buffered", "return 0"),
+    ),
+    "45 shared memory and queues of System V": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in segments]",
+        Edit("init/system_v.py", "held", "return 0"),
+    ),
+    "45 inotify": mutant(
+        f"{HERE}system_calls.py::test_watches_and_pending_signals_are_few", Edit("sandbox/plan.py", "_INOTIFY", "()")
     ),
     "45 page tables": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in page tables]",
@@ -375,6 +384,15 @@ MUTANTS: dict[str, Mutant] = {
     "54 references": mutant(
         "tools/apigen/test_schema.py::test_a_reference_that_names_nothing_looks_at_few_definitions",
         Edit("tools/apigen/schema.py", "_MOST_NAMED", "10**9"),
+    ),
+    "54 requests that are over": mutant(
+        "tools/serving/test_approval_channel.py::"
+        "test_large_requests_that_are_taken_back_are_not_kept_for_a_client_that_does_not_read",
+        Edit("tools/serving/approval_channel.py", "ApprovalChannel._over", "del self._pending[request.id]"),
+    ),
+    "54 tiny frames": mutant(
+        "tools/serving/test_websocket.py::test_a_flood_of_tiny_frames_lets_the_loop_go_on[pings]",
+        Edit("tools/serving/websocket.py", "_PIECE", "2**30"),
     ),
     "54 denials": mutant(
         "store/test_approvals.py::test_denials_that_come_by_the_thousand_are_counted",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutionResult, Host, InvalidInputError, Limits, Session
+from cellblock import CodeExecutionError, CodeExecutionResult, CodeExecutor, Host, InvalidInputError, Limits, Session
 from cellblock.errors import NO_NETWORK
 from cellblock.model import ErrorInfo, OutputItem
 from cells import ok
@@ -99,6 +99,38 @@ async def test_a_failed_connection_says_that_there_is_no_network(native_session:
     assert result.error is not None
     assert NO_NETWORK in result.error.evalue
     assert result.for_model().startswith(f"Error: {result.error.ename}: {NO_NETWORK}\n")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import urllib.request\nurllib.request.urlopen('http://example.org:8080')",
+        "import urllib.request\nurllib.request.urlopen('https://example.org:8080')",
+        "import requests\nrequests.get('https://example.org:8080')",
+        "import httpx\nhttpx.get('https://example.org:8080')",
+    ],
+)
+async def test_a_refused_host_is_told_first_with_the_rule_that_allows_it(native_host: Host, tmp_path: Path, code: str) -> None:
+    async with CodeExecutor(host=native_host, working_dir=tmp_path, allow_hosts=["example.com"]) as executor:
+        with pytest.raises(CodeExecutionError) as caught:
+            await executor.execute(code)
+        result = caught.value.result
+        assert result is not None
+        assert result.error is not None
+        told = 'example.org:8080 was refused: allow it by allow_hosts=["example.org:8080"]'
+        assert result.for_model().startswith(f"Error: {result.error.ename}: {told}, ")
+        with pytest.raises(CodeExecutionError) as caught:
+            await executor.execute(f"try:\n    exec({code!r})\nexcept Exception: 1 / 0")
+        result = caught.value.result
+        assert result is not None
+        assert result.for_model().startswith("Error: ZeroDivisionError: division by zero\n")
+
+
+async def test_an_error_that_the_cell_survived_is_told_once(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("1 / 0")
+    text = (await session.execute(f"%run {tmp_path / 'script.py'}\nprint('after')")).for_model()
+    assert text.startswith("Error: ZeroDivisionError: division by zero\n\nafter\nFile ")
+    assert text.count("division by zero") == 1
 
 
 async def test_code_with_a_network_is_not_told_otherwise(session: Session) -> None:

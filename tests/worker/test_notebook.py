@@ -159,6 +159,9 @@ async def test_exceptions_of_widgets_callbacks_are_errors(session: Session) -> N
     assert result.error.ename == "ZeroDivisionError"
     assert "----> 3 button.on_click" in str(result.outputs[0].text)
     assert result.output == "goes on\n"
+    assert [item.kind for item in result.outputs] == ["error", "stream"]
+    assert str(result.text).count("ZeroDivisionError: division by zero") == 1
+    assert any("----> 3 button.on_click" in part for part in result.error.traceback)
     result = await session.execute("def f(x):\n    {}['key']\nipywidgets.interact(f, x=3);")
     assert result.error is not None
     assert result.error.ename == "KeyError"
@@ -169,4 +172,5 @@ async def test_a_script_that_fails_is_an_error_and_to_show_it_again_is_none(sess
     result = await session.execute(f"%run {tmp_path / 'script.py'}")
     assert result.error is not None
     assert result.error.ename == "ZeroDivisionError"
+    assert str(result.text).count("ZeroDivisionError: division by zero") == 1
     assert "1 / 0" in str((await ok(session, "%tb")).text)

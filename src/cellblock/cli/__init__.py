@@ -1,4 +1,4 @@
-"""The terminal front: ``cellblock doctor``, ``cellblock policy show`` and ``cellblock approvals``."""
+"""The terminal front: ``cellblock doctor``, ``cellblock policy`` and ``cellblock approvals``."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ def _run(options: argparse.Namespace) -> int:
         return show.doctor(as_json=options.json)
     if options.command == "approvals":
         return show.approvals(options.last, options.session, as_json=options.json)
+    if options.action == "init":
+        return show.new_policy(options.file)
     return show.policy(options.config, options.workspace, as_json=options.json)
 
 
@@ -53,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="for programs")
     policy = commands.add_parser("policy", help="work with sandbox policies")
     actions = policy.add_subparsers(dest="action", required=True, metavar="ACTION")
+    made = actions.add_parser("init", help="write a configuration with comments, to be edited")
+    made.add_argument("file", nargs="?", default="sandbox.json", metavar="FILE", help="sandbox.json without it")
     shown = actions.add_parser("show", help="say what a session could read, write, reach and use")
     shown.add_argument(
         "config", nargs="?", metavar="FILE", help="a sandbox configuration (JSON); the default policy without it"

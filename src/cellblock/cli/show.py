@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from datetime import datetime
 
-from cellblock.host import Policy
+from cellblock.errors import CellblockError, InvalidInputError, LaunchError
+from cellblock.host import Host, Policy
 from cellblock.host import doctor as doctors
 from cellblock.model import Decision
 from cellblock.store.approvals import Approvals
@@ -22,8 +24,36 @@ _HEADINGS = {
     "reachable": "Reachable on the network",
     "unreachable": "Never reachable",
 }
+_ALWAYS = {
+    "unreachable": ("this machine, private networks, clouds' metadata services, unless the policy names the address itself",)
+}
 _MAX_SHOWN = 200  # characters of a call's arguments
-_BYTES = ("memory", "tmp", "file_size")
+_BYTES = ("memory", "tmp", "file_size", "packages")
+_TEMPLATE = """\
+// What a session's sandbox allows: CodeExecutor(sandbox_config="sandbox.json"). Lines that begin with // are comments.
+{
+  "filesystem": {
+    // Everything else can be read. Keep what your program would not show to a stranger out of sight.
+    "denyRead": ["~"],
+    // What of it can be read all the same.
+    "allowRead": ["."],
+    // Nothing else can be written.
+    "allowWrite": ["."],
+    // What of it cannot be written all the same.
+    "denyWrite": []
+  },
+  "network": {
+    // Hosts such as "pypi.org", "*.example.org" or "example.org:8443"; nothing else can be reached.
+    "allowedDomains": [],
+    "deniedDomains": []
+  },
+  "resources": {
+    // Bytes of memory, and how many processes.
+    "memory": 4294967296,
+    "processes": 512
+  }
+}
+"""
 
 
 def doctor(*, as_json: bool) -> int:
@@ -51,17 +81,44 @@ def policy(config: str | None, workspace: str | None, *, as_json: bool) -> int:
     """Print what a policy comes to."""
     wanted = Policy() if config is None else Policy.load(config)
     found = doctors.explain_policy(wanted, workspace)
+    found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace))) is None, trouble
     if as_json:
         print(json.dumps(found, indent=2))
-        return 0
+        return 0 if trouble is None else 1
     for key, heading in _HEADINGS.items():
         print(f"{heading}:")
-        for line in found[key] or ["nothing"]:
+        for line in [*found[key], *_ALWAYS.get(key, ())] or ["nothing"]:
             print(f"  {_name(line)}")
     print("Limits:")
     for name, value in found["limits"].items():
         shown = f"{value >> 20:,} MiB" if name in _BYTES else f"{value:,}"
         print(f"  {name.replace('_', ' '):12} {shown}")
+    if trouble is not None:
+        print(f"No session can start with this policy: {_name(trouble)}")
+    return 0 if trouble is None else 1
+
+
+async def _trouble(wanted: Policy, workspace: str | None) -> str | None:
+    """Start a session with a policy; return in one line why that cannot be, or None."""
+    try:
+        async with Host(policy=wanted, isolate="native", launch="spawn") as host, host.session(working_dir=workspace):
+            return None
+    except CellblockError as error:
+        said = str(error).strip().splitlines()
+        hidden = " (is something that it needs in denyRead?)" if isinstance(error, LaunchError) and len(said) > 1 else ""
+        return said[-1] + hidden
+
+
+def new_policy(file: str) -> int:
+    """Write a configuration with comments, which `policy` accepts."""
+    try:
+        with open(file, "x", encoding="utf-8") as new:
+            new.write(_TEMPLATE)
+    except FileExistsError:
+        raise InvalidInputError(f"{file} exists already; name another file, or remove it first") from None
+    except OSError as error:
+        raise InvalidInputError(f"{file} cannot be written: {error.strerror}") from error
+    print(f"{printable(file)} is written. See what it comes to: cellblock policy show {printable(file)}")
     return 0
 
 

@@ -1,26 +1,41 @@
-"""What sandboxed sessions of this process can write: nothing that lies there is believed without a look."""
+"""What sandboxed sessions can write or once could: nothing that lies there is believed without a look."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from cellblock import config
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox.paths import is_inside
 
+_LOG = logging.getLogger("cellblock.host")
+
 places: set[str] = set()
-"""Directories, without symbolic links. They stay when their sessions have ended: so does what was written."""
+"""Directories of this process's sessions, without symbolic links. They stay when their sessions have ended: so does what was
+written."""
 
 _MOST_LINKS = 40  # as the kernel has it
+_MOST_RECORDS = 10_000
+_BETWEEN_LOOKS = 1000
+"""Directories that this process records before it looks again whether there are too many records."""
+
+_recorded = 0
 
 
 def add(directories: Iterable[str]) -> None:
-    """Take note of directories that a session can write.
+    """Take note of directories that a session can write, for this process and for later ones.
 
     Args:
         directories: Absolute paths.
     """
-    places.update(map(os.path.realpath, directories))
+    for place in map(os.path.realpath, directories):
+        if place not in places:
+            places.add(place)
+            _record(place)
 
 
 def check_links(name: str, path: str) -> None:
@@ -33,16 +48,16 @@ def check_links(name: str, path: str) -> None:
     Raises:
         InvalidInputError: There is such a link.
     """
-    link = _link_of_a_session(os.path.abspath(path))
-    if link is not None:
-        raise InvalidInputError(
-            f"{name}: {link} is a symbolic link in a directory that a session can write, and may have been made by one: it is "
-            "not followed. If you trust it, pass the path that it leads to"
-        )
+    for directory, link in _links(os.path.abspath(path)):
+        if any(is_inside(directory, place) for place in places) or _is_recorded(directory):
+            raise InvalidInputError(
+                f"{name}: {link} is a symbolic link in a directory that a session can write, and may have been made by one: "
+                "it is not followed. If you trust it, pass the path that it leads to"
+            )
 
 
-def _link_of_a_session(path: str) -> str | None:
-    """Return the first link on the way to an absolute path that lies where sessions can write."""
+def _links(path: str) -> Iterator[tuple[str, str]]:
+    """Yield each link on the way to an absolute path, after the directory that it lies in."""
     here, ahead = "/", path.split("/")[::-1]
     for _ in range(_MOST_LINKS):
         target = None
@@ -57,10 +72,59 @@ def _link_of_a_session(path: str) -> str | None:
             except OSError:  # it is not a link
                 here = following
         if target is None:
-            return None
-        if any(is_inside(here, place) for place in places):
-            return following
+            return
+        yield here, following
         if target.startswith("/"):
             here = "/"
         ahead += target.split("/")[::-1]
-    return None
+
+
+# -- across programs -----------------------------------------------------------------------------------------------------
+#
+# A directory's record is a symbolic link that leads to it, with a name made from its path. It is made by one system call, and
+# found without reading the others, so that programs need no lock between them.
+
+
+def _records() -> Path:
+    return config.state_directory() / "writable"
+
+
+def _record_of(place: str) -> str:
+    return hashlib.sha256(os.fsencode(place)).hexdigest()
+
+
+def _record(place: str) -> None:
+    global _recorded
+    try:
+        records = _records()
+        if _recorded % _BETWEEN_LOOKS == 0:
+            records.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _forget_some(records)
+        _recorded += 1
+        os.symlink(place, records / _record_of(place))
+    except FileExistsError:
+        pass  # an earlier session had it
+    except (OSError, RuntimeError) as error:  # the second: there is no home directory
+        _LOG.warning("later programs will not know that a session could write %s: %s", place, error)
+
+
+def _is_recorded(directory: str) -> bool:
+    """Whether a session of whichever program could write a directory."""
+    try:
+        records = _records()
+        return any(
+            os.path.lexists(records / _record_of(str(place))) for place in (directory, *map(str, Path(directory).parents))
+        )
+    except RuntimeError:
+        return False  # there is no home directory, and so there are no records
+
+
+def _forget_some(records: Path) -> None:
+    """Remove records of directories that are gone and, if there are still too many, the oldest."""
+    entries = [entry for entry in os.scandir(records) if entry.is_symlink()]
+    if len(entries) <= _MOST_RECORDS:
+        return
+    entries.sort(key=lambda entry: (entry.is_dir(), entry.stat(follow_symlinks=False).st_mtime))
+    gone = sum(not entry.is_dir() for entry in entries)
+    for entry in entries[: max(gone, len(entries) - _MOST_RECORDS)]:
+        Path(entry.path).unlink(missing_ok=True)  # another program may do the same

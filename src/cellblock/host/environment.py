@@ -131,7 +131,8 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
     distrusted.check_links(name, str(given))
     directory = given.resolve()
     if not directory.is_dir():
-        raise InvalidInputError(f"{name}: {directory} is not a directory; create it first")
+        why = "is a file, not a directory" if directory.is_file() else "is not a directory; create it first"
+        raise InvalidInputError(f"{name}: {directory} {why}")
     if not os.access(directory, os.X_OK):
         raise InvalidInputError(f"{name}: {directory} cannot be entered by this user")
     return directory

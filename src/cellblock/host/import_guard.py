@@ -15,6 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 
 from cellblock.host import distrusted
+from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.probe import own_directories
 
 # Us, and what we use on the trusted side.
@@ -94,10 +95,6 @@ def _asked_by_us(frame: FrameType | None) -> bool:
 
 def _trusted(entry: str) -> bool:
     place = os.path.realpath(entry or os.curdir)
-    if not any(_inside(place, directory) for directory in distrusted.places):
+    if not any(is_inside(place, directory) for directory in distrusted.places):
         return True
-    return any(_inside(place, directory) for directory in own_directories())
-
-
-def _inside(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+    return any(is_inside(place, directory) for directory in own_directories())

@@ -35,6 +35,7 @@ from cellblock.model import (
     HistoryEntry,
 )
 from cellblock.packages.index import PackageIndex
+from cellblock.telemetry import SessionTrace
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Session:
 
     Attributes:
         wanted: What each of its kernels is asked to be.
+        trace: Its spans, for programs that use OpenTelemetry.
     """
 
     def __init__(self, host: SessionHost, number: int, options: SessionOptions, hooks: SessionHooks) -> None:
@@ -116,6 +118,7 @@ class Session:
             session=self._name,
         )
         self._turn = asyncio.Lock()
+        self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._packages.prepare))
         self._cell: Cell | None = None
         self._questioned: Kernel | None = None
@@ -155,6 +158,7 @@ class Session:
             await self.close()
             raise
         took = 1000 * (time.perf_counter() - began)
+        self.trace.start(self.isolate)
         _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd)
 
     async def close(self) -> None:
@@ -172,6 +176,7 @@ class Session:
         await self._kernels.close()
         await self._release()
         self._host.forget(self)
+        self.trace.end()
         _log.info("%s closed", self._name)
 
     async def _release(self) -> None:
@@ -478,17 +483,27 @@ class Session:
         """Run a cell when it is its turn."""
         async with self._turn:
             kernel = await self._live_kernel()
-            deadline = self._begin(kernel, cell, timeout)
+            span = self.trace.begin_cell(cell.code)
+            result: CodeExecutionResult | None = None
             try:
-                await cell.ended.wait()
+                result = await self._run_in(kernel, cell, timeout)
+                return result
             finally:
-                if deadline is not None:
-                    deadline.cancel()
-                try:
-                    await leave(kernel, cell)
-                finally:
-                    self._cell = None
-            return await self._finished(cell)
+                status = "interrupted" if result is None else result.status
+                self.trace.end_cell(span, status, 0 if result is None else result.duration_ms)
+
+    async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
+        deadline = self._begin(kernel, cell, timeout)
+        try:
+            await cell.ended.wait()
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+            try:
+                await leave(kernel, cell)
+            finally:
+                self._cell = None
+        return await self._finished(cell)
 
     def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
         """Begin a cell and set its deadline."""

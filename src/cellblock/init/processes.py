@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from cellblock.init import sockets
+from cellblock.init import sockets, system_v
 from cellblock.sandbox import abi
 from cellblock.sandbox.syscall import prctl
 
@@ -166,7 +166,7 @@ def memory_of_namespace(home: str, enough: int) -> int:
     """
     files = sum({_file_system(path): _used(path) for path in ("/tmp", "/dev/shm", home)}.values())
     pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
-    files += sum(map(_kept_by_kernel, pids))
+    files += sum(map(_kept_by_kernel, pids)) + system_v.held()
     at_most = files + sum(map(_resident, pids)) + sockets.at_most()
     return at_most if at_most <= enough else files + sum(map(_proportional_share, pids)) + sockets.buffered()
 

@@ -15,7 +15,10 @@ _LIBRARY = re.compile(r"File .*?(site-packages|dist-packages|lib/python3\.\d+|<f
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 _CHAINED = re.compile(r"(The above exception was|During handling of the above)")
 _RULER = re.compile(r"-+$|\w+ +Traceback \(most recent call last\)")
+_MISSING = re.compile(r"403.{1,100}; missing rule: (\S+)")
+_DENIED = re.compile(r'\[cellblock\] egress to (\S{1,300}) denied: .*; missing rule: "([^"]+)"$')
 _MAX_SOUGHT = 10_000
+_MAX_ITEMS_SOUGHT = 100
 _MAX_TOLD = 20_000
 _MAX_FRAME = 1500
 _MAX_FRAMES = 8
@@ -56,10 +59,28 @@ def _first_line(result: CodeExecutionResult) -> str:
             return f"Gave up after {len(result.attempts)} attempts: {error.ename}: {told}"
     if NO_NETWORK in told:
         return f"Error: {error.ename}: {NO_NETWORK}"
+    if refused := _refused(result, told):
+        return f"Error: {error.ename}: {refused}"
     return f"Error: {error.ename}: {told}" if told else f"Error: {error.ename}"
 
 
 _RESTARTED = "the kernel died, and a fresh one took its place"
+
+
+def _refused(result: CodeExecutionResult, told: str) -> str:
+    """Return what the session's proxy says of the host that it refused, if that is what this error is about."""
+    match = _MISSING.search(told)
+    if match is None:
+        return ""
+    # The error says which rule is missing; the proxy's line, among what was shown, says for which host and port.
+    rule = match[1].rstrip("'\")>,")
+    for item in result.outputs[-_MAX_ITEMS_SOUGHT:]:
+        for line in (item.text or "")[-_MAX_SOUGHT:].splitlines():
+            denied = _DENIED.match(line)
+            if denied and denied[2].split()[0] == rule:
+                where = f'allow_hosts=["{denied[2]}"], or in sandbox_config (network.allowedDomains)'
+                return f"{denied[1]} was refused: allow it by {where}"
+    return ""
 
 
 def _shown(result: CodeExecutionResult) -> str:
@@ -75,7 +96,7 @@ def _shown(result: CodeExecutionResult) -> str:
     place = len(text) - len(shown) if text.endswith(shown) else text.find(shown[:_MAX_SOUGHT])
     if place < 0:
         return text
-    return (text[:place].rstrip("\n") + text[place + len(shown) :]).rstrip("\n")
+    return (text[:place].rstrip("\n") + text[place + len(shown) :]).strip("\n")
 
 
 def _short_traceback(error: ErrorInfo, first: str) -> str:

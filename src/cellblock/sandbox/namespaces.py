@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import functools
 import itertools
 import os
 import signal
@@ -91,6 +92,7 @@ def listen(port: int) -> socket.socket:
     return socket.create_server(("127.0.0.1", port), backlog=128)
 
 
+@functools.cache
 def kernel_version() -> tuple[int, int]:
     """Return the two leading numbers of the running kernel's version."""
     major, minor = os.uname().release.split(".")[:2]

@@ -41,6 +41,8 @@ START_UP = (
 # What tools read in a project of theirs. They ask before they obey a new one, or only look where something else has told them
 # to; and some of them end with an error if a directory is in its place.
 PROJECT = (
+    ".devcontainer",
+    ".zed",
     ".envrc",
     ".husky",
     ".npmrc",
@@ -64,8 +66,6 @@ PROTECTED = (
     ".cursor",
     ".gemini",
     ".codex",
-    ".zed",
-    ".devcontainer",
     *PROJECT,
     *START_UP,
 )
@@ -379,13 +379,15 @@ def _start(path: str) -> str:
 
 
 def read_settings(path: str | os.PathLike[str]) -> Any:
-    """Read a file of settings, JSON.
+    """Read a file of settings: JSON, in which lines that begin with ``//`` are comments.
 
     Raises:
         InvalidInputError: It cannot be read, it is not valid JSON, or it is too large or too deep.
     """
     try:
-        return json.loads(_read(Path(path).expanduser()))
+        lines = _read(Path(path).expanduser()).splitlines()
+        # Empty instead of gone: an error names the right line.
+        return json.loads(b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in lines))
     except OSError as error:
         raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import json
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -44,7 +45,10 @@ class ApprovalChannel:
         self.approval_timeout = approval_timeout
         self._websocket: WebSocket | None = None
         self._pending: dict[str, ApprovalRequest] = {}
-        self._outgoing: asyncio.Queue[str] = asyncio.Queue()
+        # What is still to be sent: a request that is over by then is not, so that a client that does not read costs little.
+        self._unsent: dict[str, ApprovalRequest] = {}
+        self._withdrawals: deque[str] = deque()
+        self._to_send = asyncio.Event()
         self._closed = asyncio.Event()
         self._closed.set()
 
@@ -66,8 +70,8 @@ class ApprovalChannel:
         self._websocket = websocket
         await websocket.accept()
         self._closed.clear()
-        self._outgoing = asyncio.Queue()
-        sending = asyncio.create_task(self._send(websocket, self._outgoing))
+        self._withdrawals.clear()
+        sending = asyncio.create_task(self._send(websocket))
         try:
             await self._receive(websocket)
         finally:
@@ -138,6 +142,31 @@ class ApprovalChannel:
             raise StateError("no approval client is connected")
         self._pending[request.id] = request
         request.add_done_callback(self._over)
+        self._unsent[request.id] = request
+        self._to_send.set()
+
+    def _over(self, request: ApprovalRequest) -> None:
+        del self._pending[request.id]
+        was_sent = self._unsent.pop(request.id, None) is None
+        if was_sent and request.state == "withdrawn" and self._websocket is not None:
+            params = {"id": request.id, "reason": request.reason}
+            self._withdrawals.append(json.dumps({"jsonrpc": "2.0", "method": "withdraw", "params": params}))
+            self._to_send.set()
+
+    async def _send(self, websocket: WebSocket) -> None:
+        while True:
+            await self._to_send.wait()
+            self._to_send.clear()
+            while (text := self._next()) is not None:
+                await websocket.send(text)
+                await asyncio.sleep(0)  # to send does not wait while the client reads
+
+    def _next(self) -> str | None:
+        if self._withdrawals:
+            return self._withdrawals.popleft()
+        if not self._unsent:
+            return None
+        request = self._unsent.pop(next(iter(self._unsent)))
         params = {
             "server_name": request.server_name,
             "tool_name": request.tool_name,
@@ -145,17 +174,7 @@ class ApprovalChannel:
             "kind": request.kind,
             "changed": request.changed,
         }
-        self._outgoing.put_nowait(json.dumps({"jsonrpc": "2.0", "id": request.id, "method": "approve", "params": params}))
-
-    def _over(self, request: ApprovalRequest) -> None:
-        del self._pending[request.id]
-        if request.state == "withdrawn" and self._websocket is not None:
-            params = {"id": request.id, "reason": request.reason}
-            self._outgoing.put_nowait(json.dumps({"jsonrpc": "2.0", "method": "withdraw", "params": params}))
-
-    async def _send(self, websocket: WebSocket, outgoing: asyncio.Queue[str]) -> None:
-        while True:
-            await websocket.send(await outgoing.get())
+        return json.dumps({"jsonrpc": "2.0", "id": request.id, "method": "approve", "params": params})
 
     async def _receive(self, websocket: WebSocket) -> None:
         while (text := await websocket.receive()) is not None:

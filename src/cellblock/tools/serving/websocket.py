@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _MAX_MESSAGE = 64 * 1024
 _MAX_WAITING = 64  # messages that nobody has received yet
+_PIECE = 2048
+"""Bytes that are parsed in one turn of the loop: they can be 340 frames, each of which takes as long as a large one."""
 _PING = 20.0
 """Seconds between two pings; a client that has not answered one by the next has gone."""
 _SECONDS_TO_CLOSE = 2.0
@@ -43,6 +45,7 @@ class WebSocket(asyncio.Protocol):
         self._request: Request | None = None
         self._messages: asyncio.Queue[str | None] = asyncio.Queue()
         self._parts: list[bytes] = []
+        self._unparsed = bytearray()
         self._writable = asyncio.Event()
         self._writable.set()
         self._alive = True
@@ -66,8 +69,7 @@ class WebSocket(asyncio.Protocol):
     async def receive(self) -> str | None:
         """Return the next message; None: there will be none."""
         message = await self._messages.get()
-        if self._transport is not None and self._messages.qsize() < _MAX_WAITING:
-            self._transport.resume_reading()
+        self._read_or_wait()
         return message
 
     async def send(self, text: str) -> None:
@@ -93,14 +95,35 @@ class WebSocket(asyncio.Protocol):
         self._port.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what the client sent."""
-        self._protocol.receive_data(data)
+        """Take what the client sent."""
+        going_on = bool(self._unparsed)
+        self._unparsed += data
+        if not going_on:
+            self._parse()
+
+    def _parse(self) -> None:
+        """Parse a piece of what has come; the rest in a later turn of the loop."""
+        if self.transport.is_closing():
+            self._unparsed.clear()
+            return
+        piece = bytes(self._unparsed[:_PIECE])
+        del self._unparsed[:_PIECE]
+        self._protocol.receive_data(piece)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
                 self._begin(event)
             else:
                 self._take(cast("Frame", event))
         self._flush()
+        if self._unparsed:
+            asyncio.get_running_loop().call_soon(self._parse)
+        self._read_or_wait()
+
+    def _read_or_wait(self) -> None:
+        """Read on, unless there is something left to parse, to receive or to send."""
+        waits = bool(self._unparsed) or self._messages.qsize() >= _MAX_WAITING or not self._writable.is_set()
+        if self._transport is not None:
+            (self._transport.pause_reading if waits else self._transport.resume_reading)()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note that the client has gone."""
@@ -111,12 +134,14 @@ class WebSocket(asyncio.Protocol):
         self._writable.set()
 
     def pause_writing(self) -> None:
-        """Let senders wait."""
+        """Let senders wait; and do not read what would have to be answered."""
         self._writable.clear()
+        self._read_or_wait()
 
     def resume_writing(self) -> None:
         """Let senders go on."""
         self._writable.set()
+        self._read_or_wait()
 
     def shutdown(self) -> None:
         """Close the connection: the server stops."""
@@ -147,19 +172,20 @@ class WebSocket(asyncio.Protocol):
             await self._serve(self)
         finally:
             await self.close()
+            # A client that does not answer would keep the connection.
+            asyncio.get_running_loop().call_later(_SECONDS_TO_CLOSE, self.transport.abort)
 
     def _take(self, frame: Frame) -> None:
         if frame.opcode is Opcode.PONG:
             self._alive = True
         if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
-        self._parts.append(bytes(frame.data))
+        if frame.data:  # of frames without bytes there is no limit
+            self._parts.append(bytes(frame.data))
         if not frame.fin:
             return
         message, self._parts = b"".join(self._parts), []
         self._messages.put_nowait(message.decode("utf-8", "replace"))
-        if self._messages.qsize() >= _MAX_WAITING:
-            self.transport.pause_reading()
 
     def _flush(self) -> None:
         for data in self._protocol.data_to_send():

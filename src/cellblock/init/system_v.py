@@ -1,0 +1,23 @@
+"""What System V shared memory and message queues hold: they belong to no process, and stay when nobody uses them."""
+
+from __future__ import annotations
+
+_OF_MESSAGE = 64  # what the kernel keeps for each, also for an empty one
+
+
+def held() -> int:
+    """Return the bytes in the segments and queues of this IPC namespace. Pages of a segment that is attached count twice."""
+    return sum(rss + swap for rss, swap in _table("shm", "rss", "swap")) + sum(
+        size + number * _OF_MESSAGE for size, number in _table("msg", "cbytes", "qnum")
+    )
+
+
+def _table(name: str, *columns: str) -> list[tuple[int, ...]]:
+    """Return some columns of one of the kernel's tables; empty if the kernel has none."""
+    try:
+        with open(f"/proc/sysvipc/{name}", "rb") as file:
+            heads = file.readline().decode().split()
+            places = [heads.index(column) for column in columns]
+            return [tuple(int(row[place]) for place in places) for row in map(bytes.split, file)]
+    except (OSError, ValueError):
+        return []
