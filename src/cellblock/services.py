@@ -136,7 +136,7 @@ class SessionServices:
         addresses = await resolved(host)
         if not all(ip_address(address).is_loopback for address in addresses):
             raise InvalidInputError(
-                f"tool_server_host must be one that only this machine reaches, such as 'localhost', not {host!r}"
+                f"tool_server_host must be reachable from this machine only, such as 'localhost', not {host!r}"
             )
         for listener in bind(addresses, port):
             self._ports.append(ToolPort(self._app(self.secret)))

@@ -98,7 +98,7 @@ def test_one_string_is_taken_for_a_mistake() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a-b", "1a", ".a", "a.", "a..b", "--help", "a;b", "é", "a\n", 1, None])
 def test_what_is_no_name_of_a_module_is_refused(name: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"preload: .* is no name of a module"):
+    with pytest.raises(InvalidInputError, match=r"preload: .* is not the name of a module"):
         check_modules([name])
 
 

@@ -217,7 +217,7 @@ def _rule(data: object, source: str) -> Rule:
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"{source}: arguments.{name}: {value!r} is nothing that an argument can be") from error
+            raise InvalidInputError(f"{source}: arguments.{name}: {value!r} cannot be an argument") from error
     return Rule(
         _choice(table["decision"], f"{source}: decision", get_args(Outcome)),
         _choice(table.get("kind", "tool"), f"{source}: kind", get_args(CallKind)),

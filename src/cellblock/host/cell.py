@@ -47,7 +47,7 @@ _CHUNK = 256
 
 _MAX_EMPTY = 1000
 _LETTING_GO = 1.0  # seconds; what a caller gave us to ask may not let itself be cancelled
-STATE_LOST = "Variables and imports are lost; the session goes on with a fresh kernel."
+STATE_LOST = "Variables and imports are lost; the session continues with a fresh kernel."
 
 
 class Cell:

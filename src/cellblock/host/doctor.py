@@ -86,7 +86,7 @@ def examine() -> list[Check]:
             os.geteuid() != 0,
             False,
             "root" if os.geteuid() == 0 else "an ordinary user",
-            "works, but an ordinary user is one more wall: what escapes from a sandbox has the rights of whoever made it",
+            "works, but an ordinary user is safer: code that escapes from a sandbox has that user's rights",
         ),
         Check(
             "open files",

@@ -58,7 +58,7 @@ def check_modules(names: Iterable[str]) -> tuple[str, ...]:
     modules = tuple(dict.fromkeys(names))
     for name in modules:
         if not isinstance(name, str) or not _MODULE.fullmatch(name):
-            raise InvalidInputError(f"preload: {name!r} is no name of a module")
+            raise InvalidInputError(f"preload: {name!r} is not the name of a module")
     return modules
 
 
@@ -97,7 +97,7 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
             base[name] = value
             (name + value).encode()
         except UnicodeEncodeError:
-            raise InvalidInputError(f"kernel_env: {name!r} or its value holds a lone surrogate") from None
+            raise InvalidInputError(f"kernel_env: {name!r} or its value contains a lone surrogate") from None
     size = len(json.dumps(base))  # as it travels: a control character or an emoji takes more than it has bytes
     if size > _MAX_ENVIRONMENT:
         raise InvalidInputError(f"kernel_env: {size} bytes are over the limit of {_MAX_ENVIRONMENT}; pass a file instead")

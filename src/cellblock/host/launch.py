@@ -122,7 +122,7 @@ def make_group(groups: Groups | None) -> Group | None:
     try:
         return None if groups is None else groups.make()
     except OSError as error:
-        raise SandboxError(f"no control group can be made for a kernel: {error}; 'cellblock doctor' tells more") from error
+        raise SandboxError(f"no control group can be made for a kernel: {error}; 'cellblock doctor' says more") from error
 
 
 @contextmanager

@@ -29,7 +29,7 @@ _FILES = 20
 def reason(error: OSError) -> str:
     """Return why a file could not be made in a directory."""
     if error.errno == errno.ELOOP:
-        return "a symbolic link lies on the way, and none that a session can make is followed; name the directory behind it"
+        return "the path has a symbolic link that a session could have made, which is not followed; name its target"
     return error.strerror or str(error)
 
 

@@ -120,7 +120,7 @@ def _hierarchy(proc: str) -> tuple[str, str]:
         root = root.rstrip("/")
         if path is not None and (path == root or path.startswith(f"{root}/")):
             return point, (point + path[len(root) :]).rstrip("/")
-    raise FileNotFoundError(errno.ENOENT, "no cgroup v2 hierarchy has this process")
+    raise FileNotFoundError(errno.ENOENT, "this process is in no cgroup v2 hierarchy")
 
 
 def _words(path: str) -> list[str]:

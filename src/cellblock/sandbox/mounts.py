@@ -180,7 +180,7 @@ class _Builder:
         except OSError as error:
             if step.optional and error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return
-            raise OSError(error.errno, f"cannot take hold of {step.source}: {error.strerror}") from error
+            raise OSError(error.errno, f"cannot open {step.source}: {error.strerror}") from error
         _set_attributes(descriptor, b"", _BIND_ATTRIBUTES[step.access])
         self._sources[step] = descriptor
 

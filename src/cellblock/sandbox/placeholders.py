@@ -63,7 +63,7 @@ class Hold:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return None
-            raise OSError(error.errno, f"cannot keep names in {top} from being made: {error.strerror}") from error
+            raise OSError(error.errno, f"cannot keep names in {top} from being created: {error.strerror}") from error
         try:
             _share(descriptor, top)
             return cls(descriptor, _with_targets(top, names))
@@ -82,7 +82,7 @@ class Hold:
                 _make(self.descriptor, name.split("/"))
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                    raise OSError(error.errno, f"cannot keep {name} from being made: {error.strerror}") from error
+                    raise OSError(error.errno, f"cannot keep {name} from being created: {error.strerror}") from error
 
     def release(self) -> None:
         """Give the share up, and remove the placeholders if it was the last. More than once is fine.
@@ -116,7 +116,8 @@ def _share(descriptor: int, top: str) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise OSError(
-                    errno.EWOULDBLOCK, f"{top} is locked (flock) by another program: end that, or use another directory"
+                    errno.EWOULDBLOCK,
+                    f"{top} is locked (flock) by another program: end it, or use another directory",
                 ) from None
             time.sleep(0.001)  # flock has no timeout, and an alarm would be a signal to whatever else init does
         except OSError:

@@ -156,8 +156,8 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
     check_workspace(workspace)
     if is_inside(home, workspace):
         raise InvalidInputError(
-            f"{workspace}, where this program runs, holds your home directory, and a session can read and change all of its "
-            "workspace: pass working_dir= with the directory that it may have"
+            f"{workspace}, where this program runs, contains your home directory, and a session can read and change its "
+            "whole workspace: pass working_dir= with another directory"
         )
 
 

@@ -233,9 +233,7 @@ class Policy:
             # A longer path wins over a shorter denial, so that one of the session's own could open again what the host denies.
             for path in theirs:
                 if path not in ours and any(_may_hold(denial, path) for denial in denied):
-                    raise InvalidInputError(
-                        f"{name}: {path!r} may be in what the host's policy denies, which can only be narrowed"
-                    )
+                    raise InvalidInputError(f"{name}: {path!r} may be denied by the host's policy, which can only be narrowed")
         if other.network.ask and not self.network.ask:
             raise InvalidInputError("network.ask is not allowed by the host's policy, which can only be narrowed")
         if other.unix_sockets and not self.unix_sockets:
@@ -316,7 +314,7 @@ class _Section:
                 shown = str(key)[:_MAX_SHOWN]
                 near = difflib.get_close_matches(shown, known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
-                raise InvalidInputError(f"{self._where}{shown} is no key that is understood here{hint}")
+                raise InvalidInputError(f"{self._where}{shown} is not a known key{hint}")
 
     def get(self, key: str, default: object) -> object:
         return self.data.get(key, default)

@@ -83,7 +83,7 @@ class SrtPolicy(Policy):
         """
         if other != self:
             raise InvalidInputError(
-                "settings of srt cannot be compared with another policy, nor narrowed: give them to the host, "
+                "settings of srt cannot be compared with another policy or narrowed: pass them to the host, "
                 "and no policy to its sessions"
             )
         return self

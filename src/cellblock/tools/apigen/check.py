@@ -126,7 +126,7 @@ def _check_node(node: ast.AST, classes: set[str], enums: set[str], tool: str) ->
     if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id in enums):
         raise ValueError(f"the attribute {ast.unparse(node)!r} does not belong in a tool's module")
     if isinstance(node, ast.alias) and node.asname is not None:
-        raise ValueError("no import is renamed in a tool's module")
+        raise ValueError("imports cannot be renamed in a tool's module")
     if isinstance(node, ast.Call):
         called = ast.unparse(node.func)
         if called not in _CALLS or any(keyword.arg is None for keyword in node.keywords):

@@ -123,7 +123,7 @@ def _opened(root_dir: Path) -> Iterator[int]:
         root = os.open(root_dir, _DIRECTORY)
     except OSError as error:
         raise InvalidInputError(
-            f"root_dir is a directory, and no link to one; {root_dir} is not ({error.strerror})"
+            f"root_dir must be a directory and not a link; {root_dir} is not ({error.strerror})"
         ) from error
     try:
         yield root

@@ -81,7 +81,7 @@ class Guard:
         if len(hosts) != 1 or (self.hosts is not None and hosts[0] not in self.hosts):
             raise RefusedError(421, "this server does not have that name (the Host header)", noted=True)
         if b"origin" in given:
-            raise RefusedError(403, "web pages have no business here (the Origin header)", noted=True)
+            raise RefusedError(403, "requests from web pages are not allowed (the Origin header)", noted=True)
         self._check_token(given.get(b"authorization", []))
 
     def _check_token(self, given: list[bytes]) -> None:

@@ -139,7 +139,7 @@ class ToolServer:
         addresses = await resolved(self.host)
         if self._token is None and not all(ipaddress.ip_address(address).is_loopback for address in addresses):
             raise InvalidInputError(
-                f"Other machines can reach {self.host!r}, and whoever reaches this server can start programs. "
+                f"Other machines can reach {self.host!r}, and anyone who reaches this server can start programs. "
                 "Give it a token, or bind it to 'localhost'."
             )
         sockets = bind(addresses, self.port)
