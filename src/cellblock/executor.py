@@ -1,4 +1,4 @@
-"""`CodeExecutor`: the async front, as people who come from ipybox know it."""
+"""`CodeExecutor`: the async interface, compatible with ipybox."""
 
 from __future__ import annotations
 

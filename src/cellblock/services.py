@@ -1,4 +1,4 @@
-"""What code of one session may ask of the world outside: tools, commands and hosts, and who decides about it."""
+"""What code of a session may use outside it: tools, commands and hosts, and who decides about it."""
 
 from __future__ import annotations
 

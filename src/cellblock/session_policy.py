@@ -1,4 +1,4 @@
-"""The policy that a program asks for one session, put together from the ways in which it can say so."""
+"""Computes a session's policy from the arguments that describe it."""
 
 from __future__ import annotations
 

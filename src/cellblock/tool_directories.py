@@ -1,4 +1,4 @@
-"""Where generated packages lie that a session may use beside its workspace: what the program that makes the session says."""
+"""Directories of generated packages, outside the workspace, that a program lets a session use."""
 
 from __future__ import annotations
 

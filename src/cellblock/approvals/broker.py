@@ -1,4 +1,4 @@
-"""The one place where it is decided whether code may have what it asks for: rules, what was said before, a person, nobody."""
+"""Decides in one place whether code may have what it asks for: by rules, earlier answers, or a person."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. What it does not mention it does not care about.
+    """One rule. Properties that it does not mention match anything.
 
     Attributes:
         decision: What becomes of a call that it is about.
@@ -102,7 +102,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules in order: the first that is about a call decides.
+    """Rules in order: the first that matches a call decides.
 
     Attributes:
         rules: The rules.

@@ -1,4 +1,4 @@
-"""The proxy of one session: takes its clients from a listener that lives in the session's network."""
+"""The proxy of one session: accepts clients on a listener in the session's network."""
 
 from __future__ import annotations
 

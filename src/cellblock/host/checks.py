@@ -1,4 +1,4 @@
-"""What callers pass is checked before anything is begun: bad input gets a clear error, and nothing is lost."""
+"""Checks arguments before anything starts: bad input raises a clear error, and nothing is lost."""
 
 from __future__ import annotations
 

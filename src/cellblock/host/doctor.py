@@ -1,4 +1,4 @@
-"""What this machine can do for sessions, and what a policy means, for a person to check before anything is started."""
+"""What this machine supports, and what a policy means, for a person to check before anything is started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cellblock.wire.sandbox import Bind, Graft, Mask, Protect, ReadOnly, Tmpfs
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         name: What.

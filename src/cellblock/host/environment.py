@@ -1,4 +1,4 @@
-"""What a kernel is given to live in: interpreter, environment, directory. Nothing of it comes from the host's environment."""
+"""A kernel's interpreter, environment and directory. None of it comes from the host's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Session.put` and `Session.get`: values in and out, by forms that are safe to read."""
+"""`Session.put` and `Session.get`: values in and out, in forms that are safe to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What starts kernels' processes: the protocol of `ForkServer` and `Spawner`, and what the two share."""
+"""Starts kernels' processes: the protocol of `ForkServer` and `Spawner`, and their common parts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Ends:
 
 
 class Launcher(Protocol):
-    """What a session needs of a way to start kernels."""
+    """What a session needs from a launcher."""
 
     interpreter: tuple[str, ...] | None
     """Directories of the interpreter and its packages, where they are known and matter."""

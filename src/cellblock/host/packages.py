@@ -54,7 +54,7 @@ def remove_places_of_the_dead() -> None:
 
 
 class SessionPackages:
-    """The packages of one session: where they lie, and how they get there.
+    """The packages of one session: where they are, and how they are installed.
 
     Attributes:
         place: Their directory outside.

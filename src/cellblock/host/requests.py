@@ -1,4 +1,4 @@
-"""What code in a kernel asks its host while a cell runs: lines of input, packages, and commands."""
+"""Answers requests of code while a cell runs: lines of input, packages, and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output that is too large to keep, in files, for whoever asked for that; within bounds, as code decides how much it is."""
+"""Writes output that is too large to keep to files, on request. Files have limits: code decides how much it prints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def reason(error: OSError) -> str:
 
 @dataclass
 class SpillDirectory:
-    """Where the output of a session goes that is too large to keep.
+    """The directory for output of a session that is too large to keep.
 
     Attributes:
         path: An absolute path. It is made when it is needed.
@@ -134,7 +134,7 @@ class Spills:
 
 
 class Spill:
-    """A file that is made when something is first left out, and then holds all of it.
+    """A file that is created when something is first left out, and then contains all of it.
 
     A disk that fails costs the file, not the cell. So does a link that the session made to lead us elsewhere: none is
     followed.

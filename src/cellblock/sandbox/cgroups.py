@@ -1,6 +1,6 @@
-"""Control groups (cgroup v2): where the kernel itself limits a session's memory, all of its processes together.
+"""Control groups (cgroup v2): the kernel limits a session's memory, all of its processes together.
 
-What files and rules there are is from the Linux kernel's documentation, "Control Group v2".
+The files and rules are from the Linux kernel's documentation, "Control Group v2".
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _can_clone_into() -> bool:
 
 
 class Group:
-    """One kernel's group, from before there is a process in it until there is none any more."""
+    """One kernel's group, from before its first process starts until after its last process has ended."""
 
     def __init__(self, path: str) -> None:
         self.path = path

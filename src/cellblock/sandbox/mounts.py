@@ -1,4 +1,4 @@
-"""Does what a plan says, with the mount API of Linux 5.12 and later. Runs in a zygote and in a session's init; fails closed.
+"""Executes a plan with the mount API of Linux 5.12 and later. Runs in a zygote and in a session's init; fails closed.
 
 Standard library only. Everything raises: a sandbox that cannot be enforced does not start.
 """
@@ -142,7 +142,7 @@ def _seal_root() -> None:
 
 
 class _Builder:
-    """Does steps, relative to the current directory, which becomes the root.
+    """Executes steps, relative to the current directory, which becomes the root.
 
     It takes hold of all sources first, because the new tree is built on top of one of them.
     """

@@ -1,6 +1,6 @@
-"""Keeps names from being made: an empty directory in the place of what is protected and does not exist.
+"""Keeps protected names that do not exist from being created: an empty directory takes the place of each.
 
-A mount needs something to lie on. Placeholders are made before there is untrusted code, and removed by the last session of
+A mount needs a mount point. Placeholders are made before untrusted code runs, and removed by the last session of
 that directory, whichever program it belongs to. Standard library only, and trusted processes only.
 """
 
@@ -30,7 +30,7 @@ def is_placeholder(mode: int) -> bool:
 
 
 class Hold:
-    """A session's share in the placeholders of one directory: as long as anybody has one, they are there.
+    """A session's share in the placeholders of one directory: they exist as long as any session has a share.
 
     It is a shared lock (flock) on the directory itself, by a descriptor that can be passed to other processes: it ends when
     the last of them has ended, however. No file is made for it, that could be left behind.

@@ -1,7 +1,7 @@
-"""What this machine will do for a policy: a list of steps, computed from facts and nothing else.
+"""The steps that enforce a policy on this machine, computed from facts and nothing else.
 
-The steps are plain data. They are worked out on the trusted side, can be shown to a person, and travel to the session's init,
-which does them in order before there is any code to keep in.
+The steps are plain data. They are computed on the trusted side, can be shown to a person, and are sent to the session's init,
+which executes them in order before any code runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is asked of a sandbox: plain, frozen data that a person can read, narrow and compare.
+"""What a sandbox allows: plain, frozen data that a person can read, narrow and compare.
 
 A policy is read from the JSON of sandbox-runtime (``network``, ``filesystem``, …) with the same meaning, plus our own keys
-(``resources``). What a machine will enforce of it is a plan, and somebody else's business.
+(``resources``). A plan says how a machine enforces it (see `plan`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ SECRET = (".env", ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azur
 
 @dataclass(frozen=True, slots=True)
 class Filesystem:
-    """What of the file system a session sees. Relative paths are relative to the workspace, ``~`` is the user's home.
+    """The files that a session can see and change. Relative paths are relative to the workspace, ``~`` is the user's home.
 
     Attributes:
         read: What can be read, besides the system, the interpreter and the workspace. ``/`` is everything.
@@ -102,7 +102,7 @@ class Filesystem:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What of the network a session reaches, through a proxy that the host serves.
+    """The hosts that a session can reach, through a proxy that the host serves.
 
     Attributes:
         allow: Patterns ``host[:port]``, where a host may begin with ``*.``. None of them: there is no network.

@@ -1,4 +1,4 @@
-"""Which MCP servers there are: how a name that code in a session may use becomes a server is decided here."""
+"""The registry of MCP servers: maps names that code in a session may use to servers."""
 
 from __future__ import annotations
 

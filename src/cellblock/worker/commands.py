@@ -1,7 +1,7 @@
-"""Commands of cells that somebody decides about: asked for with exactly the text that is then run.
+"""Commands of cells that need approval: requested with exactly the text that is then run.
 
-A session can be of two kinds. In the one this process runs what was let through, as it always does; code that does not care to
-ask is not kept from anything. In the other the system forbids this process to execute programs, and the host has them run.
+There are two kinds of sessions. In one, this process runs approved commands itself, and code that does not ask is not kept
+from anything. In the other, the system forbids this process to execute programs, and the host has them run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ProgramForbiddenError(PermissionError, RuntimeError):
 
 
 class Commands:
-    """Runs what was let through.
+    """Runs approved commands.
 
     Attributes:
         forbidden: Whether the system forbids this process to execute programs.

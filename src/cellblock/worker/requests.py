@@ -1,4 +1,4 @@
-"""What code in a kernel asks its host: lines for `input()`, packages, commands. It gets an answer or an error, no hang."""
+"""Asks the host for lines for `input()`, packages and commands. Code gets an answer or an error, and never hangs."""
 
 from __future__ import annotations
 

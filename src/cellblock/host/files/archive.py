@@ -61,7 +61,7 @@ def refuse(why: str) -> NoReturn:
 
 
 class Gunzip:
-    """Undoes gzip where a stream begins like it, and passes on what does not."""
+    """Decompresses a stream if it begins like gzip, and otherwise passes it on."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -96,7 +96,7 @@ class Gunzip:
 
 
 class TarReader:
-    """Reads an archive as it comes. Everything that is not plainly a file or a folder of ours to make is refused."""
+    """Reads an archive as a stream. Everything except ordinary files and folders is refused."""
 
     def __init__(self, limits: FileLimits) -> None:
         self._limits = limits

@@ -1,7 +1,7 @@
-"""Generated source is looked at before it is written: only what a tool's module needs is in it.
+"""Checks generated source before it is written: it may contain only what a tool's module needs.
 
-The generator puts nothing of a server into code that is not a literal or a name made by `names`. This is for the day on which
-it is wrong. Nothing generated is ever executed on the trusted side.
+The generator puts text of a server into code only as literals, or as names made by `names`. This check is for the case that
+the generator has a bug. Nothing generated is ever executed on the trusted side.
 """
 
 from __future__ import annotations

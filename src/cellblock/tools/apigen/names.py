@@ -1,4 +1,4 @@
-"""Names that tools, classes and arguments get in generated code: importable, distinct, and the same every time."""
+"""Names of tools, classes and arguments in generated code: importable, distinct, and the same every time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A generated package on disk: written whole or not at all, and not again if nothing has changed.
 
-The directory that packages are in is, as a rule, one that sessions may write. So nothing that lies there is followed, and
-nothing is replaced that was not generated.
+Sessions may usually write to the directory that packages are in. So links in it are not followed, and
+files that were not generated are not replaced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What servers say about their tools and what tools return, as plain frozen data that can go anywhere as JSON."""
+"""Tools as servers describe them, and results of tools, as plain frozen data that can be sent as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OnLog = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool, as its server describes it. Nothing in it can be relied upon: names, texts and schemas are the server's.
+    """A tool as its server describes it. Nothing in it can be trusted: names, texts and schemas are the server's.
 
     Attributes:
         name: The name to call it by.

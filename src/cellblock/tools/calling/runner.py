@@ -1,8 +1,8 @@
 """Calling MCP tools through a tool server: what generated code uses, in a session and elsewhere. Standard library only.
 
-In a session the host says by environment variables where its tool port is: ``CELLBLOCK_TOOL_HOST``, ``CELLBLOCK_TOOL_PORT``
-and, where a token is wanted, ``CELLBLOCK_TOOL_TOKEN``. They are read at each call, as a module may be imported before they are
-set. Proxies that the environment names are not used.
+In a session, environment variables say where its tool port is: ``CELLBLOCK_TOOL_HOST``, ``CELLBLOCK_TOOL_PORT``
+and, if a token is required, ``CELLBLOCK_TOOL_TOKEN``. They are read on each call, because a module may be imported before they
+are set. Proxies in the environment are not used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = dict[str, Any] | str | None
 
 
 class ToolText(str):
-    """A text that came with more than text.
+    """A text result with images or resources.
 
     Attributes:
         images: The images of the same result.
@@ -34,7 +34,7 @@ class ToolText(str):
 
 
 class ToolData(dict[str, Any]):
-    """A structured result that came with more.
+    """A structured result with images or resources.
 
     Attributes:
         images: The images of the same result.

@@ -1,4 +1,4 @@
-"""What is said on a connection to an MCP server: calls, lists, progress and logs, in the words of the SDK."""
+"""The messages on a connection to an MCP server: calls, lists, progress and logs, in terms of the SDK."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ logging.getLogger("client").addHandler(logging.NullHandler())
 
 
 class Dialogue:
-    """The client's side of one connection: what is asked, and what is made of the answers. See `connect`."""
+    """The client's side of one connection: requests, and the handling of answers. See `connect`."""
 
     def __init__(self) -> None:
         self._client: Client | None = None

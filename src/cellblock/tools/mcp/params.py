@@ -1,8 +1,8 @@
 """How an MCP server is reached: parameters as people write them, checked, with references to the environment unresolved.
 
 The form is the one that ipybox documents: ``{"command", "args", "env"}`` starts a program and talks to it through its standard
-streams, ``{"url", "headers"}`` connects to a server that runs. ``${NAME}`` in any value stands for an environment variable of
-the host. What is stored and compared keeps the references; only a connection ever sees what they stand for.
+streams, ``{"url", "headers"}`` connects to a server that runs. ``${NAME}`` in any value refers to an environment variable of
+the host. Stored and compared parameters keep the references; only a connection sees their values.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
 
 
 class _Fields:
-    """Takes typed values out of a dict, and complains about what is wrong or left over."""
+    """Takes typed values out of a dict, and raises for wrong values and unknown keys."""
 
     def __init__(self, server_name: str, data: Mapping[str, Any]) -> None:
         self._server = server_name

@@ -50,7 +50,7 @@ _ID_AT_TAIL = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18})\s
 
 
 class StdioTransport(asyncio.SubprocessProtocol):
-    """The connection to one server process, as the SDK wants it: a context that gives a stream to read and one to write.
+    """The connection to one server process, as the SDK expects it: a context manager for a stream to read and one to write.
 
     Args:
         server: The server's name.
@@ -360,7 +360,7 @@ class _Reader(_Stream):
 
 
 class _Writer(_Stream):
-    """What the server is to read."""
+    """Messages to the server."""
 
     async def send(self, item: SessionMessage, /) -> None:
         """Write a message; wait while the server does not read."""

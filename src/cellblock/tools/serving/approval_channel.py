@@ -1,6 +1,6 @@
-"""Approvals over a WebSocket: the end of the tool server, and the end of the program whose user decides.
+"""Approvals over a WebSocket: the tool server's side, and the side of the program whose user decides.
 
-JSON-RPC 2.0. The server sends ``approve`` with the request's id, and ``withdraw`` where it is taken back; the client answers
+JSON-RPC 2.0. The server sends ``approve`` with the request's id, and ``withdraw`` if it is withdrawn; the client answers
 ``true``, ``false``, or ``{"accepted": true, "always": "tool"}``. See docs/approvals.md.
 """
 

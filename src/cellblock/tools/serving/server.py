@@ -46,7 +46,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 class ToolServer:
-    """Runs MCP servers and calls their tools for whoever asks over HTTP, with approval if wanted.
+    """Runs MCP servers and calls their tools for HTTP clients, with approval if required.
 
     Servers start with their first call, and stay until `stop` or a reset. Endpoints: ``PUT /reset`` stops all servers,
     ``POST /run`` calls a tool, ``WS /approval`` is for an `ApprovalClient`. See docs/approvals.md.
