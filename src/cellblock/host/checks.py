@@ -1,4 +1,4 @@
-"""What callers pass is checked before anything is begun: bad input gets a clear error, and nothing is lost."""
+"""Checks arguments before anything starts: bad input raises a clear error, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_code(code: str) -> None:
     if not isinstance(code, str):
         raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
     if (index := code.find("\0")) >= 0:
-        raise InvalidInputError(f"the code has a NUL character at index {index}; Python source cannot hold one: use '\\0'")
+        raise InvalidInputError(f"the code has a NUL character at index {index}; Python source cannot contain one: use '\\0'")
     try:
         size = len(code.encode())
     except UnicodeEncodeError as error:
@@ -54,9 +54,9 @@ def check_isolation(isolate: Isolate) -> Isolate:
     if isolate not in ("none", "native", "srt"):
         raise InvalidInputError(f"isolate must be 'native', 'srt' or 'none', not {isolate!r}")
     if isolate == "srt" and (missing := srt.missing()):
-        raise SandboxError(f"there can be no sandbox of srt on this machine: {'; '.join(missing)}")
+        raise SandboxError(f"this machine cannot run a sandbox of srt: {'; '.join(missing)}")
     if isolate == "native" and (missing := probe.missing()):
-        raise SandboxError(f"there can be no sandbox on this machine: {'; '.join(missing)}")
+        raise SandboxError(f"this machine cannot run a sandbox: {'; '.join(missing)}")
     return isolate
 
 
@@ -91,9 +91,9 @@ def check_state_apart(writable: Iterable[str]) -> None:
     for place in writable:
         if is_inside(state, place) or is_inside(place, state):
             raise InvalidInputError(
-                f"a sandboxed session cannot have {place} to work in: cellblock's own state is there, in {state}, and who can "
-                "write to that decides what the host starts. Give the session another directory (working_dir, allowWrite), or "
-                "set CELLBLOCK_HOME"
+                f"a sandboxed session cannot have {place} to work in: cellblock's own state is there, in {state}, and a "
+                "session that can write to it decides what the host starts. Give the session another directory (working_dir, "
+                "allowWrite), or set CELLBLOCK_HOME"
             )
 
 

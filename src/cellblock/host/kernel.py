@@ -1,4 +1,4 @@
-"""One kernel, seen from the host: bytes in, events out; its life, and its end. Everything it sends is hostile input."""
+"""One kernel, seen from the host: bytes in, events out, from start to end. Everything it sends is hostile input."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
 class Kernel:
-    """One incarnation of a session's interpreter.
+    """One process of a session's interpreter.
 
     Attributes:
         ready: Done when it takes cells.

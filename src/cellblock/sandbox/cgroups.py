@@ -1,6 +1,6 @@
-"""Control groups (cgroup v2): where the kernel itself limits a session's memory, all of its processes together.
+"""Control groups (cgroup v2): the kernel limits a session's memory, all of its processes together.
 
-What files and rules there are is from the Linux kernel's documentation, "Control Group v2".
+The files and rules are from the Linux kernel's documentation, "Control Group v2".
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _hierarchy(proc: str) -> tuple[str, str]:
         root = root.rstrip("/")
         if path is not None and (is_inside(path, root)):
             return point, (point + path[len(root) :]).rstrip("/")
-    raise FileNotFoundError(errno.ENOENT, "no cgroup v2 hierarchy has this process")
+    raise FileNotFoundError(errno.ENOENT, "this process is in no cgroup v2 hierarchy")
 
 
 def _words(path: str) -> list[str]:
@@ -155,7 +155,7 @@ def _can_clone_into() -> bool:
 
 
 class Group:
-    """One kernel's group, from before there is a process in it until there is none any more."""
+    """One kernel's group, from before its first process starts until after its last process has ended."""
 
     def __init__(self, path: str) -> None:
         self.path = path

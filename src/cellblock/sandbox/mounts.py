@@ -1,4 +1,4 @@
-"""Does what a plan says, with the mount API of Linux 5.12 and later. Runs in a zygote and in a session's init; fails closed.
+"""Executes a plan with the mount API of Linux 5.12 and later. Runs in a zygote and in a session's init; fails closed.
 
 Standard library only. Everything raises: a sandbox that cannot be enforced does not start.
 """
@@ -142,7 +142,7 @@ def _seal_root() -> None:
 
 
 class _Builder:
-    """Does steps, relative to the current directory, which becomes the root.
+    """Executes steps, relative to the current directory, which becomes the root.
 
     It takes hold of all sources first, because the new tree is built on top of one of them.
     """
@@ -180,7 +180,7 @@ class _Builder:
         except OSError as error:
             if step.optional and error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return
-            raise OSError(error.errno, f"cannot take hold of {step.source}: {error.strerror}") from error
+            raise OSError(error.errno, f"cannot open {step.source}: {error.strerror}") from error
         _set_attributes(descriptor, b"", _BIND_ATTRIBUTES[step.access])
         self._sources[step] = descriptor
 

@@ -1,9 +1,9 @@
-"""Where MCP servers run: not where code in a session can write.
+"""The directories that MCP servers run in: never one that code in a session can write to.
 
-A program looks in its current directory for more than its arguments name: Python for modules (``python -m``), npx for
-``node_modules`` and ``.npmrc``. The host's current directory is mostly the workspace of its sessions, so what a cell has put
-there would run with the host's rights. A server therefore starts in an empty directory of its own, and relative paths in its
-parameters are made absolute when it is registered.
+A program loads more from its current directory than its arguments name: Python for modules (``python -m``), npx for
+``node_modules`` and ``.npmrc``. The host's current directory is usually the workspace of its sessions, so files that a cell
+has put there would run with the host's rights. A server therefore starts in an empty directory of its own, and relative
+paths in its parameters are made absolute when it is registered.
 """
 
 from __future__ import annotations

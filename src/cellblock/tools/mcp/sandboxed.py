@@ -1,4 +1,4 @@
-"""What the host does for an MCP server in a native sandbox: says what to build, serves its proxy, and gives back what it held.
+"""The host's part in an MCP server's native sandbox: it says what to build, serves the proxy, and releases what it held.
 
 The sandbox itself is made and ended below the server's keeper (`cellblock.keeper.sandboxed`).
 """
