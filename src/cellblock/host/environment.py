@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cellblock.errors import InterpreterError, InvalidInputError
 from cellblock.host import distrusted
+from cellblock.sandbox.paths import is_inside
 from cellblock.wire.control import MAX_CONTROL
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -167,7 +168,7 @@ def _resolved(path: Path, shared: Sequence[str]) -> Path:
     for above in reversed((path, *path.parents)):
         real = os.path.realpath(above)
         below = os.path.normpath(path.relative_to(above))
-        if below.split("/")[0] != ".." and any(Path(real).is_relative_to(place) for place in shared):
+        if below.split("/")[0] != ".." and any(is_inside(real, place) for place in shared):
             return Path(real, below)
     return Path(os.path.realpath(path))
 

@@ -13,6 +13,7 @@ import os
 import re
 from dataclasses import dataclass
 
+from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import Resources
 from cellblock.sandbox.syscall_numbers import number
 
@@ -118,7 +119,7 @@ def _hierarchy(proc: str) -> tuple[str, str]:
     for mount in mounts:
         root, point = (re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), item) for item in mount[3:5])
         root = root.rstrip("/")
-        if path is not None and (path == root or path.startswith(f"{root}/")):
+        if path is not None and (is_inside(path, root)):
             return point, (point + path[len(root) :]).rstrip("/")
     raise FileNotFoundError(errno.ENOENT, "this process is in no cgroup v2 hierarchy")
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
+from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import PROTECTED
 
 # The sticky bit is what they are known by: it comes with mkdir, so that there never is one without the mark, and nobody makes
@@ -131,7 +132,7 @@ def _with_targets(top: str, names: Iterable[str]) -> list[str]:
         path = f"{top}/{name}"
         if "/" in name or os.path.islink(path):
             target = os.path.realpath(path)
-            if target != path and target.startswith(f"{top}/"):
+            if target not in (path, top) and is_inside(target, top):
                 found.append(target[len(top) + 1 :])
     return found
 

@@ -136,7 +136,7 @@ def check_workspace(workspace: str) -> None:
     Raises:
         InvalidInputError: It belongs to the system, or is one that every session has for itself.
     """
-    if workspace in _TAKEN or any(workspace.startswith(f"{path}/") for path in _SYSTEM):
+    if workspace in _TAKEN or any(is_inside(workspace, path) for path in _SYSTEM):
         raise InvalidInputError(
             f"a sandbox cannot have {workspace} as its workspace: pass working_dir= with a directory of your own (for an MCP "
             "server: cwd, or allowWrite)"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
+from cellblock.sandbox.paths import is_inside
 
 MIB = 1024 * 1024
 _MAX_FILE = MIB  # bytes of a file of settings
@@ -359,7 +360,7 @@ def _covered(item: str, allowed: Iterable[str], *, paths: bool) -> bool:
             return True
         if paths and (pattern in ("/", ".") and not item.startswith("~") and (pattern == "/" or item[0] != "/")):
             return True
-        if paths and item.startswith(f"{pattern.rstrip('/')}/"):
+        if paths and is_inside(item, pattern):
             return True
         if not paths and pattern.startswith("*.") and item.endswith(pattern[1:]) and "*" not in item:
             return True

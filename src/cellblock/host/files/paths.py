@@ -10,6 +10,7 @@ from cellblock.errors import FilesError, InvalidInputError
 from cellblock.host.files.beneath import Tree, Walk
 from cellblock.host.files.failures import telling
 from cellblock.host.files.info import Parts
+from cellblock.sandbox.paths import is_inside
 
 
 class Workspace:
@@ -90,7 +91,7 @@ class Workspace:
 
     def _inside(self, text: str) -> str | None:
         for root in (self.path, self._real):
-            if text == root or text.startswith(root.rstrip("/") + "/"):
+            if is_inside(text, root):
                 return text[len(root) :]
         return None
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cellblock import config
+from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import PROTECTED, Filesystem, Policy
 from cellblock.tools.mcp.params import ServerParams, StdioServer
 
@@ -149,4 +150,4 @@ def _below(path: str, directory: str) -> bool:
     directory = os.path.realpath(directory)
     # The link itself and what it leads to: who can replace either one decides.
     ways = (os.path.realpath(path), os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
-    return any(os.path.commonpath((way, directory)) == directory for way in ways)
+    return any(is_inside(way, directory) for way in ways)
