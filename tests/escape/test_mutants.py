@@ -350,7 +350,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("approvals/broker.py", "Broker._verdict", "return decide(self.rules, call)"),
     ),
     "54 schemas of servers": mutant(
-        "tools/mcp/test_servers.py::test_no_schema_of_a_server_is_run_in_the_loop[wrong-arguments2]",
+        "tools/mcp/test_web.py::test_the_schema_of_a_server_is_not_run_in_the_loop",
         Edit("tools/mcp/dialogue.py", "_trust_no_schema", "pass"),
     ),
     "54 floods of servers": mutant(
