@@ -18,7 +18,7 @@ from .copies import Edit, copied, environment
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 TESTS = Path(__file__).parents[1]
-CUT, SECONDS = 99, 8
+CUT, SECONDS = 99, 12
 """Without their defence some attacks never end: then, and after how long, a test is cut off."""
 ENDLESS = frozenset(
     {
