@@ -109,7 +109,7 @@ async def test_parallel_sessions_add_up(tmp_path: Path) -> None:
 async def test_input_is_answered(tmp_path: Path) -> None:
     shown = (await run("answer_input.py", tmp_path)).splitlines()
     assert shown[:2] == ["What is your name? Ada", "Hello, Ada!"]
-    assert shown[2].startswith("Without an answer: nobody answers input() here")
+    assert shown[2].startswith("Without an answer: input() cannot be answered here")
 
 
 @pytest.mark.npm

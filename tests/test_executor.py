@@ -78,7 +78,7 @@ async def test_stopping_twice_or_before_the_start_is_fine(host: Host) -> None:
 
 
 async def test_starting_twice_is_an_error_that_says_so(executor: CodeExecutor) -> None:
-    with pytest.raises(StateError, match="started already"):
+    with pytest.raises(StateError, match="already started"):
         await executor.start()
     assert (await executor.execute("1")).ok
 
@@ -216,7 +216,7 @@ async def test_input_is_answered_by_whoever_was_given(executor: CodeExecutor) ->
 
 
 async def test_input_without_anybody_to_answer_is_an_error_that_says_what_to_do(executor: CodeExecutor) -> None:
-    with pytest.raises(CodeExecutionError, match=r"nobody answers input\(\) here.*on_input="):
+    with pytest.raises(CodeExecutionError, match=r"input\(\) cannot be answered here.*on_input="):
         await executor.execute("input('name? ')")
 
 
@@ -397,7 +397,7 @@ async def test_an_option_that_cannot_be_used_refuses_to_start(
 ) -> None:
     if "images_dir" in options and os.access("/proc", os.W_OK):
         options = {"images_dir": "/dev/null/images"}  # root may write anywhere, but not below a file
-        message = "images_dir: /dev/null is no directory"
+        message = "images_dir: /dev/null is not a directory"
     executor = CodeExecutor(host=host, sandbox=False, **options)
     with pytest.raises(error, match=message):
         await executor.start()
@@ -408,7 +408,7 @@ _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a configuration of no sandbox": (
         {"sandbox": False, "sandbox_config": "s.json"},
         InvalidInputError,
-        "sandbox=False means that there is none",
+        "sandbox=False turns it off",
     ),
     "something like a bool": ({"sandbox": "no"}, InvalidInputError, "sandbox must be True or False, not 'no'"),
     "rules by their file": ({"rules": "rules.toml"}, InvalidInputError, r"read a file with Rules.load"),
@@ -495,7 +495,7 @@ async def test_a_home_directory_is_no_workspace_by_accident(
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(native_host, "facts", dataclasses.replace(native_host.facts, home=str(tmp_path)))
-    with pytest.raises(InvalidInputError, match=r"holds your home directory.*pass working_dir="):
+    with pytest.raises(InvalidInputError, match=r"contains your home directory.*pass working_dir="):
         await CodeExecutor(host=native_host).start()
     native_host.session(working_dir=tmp_path)  # somebody has decided that
     native_host.session(working_dir="project")
@@ -520,7 +520,7 @@ async def test_a_tool_server_port_is_served_where_one_is_asked_for(host: Host, u
 async def test_a_tool_server_port_that_others_could_reach_is_refused(host: Host, unused_tcp_port: int) -> None:
     before = len(below(os.getpid()))
     executor = CodeExecutor(host=host, sandbox=False, tool_server_host="0.0.0.0", tool_server_port=unused_tcp_port)
-    with pytest.raises(InvalidInputError, match="only this machine reaches"):
+    with pytest.raises(InvalidInputError, match="from this machine only"):
         await executor.start()
     await eventually(lambda: len(below(os.getpid())) <= before)
 

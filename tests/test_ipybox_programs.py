@@ -93,7 +93,7 @@ def test_which_directories_a_program_names(tmp_path: Path, monkeypatch: pytest.M
     assert found.readable == (str(packages),), "a search path does not open the home directory"
     assert found.environment["PYTHONPATH"].split(os.pathsep)[-1] == str(home)
     assert ToolDirectories.read((), {}, None) == ToolDirectories((), (), {})
-    for wrong, why in ((tmp_path / "missing", "is not a directory"), (home, "holds your home"), (3, "must be directories")):
+    for wrong, why in ((tmp_path / "missing", "is not a directory"), (home, "contains your home"), (3, "must be directories")):
         with pytest.raises(InvalidInputError, match=why):
             ToolDirectories.read([wrong], {}, None)  # type: ignore[list-item]  # one of them is wrong on purpose
 

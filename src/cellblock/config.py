@@ -1,4 +1,4 @@
-"""What cellblock takes from the environment of its own process. Nobody else reads it, and no kernel gets it."""
+"""The environment variables of its own process that cellblock reads. Nothing else reads them, and no kernel gets them."""
 
 from __future__ import annotations
 

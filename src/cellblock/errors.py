@@ -1,23 +1,23 @@
 """Everything that cellblock raises.
 
-Code of the user that fails is *data* (a result whose ``status`` is not ``success``); an exception means that cellblock
-could not do its part, or was asked for something it cannot do::
+If user code fails, that is *data* (a result whose ``status`` is not ``success``). An exception means that cellblock
+itself failed, or was asked for something that it cannot do::
 
     CellblockError
-    ├── InvalidInputError         an argument is wrong: what, and what would be right        (also a ValueError)
+    ├── InvalidInputError         an argument is wrong; the message says how to fix it       (also a ValueError)
     ├── StateError                used before start, after stop, or after a fork             (also a RuntimeError)
     ├── UnsupportedError          this machine or this version cannot do what was asked
     ├── LaunchError               no kernel could be started
     │   ├── InterpreterError      the interpreter is missing, too old, or has no IPython
     │   ├── PreloadError          a module to preload failed to import
-    │   └── SandboxError          the sandbox cannot be enforced, and so nothing was started
-    ├── KernelDiedError           the kernel died while it was asked something that is no cell
-    ├── ProtocolError             the other end of a wire broke the protocol
+    │   └── SandboxError          the sandbox cannot be enforced, so nothing was started
+    ├── KernelDiedError           the kernel died during a request that is not a cell
+    ├── ProtocolError             the other end of a connection violated the protocol
     ├── ToolRunnerError           a tool failed, or approval of its call was denied
     ├── FilesError                `session.files` could not do what was asked with a file, folder or archive
-    ├── McpServerError            an MCP server could not be started or reached, or did not keep to the protocol
-    ├── StoreError                what is stored on the trusted side cannot be read, written, or trusted
-    ├── CodeExecutionError        `CodeExecutor` only: the code failed; ``result`` has all the rest
+    ├── McpServerError            an MCP server could not be started or reached, or violated the protocol
+    ├── StoreError                stored state on the trusted side cannot be read, written, or trusted
+    ├── CodeExecutionError        `CodeExecutor` only: the code failed; ``result`` has everything else
     └── ExecutionTimeoutError     `CodeExecutor` only: the code was stopped at its deadline  (also a TimeoutError)
 """
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 NO_NETWORK = "this session has no network: allow hosts with allow_hosts=, or in its sandbox_config (network.allowedDomains)"
-"""What code is told whose connection fails in a session that has no network."""
+"""The explanation for a failed connection in a session without a network."""
 
 ONLY_PROXY = "this session reaches allowed hosts through its proxy only, which HTTP_PROXY and ALL_PROXY name; SOCKS5 works too"
-"""What code is told whose connection fails beside the proxy."""
+"""The explanation for a failed connection that bypasses the proxy."""
 
 
 class CellblockError(Exception):
@@ -41,7 +41,7 @@ class CellblockError(Exception):
 
 
 class InvalidInputError(CellblockError, ValueError):
-    """An argument is wrong. The message names it and says what would be right. Nothing was changed."""
+    """An argument is wrong. The message names it and says how to fix it. Nothing was changed."""
 
 
 class StateError(CellblockError, RuntimeError):
@@ -61,23 +61,23 @@ class InterpreterError(LaunchError):
 
 
 class PreloadError(LaunchError):
-    """A module that was to be preloaded failed to import."""
+    """A module in `preload` failed to import."""
 
 
 class SandboxError(LaunchError):
-    """The sandbox cannot be enforced here. Nothing was started; the message says what is missing, and the ways out."""
+    """The sandbox cannot be enforced here. Nothing was started; the message says what is missing, and what you can do."""
 
 
 class KernelDiedError(CellblockError):
-    """The kernel died while it was asked something that has no result of its own, such as a completion."""
+    """The kernel died during a request that has no result of its own, such as a completion."""
 
 
 class ProtocolError(CellblockError):
-    """The other end of a wire sent what the protocol does not allow (see docs/wire.md)."""
+    """The other end of a connection violated the protocol (see docs/wire.md)."""
 
 
 class ToolRunnerError(CellblockError):
-    """A tool failed, or approval of its call was denied or not given in time. The message has the server's own words."""
+    """A tool failed, or approval of its call was denied or not given in time. The message quotes the server."""
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows in the place of a traceback: the line that made the call, and the words of the server."""
@@ -99,7 +99,7 @@ class FilesError(CellblockError):
 
     Attributes:
         path: The path it is about: relative to the workspace, or one on the caller's disk; None for an archive as a whole.
-        errno: The system's error number where there is one (`errno.ENOENT`: missing, `errno.ELOOP`: a link,
+        errno: The system's error number, if there is one (`errno.ENOENT`: missing, `errno.ELOOP`: a link,
             `errno.EFBIG`: over a limit), else None.
     """
 
@@ -110,14 +110,14 @@ class FilesError(CellblockError):
 
 
 class McpServerError(CellblockError):
-    """An MCP server could not be started or reached, died, took too long, or broke the protocol or a limit.
+    """An MCP server could not be started or reached, died, took too long, or violated the protocol or a limit.
 
-    A tool that merely reports a failure of its own is data (`ToolOutcome.is_error`). Other servers go on, and so does this
-    one: its next call connects again where the connection was lost.
+    A tool that merely reports a failure of its own is data (`ToolOutcome.is_error`). Other servers continue, and so does this
+    one: its next call connects again if the connection was lost.
 
     Attributes:
         server: The server's name.
-        stderr: The last lines that it wrote to its standard error; empty where there are none.
+        stderr: The last lines that it wrote to its standard error; empty if there are none.
     """
 
     def __init__(self, message: str, *, server: str = "", stderr: str = "") -> None:
@@ -127,14 +127,14 @@ class McpServerError(CellblockError):
 
 
 class StoreError(CellblockError):
-    """What is stored on the trusted side cannot be read or written, or others could change it; the message says where."""
+    """Stored state on the trusted side cannot be read or written, or others could change it; the message says where."""
 
 
 class CodeExecutionError(CellblockError):
     """Raised by `CodeExecutor` when the executed code fails; the message holds its traceback.
 
     Attributes:
-        result: Everything else that is known of the execution: output so far, images, error, recovery.
+        result: Everything else about the execution: output so far, images, error, recovery.
     """
 
     def __init__(self, message: str, result: CodeExecutionResult | None = None) -> None:
@@ -146,7 +146,7 @@ class ExecutionTimeoutError(CellblockError, TimeoutError):
     """Raised by `CodeExecutor` when code was stopped at its deadline. It no longer runs.
 
     Attributes:
-        result: Everything that is known of the execution; ``result.recovery`` tells how the code was stopped.
+        result: Everything about the execution; ``result.recovery`` says how the code was stopped.
     """
 
     def __init__(self, message: str, result: CodeExecutionResult | None = None) -> None:

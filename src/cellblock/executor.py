@@ -1,4 +1,4 @@
-"""`CodeExecutor`: the async front, as people who come from ipybox know it."""
+"""`CodeExecutor`: the async interface, compatible with ipybox."""
 
 from __future__ import annotations
 
@@ -129,9 +129,7 @@ class CodeExecutor:
             UnsupportedError: An argument asks for what this version does not have.
         """
         if kernel_gateway_port is not None:
-            raise UnsupportedError(
-                f"kernel_gateway_port={kernel_gateway_port!r}: this version serves no such port; leave it out, none is needed"
-            )
+            raise UnsupportedError(f"kernel_gateway_port={kernel_gateway_port!r}: not served, and not needed; leave it out")
         isolation = _isolation(sandbox, isolate, host)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
@@ -193,7 +191,7 @@ class CodeExecutor:
             StateError: The executor is not started, or stopped.
         """
         if (run := self._run) is None or run.services is None:
-            raise StateError("the executor is not started, or stopped: its tool server has a token while it runs")
+            raise StateError("the executor is not running: its tool server has a token only while it runs")
         return run.services.secret
 
     @property
@@ -266,7 +264,7 @@ class CodeExecutor:
             LaunchError: The kernel cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
         if self._run is not None:
-            raise StateError("the executor is started already")
+            raise StateError("the executor is already started")
         tool_server = None if self.tool_server_port is None else (self.tool_server_host, self.tool_server_port)
         run = self._run = RunningSession(self._given_host)
         try:
@@ -402,7 +400,7 @@ def _isolation(sandbox: bool, isolate: Literal["native", "srt"] | None, host: Ho
     if not isinstance(sandbox, bool):
         raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
     if isolate not in ("native", "srt", None):
-        raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, say sandbox=False")
+        raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, pass sandbox=False")
     if not sandbox:
         return "none"
     if isolate is not None:

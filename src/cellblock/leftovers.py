@@ -1,7 +1,7 @@
-"""Removes what a host keeps for its sessions in directories of their own, also when the host was killed.
+"""Removes the directories that a host keeps for its sessions, even if the host was killed.
 
-Standard library only, and trusted processes only. What lies there was written by sessions, and is removed as what it is: no
-link is followed, and neither depth nor modes are in the way.
+Standard library only, and trusted processes only. Sessions wrote the contents: no link is
+followed, and neither depth nor file modes prevent removal.
 """
 
 from __future__ import annotations

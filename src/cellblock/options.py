@@ -1,4 +1,4 @@
-"""What a front can be asked for beside `SessionOptions`: who decides about tools and commands, and how servers are started."""
+"""Options in addition to `SessionOptions`: who decides about tools and commands, and how servers are started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceOptions:
-    """What a session's services are asked to be (`cellblock.services`). Every front makes one of these.
+    """The options of a session's services (`cellblock.services`). Every interface makes one of these.
 
     Attributes:
         rules: Decide about tool calls, commands and hosts before anybody is asked (docs/approvals.md).

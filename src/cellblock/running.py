@@ -1,4 +1,4 @@
-"""What a front runs its sessions with: one object that owns everything from start to stop."""
+"""Runs a session for an interface: one object that owns everything from start to stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RunningSession:
-    """A session, its services and its host, from start to stop; every front runs its sessions with one of these.
+    """A session, its services and its host, from start to stop. Every interface runs its sessions with one of these.
 
     Everything that is made is noted here before the next await, so that `close` finds it.
 

@@ -1,4 +1,4 @@
-"""What code of one session may ask of the world outside: tools, commands and hosts, and who decides about it."""
+"""What code of a session may use outside it: tools, commands and hosts, and who decides about it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class SessionServices:
         addresses = await resolved(host)
         if not all(ip_address(address).is_loopback for address in addresses):
             raise InvalidInputError(
-                f"tool_server_host must be one that only this machine reaches, such as 'localhost', not {host!r}"
+                f"tool_server_host must be reachable from this machine only, such as 'localhost', not {host!r}"
             )
         for listener in bind(addresses, port):
             self._ports.append(ToolPort(self._app(self.secret)))

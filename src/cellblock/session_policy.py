@@ -1,4 +1,4 @@
-"""The policy that a program asks for one session, put together from the ways in which it can say so."""
+"""Computes a session's policy from the arguments that describe it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ def requested_policy(
     if policy is None and config is None and not allow_hosts:
         return None
     if isolate == "none":
-        raise InvalidInputError(
-            "policy, sandbox_config and allow_hosts say what a sandbox allows, and sandbox=False means that there is none"
-        )
+        raise InvalidInputError("policy, sandbox_config and allow_hosts describe a sandbox, but sandbox=False turns it off")
     if policy is not None and config is not None:
-        raise InvalidInputError("give policy or sandbox_config, not both: each of them says all that the sandbox allows")
+        raise InvalidInputError("pass policy or sandbox_config, not both: each of them describes the whole sandbox")
     from cellblock.host import Policy
 
     if policy is None:

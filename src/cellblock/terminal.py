@@ -1,4 +1,4 @@
-"""Text that others wrote, for a terminal: whatever would steer the terminal is shown instead of obeyed."""
+"""Makes untrusted text safe for a terminal: control sequences are shown instead of obeyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where generated packages lie that a session may use beside its workspace: what the program that makes the session says."""
+"""Directories of generated packages, outside the workspace, that a program lets a session use."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _named(path: str | os.PathLike[str]) -> str:
     if not os.path.isdir(directory):
         raise InvalidInputError(f"tools: {directory} is not a directory; generate an API into it with generate_mcp_sources()")
     if _holds_home(directory):
-        raise InvalidInputError(f"tools: {directory} holds your home directory; name the directory that the packages are in")
+        raise InvalidInputError(f"tools: {directory} contains your home directory; name the directory of the packages")
     return str(directory)
 
 

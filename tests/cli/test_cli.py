@@ -56,7 +56,7 @@ def test_a_typo_in_a_configuration_is_named(tmp_path: Path) -> None:
     config.write_text(json.dumps({"network": {"allowedDomain": []}}))
     done = run("policy", "show", str(config), "--workspace", str(tmp_path))
     assert done.returncode == 2
-    assert "network.allowedDomain is no key that is understood here; did you mean 'allowedDomains'?" in done.stderr
+    assert "network.allowedDomain is not a known key; did you mean 'allowedDomains'?" in done.stderr
     assert "Traceback" not in done.stderr
 
 

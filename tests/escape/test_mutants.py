@@ -446,8 +446,8 @@ MUTANTS: dict[str, Mutant] = {
     "51 the state": mutant(
         f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
         Edit(
-            "tools/mcp/sandboxed.py",
-            "_fitting",
+            "sandbox/fitting.py",
+            "fit",
             """
             files = policy.filesystem
             own = (*probe.own_directories(), os.path.realpath(config.state_directory()))
@@ -458,8 +458,8 @@ MUTANTS: dict[str, Mutant] = {
     "51 what is around the state": mutant(
         f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
         Edit(
-            "tools/mcp/sandboxed.py",
-            "_fitting",
+            "sandbox/fitting.py",
+            "fit",
             """
             files = policy.filesystem
             own = os.path.realpath(config.state_directory())

@@ -82,7 +82,7 @@ def test_no_policy_lets_a_session_write_this_program_or_read_the_state(
     monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
     fitted = fit_policy(Policy.parse({"filesystem": {"allowWrite": ["/"]}}), "native").filesystem
     assert str(tmp_path) in fitted.deny_read
-    assert {*probe.own_directories()} <= {*fitted.deny_write}
+    assert {*probe.own_directories(), str(tmp_path)} <= {*fitted.deny_write}
 
 
 def test_a_policy_for_srt_is_for_srt() -> None:
@@ -93,6 +93,6 @@ def test_a_policy_for_srt_is_for_srt() -> None:
 def test_a_session_cannot_work_around_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "home" / "state"))
     check_state_apart([str(tmp_path / "work"), str(tmp_path / "home" / "state-of-others")])
-    for place in (tmp_path, tmp_path / "home", tmp_path / "home" / "state"):
+    for place in (tmp_path, tmp_path / "home", tmp_path / "home" / "state", tmp_path / "home" / "state" / "work"):
         with pytest.raises(InvalidInputError, match="cellblock's own state"):
             check_state_apart([str(place)])

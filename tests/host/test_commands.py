@@ -240,7 +240,7 @@ if not (pid := os.fork()):
 os.waitpid(pid, 0)
 """
     result = await ok(shell, code)
-    assert result.output.count("commands are run by the kernel's main thread only") == 2
+    assert result.output.count("only the kernel's main thread can run commands") == 2
     assert decider.asked == []
 
 

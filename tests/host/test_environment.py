@@ -98,7 +98,7 @@ def test_one_string_is_taken_for_a_mistake() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a-b", "1a", ".a", "a.", "a..b", "--help", "a;b", "é", "a\n", 1, None])
 def test_what_is_no_name_of_a_module_is_refused(name: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"preload: .* is no name of a module"):
+    with pytest.raises(InvalidInputError, match=r"preload: .* is not the name of a module"):
         check_modules([name])
 
 
@@ -191,7 +191,7 @@ def test_a_directory_to_write_to_may_still_have_to_be_made(tmp_path: Path) -> No
 @pytest.mark.parametrize("path", ["file", "file/below"])
 def test_a_file_in_the_way_is_named(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInputError, match=r"images_dir: .*/file is no directory"):
+    with pytest.raises(InvalidInputError, match=r"images_dir: .*/file is not a directory"):
         check_writable("images_dir", tmp_path / path)
 
 

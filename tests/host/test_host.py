@@ -24,11 +24,11 @@ from processes import below, eventually
         ({"start_timeout": -1}, "start_timeout must be a positive number"),
         ({"start_timeout": float("nan")}, "start_timeout must be a positive number"),
         ({"preload": "numpy"}, "preload must be a sequence of module names"),
-        ({"preload": ["not a module"]}, "is no name of a module"),
-        ({"preload": [""]}, "is no name of a module"),
-        ({"preload": ["os;x"]}, "is no name of a module"),
-        ({"preload": ["-c"]}, "is no name of a module"),
-        ({"preload": [5]}, "is no name of a module"),
+        ({"preload": ["not a module"]}, "is not the name of a module"),
+        ({"preload": [""]}, "is not the name of a module"),
+        ({"preload": ["os;x"]}, "is not the name of a module"),
+        ({"preload": ["-c"]}, "is not the name of a module"),
+        ({"preload": [5]}, "is not the name of a module"),
     ],
     ids=range(10),
 )
@@ -54,10 +54,10 @@ async def test_a_directory_that_is_a_file_is_refused(host: Host, tmp_path: Path,
     file = tmp_path / "file"
     file.touch()
     options: dict[str, Any] = {option: file}
-    with pytest.raises(InvalidInputError, match=f"{option}: .*is no directory"):
+    with pytest.raises(InvalidInputError, match=f"{option}: .*not a directory"):
         host.session(**options)
     options = {option: file / "below"}
-    with pytest.raises(InvalidInputError, match=f"{option}: .*is no directory"):
+    with pytest.raises(InvalidInputError, match=f"{option}: .*not a directory"):
         host.session(**options)
 
 

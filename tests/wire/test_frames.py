@@ -155,7 +155,7 @@ def test_a_long_header_with_few_brackets_is_not_walked(monkeypatch: pytest.Monke
     ids=lambda value: type(value).__name__,
 )
 def test_a_header_that_nobody_would_take_is_not_made(value: object) -> None:
-    with pytest.raises(ProtocolError, match="no JSON"):
+    with pytest.raises(ProtocolError, match="not valid JSON"):
         encode_frame({"type": "t", "x": value})
 
 

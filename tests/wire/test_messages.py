@@ -274,7 +274,7 @@ def test_buffers_that_are_too_large_together_are_refused_by_the_sender() -> None
         ({"type": "display", "kind": "display_data", "parts": [1]}, b"", "parts must be a list of short strings"),
         ({"type": "display", "kind": "display_data", "metadata": []}, b"", "metadata must be an object"),
         ({"type": "display", "kind": "display_data", "display_id": 1}, b"", "display_id must be a short string"),
-        ({"type": "reply", "execution_count": 1, "ename": "E"}, b"", "at least one length where there is an ename"),
+        ({"type": "reply", "execution_count": 1, "ename": "E"}, b"", "at least one length if there is an ename"),
         ({"type": "reply", "execution_count": 1, "ename": 1, "sizes": [0]}, b"", "reply: ename must be a short string"),
         ({"type": "inspect", "cursor": 0, "detail": 2, "sizes": [0]}, b"", "inspect: detail must be an integer from 0 to 1"),
         ({"type": "execute"}, b"", "execute: sizes must be one length"),

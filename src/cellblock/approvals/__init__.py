@@ -1,1 +1,1 @@
-"""Who may do what outside of a session: calls of tools, commands and hosts, decided by rules or by people."""
+"""Decides what code may do outside its session: tool calls, commands and hosts, by rules or by people."""

@@ -1,4 +1,4 @@
-"""The one place where it is decided whether code may have what it asks for: rules, what was said before, a person, nobody."""
+"""Decides in one place whether code may have what it asks for: by rules, earlier answers, or a person."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Broker:
             if key in self._remembered:
                 return self._decision(call, "allow", f"person, always for this {scope}")
         if self.ask is None:
-            return self._decision(call, "deny", "nobody", "there is nobody to approve it, and no rule allows it")
+            return self._decision(call, "deny", "nobody", "nobody can approve it, and no rule allows it")
         if len(self.pending) >= MAX_PENDING or self._bytes + (weight := _weight(call)) > MAX_PENDING_BYTES:
             return self._decision(call, "deny", "nobody", "too many requests are waiting for approval")
         request = ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind, changed=call.changed)

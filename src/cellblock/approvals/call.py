@@ -1,4 +1,4 @@
-"""What code asked for, frozen: the bytes that are shown, decided on, recorded and executed are the same bytes."""
+"""Requests of code, frozen: the same bytes are shown, decided on, recorded and executed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOKEN = re.compile(rb'[\[{,:]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What an MCP server says of its tool. It may lie: a hint can make a rule match, and proves nothing.
+    """What an MCP server says about its tool. It may lie: a hint can make a rule match, but proves nothing.
 
     The values of a tool without annotations are those that the MCP specification (2025-11-25, `ToolAnnotations`) gives it.
 
@@ -42,7 +42,7 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One thing that code wants done outside of its session.
+    """One action outside its session that code asks for.
 
     Attributes:
         kind: ``tool``, ``shell`` or ``network``.

@@ -1,4 +1,4 @@
-"""An approval request: what one waiting call looks like to whoever decides about it."""
+"""An approval request: a waiting call, as presented to the person or program that decides."""
 
 from __future__ import annotations
 

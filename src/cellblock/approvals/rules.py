@@ -49,7 +49,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. What it does not mention it does not care about.
+    """One rule. Properties that it does not mention match anything.
 
     Attributes:
         decision: What becomes of a call that it is about.
@@ -102,7 +102,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules in order: the first that is about a call decides.
+    """Rules in order: the first that matches a call decides.
 
     Attributes:
         rules: The rules.
@@ -217,7 +217,7 @@ def _rule(data: object, source: str) -> Rule:
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"{source}: arguments.{name}: {value!r} is nothing that an argument can be") from error
+            raise InvalidInputError(f"{source}: arguments.{name}: {value!r} cannot be an argument") from error
     return Rule(
         _choice(table["decision"], f"{source}: decision", get_args(Outcome)),
         _choice(table.get("kind", "tool"), f"{source}: kind", get_args(CallKind)),

@@ -1,4 +1,4 @@
-"""Which addresses are no part of the public internet, and which are this machine's own."""
+"""Which addresses are not part of the public internet, and which are this machine's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cellblock.egress.names import Address, unmapped
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """Why an address is not reached unless a rule names it.
+    """Why an address is refused unless a rule names it.
 
     Attributes:
         what: What kind of address it is, to follow the words "which is".

@@ -18,7 +18,7 @@ _MAX_INTERIM = 50
 
 
 class Exchange:
-    """Carries a request and its response, both ways at once: a server may answer before it has heard all.
+    """Carries a request and its response, both ways at once: a server may answer before it has read the whole request.
 
     Every message is read and written anew by h11, so that neither side can make the other see more messages, or other
     ones, than the proxy saw.

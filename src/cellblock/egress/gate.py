@@ -1,4 +1,4 @@
-"""The one way out: decide, look up once, check every address, dial what was checked."""
+"""The only way out: decide, look up once, check every address, connect to a checked one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """What one session may take of the host.
+    """How much one session may use of the host.
 
     Attributes:
         connections: Clients served at a time; those beyond are told so (503), and beyond that wait in the kernel.
@@ -61,7 +61,7 @@ class EgressLimits:
 
 
 class DeniedError(Exception):
-    """A rule is missing, or one is in the way."""
+    """A rule is missing, or a rule denies it."""
 
     def __init__(self, denial: Denial) -> None:
         super().__init__(denial.message)
@@ -69,7 +69,7 @@ class DeniedError(Exception):
 
 
 class UnreachableError(Exception):
-    """What was allowed could not be reached.
+    """An allowed host could not be reached.
 
     Attributes:
         cause: What happened, for the protocols to translate.

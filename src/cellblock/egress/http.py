@@ -1,7 +1,7 @@
-"""What the proxy makes of HTTP heads: pure functions over h11's events.
+"""How the proxy handles HTTP heads: pure functions over h11's events.
 
-h11 reads and writes the messages, so that nothing reaches a server in the spelling in which a client sent it. What is
-refused here is what h11 would mend: a message that two readers might frame in two ways is not passed on mended.
+h11 reads and writes the messages, so nothing reaches a server byte for byte as a client sent it. This module
+refuses what h11 would repair: a message that could be framed in two ways is not repaired and passed on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One canonical form for the host that a client names, whatever protocol it speaks and however it spells it.
 
-Every decision is made on what these functions return, and on nothing else: a name that two readers could understand in
-two ways is refused here, so that the rules and the resolver can never disagree about it.
+Every decision uses the result of these functions, and nothing else. An ambiguous name is
+refused here, so that the rules and the resolver can never disagree about it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BadNameError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a connection is to go, in canonical form.
+    """The destination of a connection, in canonical form.
 
     Attributes:
         host: A canonical name, or an address.

@@ -1,4 +1,4 @@
-"""A sandbox's way to the network: proxies on listeners that its init made inside, for a session one after the other."""
+"""A sandbox's way to the network: proxies on listeners that its init made inside. A session has one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy of one session: takes its clients from a listener that lives in the session's network."""
+"""The proxy of one session: accepts clients on a listener in the session's network."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class EgressProxy:
             StateError: It was started or closed before.
         """
         if self._loop is not None or self._closed:
-            raise StateError("An egress proxy is started once, and not after it was closed.")
+            raise StateError("An egress proxy can be started only once, and not after it was closed.")
         self._loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
         self._resume()

@@ -16,7 +16,7 @@ PRIVATE = "private"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a target is not reached.
+    """Why a target is refused.
 
     Attributes:
         reason: What is in the way.
@@ -121,7 +121,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Who may be reached. What no rule allows is refused; what one denies is refused whatever others allow.
+    """Which hosts may be reached. A host needs a rule that allows it, and no rule that denies it.
 
     Attributes:
         allowed: A rule without a port means ports 80 and 443.

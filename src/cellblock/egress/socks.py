@@ -27,7 +27,7 @@ _ADDRESS_SIZE = {_IPV4: 4, _IPV6: 16}
 
 
 class SocksError(Exception):
-    """The client asked for what is not offered, or broke the protocol.
+    """The client asked for something that is not supported, or violated the protocol.
 
     Attributes:
         answer: What to send before hanging up.

@@ -1,8 +1,8 @@
 """Moving bytes between two sockets, both ways, as fast as one thread can.
 
-Straight on the loop's readiness callbacks: what is read into a buffer shared by all tunnels is written to the other side in
-the same callback, and only what that side does not take is kept. So an idle tunnel holds no memory, a stalled one holds at
-most one buffer each way, and while it is stalled nothing more is read: back-pressure reaches whoever sends.
+This uses the loop's readiness callbacks directly: bytes are read into a buffer shared by all tunnels and written to the other
+side in the same callback, and only bytes that it does not accept are kept. So an idle tunnel holds no memory, a stalled one
+holds at most one buffer each way, and while it is stalled nothing more is read: back-pressure reaches the sender.
 """
 
 from __future__ import annotations

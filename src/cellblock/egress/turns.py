@@ -1,4 +1,4 @@
-"""Taking turns: parsing for one connection must not hold the loop up, and neither must many connections together."""
+"""Taking turns: parsing must not hold up the loop, neither for one connection nor for many together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SLICE = 0.01
 
 
 class Turns:
-    """Lets the connections of one loop work one after the other, each for a moment.
+    """Lets the connections of one loop work in turns, each for a moment.
 
     A read that finds something at once does not suspend a task, so that a busy connection would never let go by itself.
     """

@@ -1,4 +1,4 @@
-"""Threads that wait for a caller's answers: few, and none of those that the rest of the program waits for."""
+"""Threads that wait for a caller's answers: few of them, and separate from those that the rest of the program uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One execution: what was asked, how it is to be stopped, and the result that is made of it."""
+"""One execution: the code, how to stop it, and its result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OnInput: TypeAlias = Callable[[str], str | Awaitable[str]]
 
 @dataclass(slots=True)
 class Notice:
-    """Something that is no output, for whoever streams a cell.
+    """Something other than output, for the reader of a cell's stream.
 
     Attributes:
         about: What it is: an approval request. None where it was taken back.
@@ -47,7 +47,7 @@ _CHUNK = 256
 
 _MAX_EMPTY = 1000
 _LETTING_GO = 1.0  # seconds; what a caller gave us to ask may not let itself be cancelled
-STATE_LOST = "Variables and imports are lost; the session goes on with a fresh kernel."
+STATE_LOST = "Variables and imports are lost; the session continues with a fresh kernel."
 
 
 class Cell:

@@ -1,4 +1,4 @@
-"""What callers pass is checked before anything is begun: bad input gets a clear error, and nothing is lost."""
+"""Checks arguments before anything starts: bad input raises a clear error, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import math
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Literal
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, SandboxError
 from cellblock.sandbox import probe, srt
+from cellblock.sandbox.fitting import fit
+from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.fields import MAX_CODE
 
@@ -30,7 +31,7 @@ def check_code(code: str) -> None:
     if not isinstance(code, str):
         raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
     if (index := code.find("\0")) >= 0:
-        raise InvalidInputError(f"the code has a NUL character at index {index}; Python source cannot hold one: use '\\0'")
+        raise InvalidInputError(f"the code has a NUL character at index {index}; Python source cannot contain one: use '\\0'")
     try:
         size = len(code.encode())
     except UnicodeEncodeError as error:
@@ -53,9 +54,9 @@ def check_isolation(isolate: Isolate) -> Isolate:
     if isolate not in ("none", "native", "srt"):
         raise InvalidInputError(f"isolate must be 'native', 'srt' or 'none', not {isolate!r}")
     if isolate == "srt" and (missing := srt.missing()):
-        raise SandboxError(f"there can be no sandbox of srt on this machine: {'; '.join(missing)}")
+        raise SandboxError(f"this machine cannot run a sandbox of srt: {'; '.join(missing)}")
     if isolate == "native" and (missing := probe.missing()):
-        raise SandboxError(f"there can be no sandbox on this machine: {'; '.join(missing)}")
+        raise SandboxError(f"this machine cannot run a sandbox: {'; '.join(missing)}")
     return isolate
 
 
@@ -65,10 +66,7 @@ def default_isolation() -> Isolate:
 
 
 def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
-    """Return a policy for this kind of isolation, with what no session may do whatever it says.
-
-    It may not write what this process itself is made of, nor read cellblock's own state: which servers there are, with what
-    parameters, and what was decided for other sessions.
+    """Return a policy for this kind of isolation, with what no session may do whatever it says (`fit`).
 
     Raises:
         InvalidInputError: It is a policy for another kind, or names what cannot be.
@@ -77,28 +75,25 @@ def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
         raise InvalidInputError("an SrtPolicy is for isolate='srt' only: use Policy.load() for the same file")
     if isinstance(policy, srt.SrtPolicy):
         return policy.checked()
-    files = policy.filesystem
-    unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories()))
-    unread = dict.fromkeys((*files.deny_read, str(config.state_directory())))
-    return replace(policy, filesystem=replace(files, deny_read=tuple(unread), deny_write=tuple(unwritten))).checked()
+    return fit(policy)
 
 
 def check_state_apart(writable: Iterable[str]) -> None:
-    """Check that a session cannot change cellblock's own state: not there, nor by putting another in its place.
+    """Check that no session works in cellblock's own state, or around it, where it could put another in its place.
 
     Args:
         writable: The directories that it can write, and its workspace, without symbolic links.
 
     Raises:
-        InvalidInputError: It could.
+        InvalidInputError: One does.
     """
     state = os.path.realpath(config.state_directory())
     for place in writable:
-        if os.path.commonpath((state, place)) == place:
+        if is_inside(state, place) or is_inside(place, state):
             raise InvalidInputError(
-                f"a sandboxed session cannot have {place} to work in: cellblock's own state is there, in {state}, and who can "
-                "write to that decides what the host starts. Give the session another directory (working_dir, allowWrite), or "
-                "set CELLBLOCK_HOME"
+                f"a sandboxed session cannot have {place} to work in: cellblock's own state is there, in {state}, and a "
+                "session that can write to it decides what the host starts. Give the session another directory (working_dir, "
+                "allowWrite), or set CELLBLOCK_HOME"
             )
 
 

@@ -1,4 +1,4 @@
-"""How whatever owns processes or descriptors is closed: to the end, even if whoever waits for it is cancelled."""
+"""Closes owners of processes or descriptors: completely, even if the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Closing:
-    """One close, shared by all who wait for it.
+    """One close, shared by all its callers.
 
     It runs in a task of its own, so that cancelling a waiter does not stop it. If it failed, or was itself cancelled when its
     loop shut down, the next call tries again; so what it does must be safe to repeat.

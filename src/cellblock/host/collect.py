@@ -1,6 +1,6 @@
-"""Gathers what a cell shows, within bounds, and makes the result of it.
+"""Gathers the output of a cell, within bounds, and makes the result of it.
 
-Text is kept up to a limit from its beginning and its end; what lies between is dropped, or written to a file on request.
+The beginning and the end of text are kept, up to a limit; the middle is dropped, or written to a file on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGE, _MANY = 256 * 1024, 20  # bytes and displays of a result that is not mad
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of what a cell shows is kept in memory.
+    """How much of a cell's output is kept in memory.
 
     Attributes:
         text: Bytes of printed text: half from the beginning, half from the end.
@@ -66,7 +66,7 @@ class _Gap:
 
 
 class _Place:
-    """Where something is shown that has a display id: an update shows something else everywhere at once.
+    """The place of a display id: an update replaces the value in every place that shows it.
 
     Attributes:
         bundle: What the last update showed.
@@ -83,7 +83,7 @@ class _Place:
 
 
 class _Shown:
-    """A displayed value; with a place, what is there now."""
+    """A displayed value; if it has a place, the current value of that place."""
 
     __slots__ = ("bundle", "place")
 

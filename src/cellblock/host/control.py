@@ -1,4 +1,4 @@
-"""The host's end of a session's init: what the host wants done in the session, and what init has to tell."""
+"""The host's connection to a session's init: requests to init, and its answers and events."""
 
 from __future__ import annotations
 

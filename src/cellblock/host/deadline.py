@@ -1,4 +1,4 @@
-"""Deadlines that do not count all of the time."""
+"""Deadlines that exclude some of the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STEP = 0.01
 
 
 class Deadline:
-    """Does something after some time, unless it is cancelled before."""
+    """Calls a function after some time, unless it is cancelled before."""
 
     def __init__(self, seconds: float, uncounted_seconds: Callable[[], float], act: Callable[[], None]) -> None:
         """Begin.

@@ -1,4 +1,4 @@
-"""What this machine can do for sessions, and what a policy means, for a person to check before anything is started."""
+"""What this machine supports, and what a policy means, for a person to check before anything is started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cellblock.wire.sandbox import Bind, Graft, Mask, Protect, ReadOnly, Tmpfs
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         name: What.
@@ -86,7 +86,7 @@ def examine() -> list[Check]:
             os.geteuid() != 0,
             False,
             "root" if os.geteuid() == 0 else "an ordinary user",
-            "works, but an ordinary user is one more wall: what escapes from a sandbox has the rights of whoever made it",
+            "works, but an ordinary user is safer: code that escapes from a sandbox has that user's rights",
         ),
         Check(
             "open files",

@@ -1,4 +1,4 @@
-"""What a kernel is given to live in: interpreter, environment, directory. Nothing of it comes from the host's environment."""
+"""A kernel's interpreter, environment and directory. None of it comes from the host's environment."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cellblock.errors import InterpreterError, InvalidInputError
 from cellblock.host import distrusted
+from cellblock.sandbox.paths import is_inside
 from cellblock.wire.control import MAX_CONTROL
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -58,7 +59,7 @@ def check_modules(names: Iterable[str]) -> tuple[str, ...]:
     modules = tuple(dict.fromkeys(names))
     for name in modules:
         if not isinstance(name, str) or not _MODULE.fullmatch(name):
-            raise InvalidInputError(f"preload: {name!r} is no name of a module")
+            raise InvalidInputError(f"preload: {name!r} is not the name of a module")
     return modules
 
 
@@ -97,7 +98,7 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
             base[name] = value
             (name + value).encode()
         except UnicodeEncodeError:
-            raise InvalidInputError(f"kernel_env: {name!r} or its value holds a lone surrogate") from None
+            raise InvalidInputError(f"kernel_env: {name!r} or its value contains a lone surrogate") from None
     size = len(json.dumps(base))  # as it travels: a control character or an emoji takes more than it has bytes
     if size > _MAX_ENVIRONMENT:
         raise InvalidInputError(f"kernel_env: {size} bytes are over the limit of {_MAX_ENVIRONMENT}; pass a file instead")
@@ -157,7 +158,7 @@ def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     if not nearest.is_dir():
-        raise InvalidInputError(f"{name}: {nearest} is no directory")
+        raise InvalidInputError(f"{name}: {nearest} is not a directory")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InvalidInputError(f"{name}: {nearest} cannot be written to by this user; choose another directory")
     return directory
@@ -167,7 +168,7 @@ def _resolved(path: Path, shared: Sequence[str]) -> Path:
     for above in reversed((path, *path.parents)):
         real = os.path.realpath(above)
         below = os.path.normpath(path.relative_to(above))
-        if below.split("/")[0] != ".." and any(Path(real).is_relative_to(place) for place in shared):
+        if below.split("/")[0] != ".." and any(is_inside(real, place) for place in shared):
             return Path(real, below)
     return Path(os.path.realpath(path))
 

@@ -1,4 +1,4 @@
-"""`Session.put` and `Session.get`: values in and out, by forms that are safe to read."""
+"""`Session.put` and `Session.get`: values in and out, in forms that are safe to read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _sent(result: CodeExecutionResult) -> bytes | None:
     if result.status == "died":
         raise KernelDiedError(result.error.evalue if result.error else "the kernel died")
     if result.status == "timeout":
-        raise ExecutionTimeoutError("the session did not carry the value in time", result)
+        raise ExecutionTimeoutError("the session did not send the value in time", result)
     if result.error is not None:
         raise CodeExecutionError(f"the value was not carried: {result.error.ename}: {result.error.evalue[:1000]}", result)
     for item in result.outputs:

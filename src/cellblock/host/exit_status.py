@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a kernel's process: what a person needs to know of it."""
+    """The end of a kernel's process: what a person needs to know about it."""
 
     cause: str
 
@@ -27,7 +27,7 @@ _SIGNALS = {
 
 
 class _OutOfMemory:
-    """Tells whether the machine has killed something for want of memory since it was last asked."""
+    """Tells whether the machine has killed a process because it ran out of memory, since the last call."""
 
     def __init__(self) -> None:
         self._counted = self._count()

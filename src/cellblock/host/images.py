@@ -1,4 +1,4 @@
-"""The pictures of a cell, in files."""
+"""Writes the images of a cell to files."""
 
 from __future__ import annotations
 

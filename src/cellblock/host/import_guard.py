@@ -1,8 +1,8 @@
-"""Keeps this process from importing what sessions can write.
+"""Keeps this process from importing modules that sessions can write.
 
-A program mostly lies in the directory that its sessions work in, and Python looks for modules there first. What we and the
-libraries we use load late, long after the first cell, would then be what a cell has put there, with all of our rights.
-What the program itself imports is its own business (``python -P`` keeps the directory out altogether).
+A program is usually in the directory that its sessions work in, and Python looks for modules there first. Modules that we
+and our libraries load late, long after the first cell, could then be ones that a cell has put there, with all of our rights.
+What the program itself imports is its own responsibility (``python -P`` keeps the directory out altogether).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def distrust(directories: Iterable[str]) -> None:
 
 
 class _Guard(MetaPathFinder):
-    """Finds modules for our own imports, and nowhere where a session could have put them."""
+    """Finds modules for our own imports, but not in places where a session could have put them."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

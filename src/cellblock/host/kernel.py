@@ -1,4 +1,4 @@
-"""One kernel, seen from the host: what it is asked and what it says; its life, and its end. All that it sends is hostile."""
+"""One kernel, seen from the host: what it is asked and what it says, from start to end. All that it sends is hostile."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
 class Kernel:
-    """One incarnation of a session's interpreter.
+    """One process of a session's interpreter.
 
     Attributes:
         ready: Done when it takes cells.

@@ -1,4 +1,4 @@
-"""The kernels of one session: one after another, each in the place of one that died or was reset."""
+"""The kernels of one session, one after another: each replaces one that died or was reset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ATTEMPTS = 3
 
 
 class KernelSlot:
-    """One session's kernels, of which one lives at a time.
+    """One session's kernels, one at a time.
 
     The next kernel is always started by a task of the slot, which puts it in its place itself. Callers only wait for that
     task: cancelling one of them loses nothing.

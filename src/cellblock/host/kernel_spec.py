@@ -1,4 +1,4 @@
-"""What a session wants of each of its kernels."""
+"""Specifies the kernels of a session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunningKernel(Protocol):
-    """What those who do something for the code of a kernel need of it: `cellblock.host.kernel.Kernel`.
+    """The part of `cellblock.host.kernel.Kernel` that is needed to serve requests of its code.
 
     Attributes:
         wanted: What it was asked to be.
@@ -52,7 +52,7 @@ OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool | str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSpec:
-    """A kernel that is asked for, the same for every kernel of a session.
+    """The specification of a kernel, the same for every kernel of a session.
 
     Attributes:
         interpreter: Path of the interpreter that it runs in.

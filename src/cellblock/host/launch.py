@@ -1,4 +1,4 @@
-"""What starts kernels' processes: the protocol of `ForkServer` and `Spawner`, and what the two share."""
+"""Starts kernels' processes: the protocol of `ForkServer` and `Spawner`, and their common parts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Ends:
 
 
 class Launcher(Protocol):
-    """What a session needs of a way to start kernels."""
+    """What a session needs from a launcher."""
 
     interpreter: tuple[str, ...] | None
     """Directories of the interpreter and its packages, where they are known and matter."""
@@ -122,7 +122,7 @@ def make_group(groups: Groups | None) -> Group | None:
     try:
         return None if groups is None else groups.make()
     except OSError as error:
-        raise SandboxError(f"no control group can be made for a kernel: {error}; 'cellblock doctor' tells more") from error
+        raise SandboxError(f"no control group can be made for a kernel: {error}; 'cellblock doctor' says more") from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The launchers of one host: one for each kind of kernel, replaced when it is of no more use."""
+"""The launchers of one host: one for each kind of kernel, replaced if it no longer works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def key_of(wanted: KernelSpec) -> LaunchKey:
 
 
 class Launchers:
-    """Starts launchers when they are needed, and ends those that are not.
+    """Starts launchers when they are needed, and ends them when they are not.
 
     Every launcher that was made is in one of three places until its processes have ended: in use, retired (its kernels live
     on, new ones come from another), or ending.

@@ -12,7 +12,7 @@ _BUSY, _IDLE = 0.25, 5.0  # seconds between looks at a session's memory
 
 
 class MemoryWatch:
-    """What all processes of one kernel use together, and the limit of it.
+    """The memory that all processes of one kernel use together, and its limit.
 
     Attributes:
         limit: Bytes that they may use; None if nobody watches.

@@ -1,4 +1,4 @@
-"""What a session can be asked to be, said once: each option's meaning, default and check."""
+"""The options of a session, in one place: each option's meaning, default and check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionOptions:
-    """What a session is asked to be. Every front makes one of these, and `Host.session` takes it.
+    """The options of a session. Every interface makes one of these, and `Host.session` takes it.
 
     Attributes:
         kernel_env: Environment variables for the kernel, which gets nothing else but a small base (docs/sessions.md).
@@ -104,7 +104,7 @@ class SessionHooks:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What sessions of a host are if their options do not say otherwise.
+    """A host's defaults for the options of its sessions.
 
     Attributes:
         interpreter: Path of the interpreter that kernels run in.

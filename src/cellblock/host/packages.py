@@ -54,7 +54,7 @@ def remove_places_of_the_dead() -> None:
 
 
 class SessionPackages:
-    """The packages of one session: where they lie, and how they get there.
+    """The packages of one session: where they are, and how they are installed.
 
     Attributes:
         place: Their directory outside.
@@ -180,7 +180,7 @@ class SessionPackages:
             apart.memory.look_soon()
             yield apart.control
         except KernelDiedError as error:
-            raise SandboxError(f"pip was ended, with the sandbox that it ran in: {error}") from error
+            raise SandboxError(f"pip was stopped, along with its sandbox: {error}") from error
         finally:
             await apart.close()
 
@@ -195,8 +195,8 @@ class SessionPackages:
     async def _check_size(self, limit: int) -> None:
         if (reason := await asyncio.to_thread(excess, self.place, limit)) is not None:
             raise InvalidInputError(
-                f"this session has {reason} of packages, which is over its limit (resources.packages): nothing more is "
-                "installed; start a new session, or allow more"
+                f"this session has {reason} of packages, over its limit (resources.packages): nothing more can be "
+                "installed; start a new session, or raise the limit"
             )
 
     async def remove(self, patience: float = _PATIENCE) -> None:
@@ -293,7 +293,7 @@ def _check(arguments: tuple[str, ...]) -> None:
         long = name.startswith("--") and name not in _WHOLE and any(option.startswith(name) for option in _ELSEWHERE)
         if long or _goes_elsewhere(argument):
             raise InvalidInputError(
-                f"{argument} is not for a session to choose: packages come from the host's index, for this session"
+                f"{argument} cannot be chosen by a session: packages come from the host's index, for this session"
             )
         if "://" in argument and not argument.startswith(("-", "file:", "./", "../", "/")):
             raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""What code in a kernel asks its host while a cell runs: lines of input, packages, and commands."""
+"""Answers requests of code while a cell runs: lines of input, packages, and commands."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
     """Have it decided whether a command may run; return why not. Nothing but a plain yes is one."""
     decide = kernel.wanted.on_command
     if decide is None:
-        return "Rejected: nobody decides about commands here"
+        return "Rejected: nobody can approve commands here"
     try:
         allowed = await decide(request)
     except Exception as error:

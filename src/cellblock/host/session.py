@@ -1,4 +1,4 @@
-"""Sessions: a durable line of cells over one kernel after another."""
+"""Sessions: cells run in order, and a kernel that dies is replaced."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _HISTORY_CODE = 100_000
 
 
 class SessionHost(Protocol):
-    """What a session needs of the host that it belongs to.
+    """What a session needs from its host.
 
     Attributes:
         defaults: What its sessions are if their options do not say otherwise.
@@ -75,7 +75,7 @@ class SessionHost(Protocol):
 
 
 class Session:
-    """A stateful IPython session. Cells run one after the other, in the order in which they were asked for.
+    """A stateful IPython session. Cells run one after the other, in the order in which they were requested.
 
     Made by `Host.session`; an async context manager::
 

@@ -1,4 +1,4 @@
-"""What a session asks of each of its kernels, computed from its options."""
+"""Computes the specification of a session's kernels from its options."""
 
 from __future__ import annotations
 

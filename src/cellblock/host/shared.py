@@ -1,4 +1,4 @@
-"""The host that executors share unless they are told otherwise: one for each event loop, closed when it is not needed."""
+"""The host that executors share by default: one for each event loop, closed when it is no longer needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _shared: dict[asyncio.AbstractEventLoop, _Shared] = {}
 
 
 class _Shared:
-    """A host and how many use it."""
+    """A host and the number of its users."""
 
     def __init__(self) -> None:
         # Each executor says how its own session is kept in; where none can be, sandbox=False must still work.

@@ -15,7 +15,7 @@ from cellblock.wire.control import Fork, Setup, encode_control
 
 
 class Spawner:
-    """Starts a fresh interpreter for every kernel, where forking a loaded one is not safe."""
+    """Starts a fresh interpreter for every kernel, if forking a loaded one is not safe."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Output that is too large to keep, in files, for whoever asked for that; within bounds, as code decides how much it is."""
+"""Writes output that is too large to keep to files, on request. Files have limits: code decides how much it prints."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _FILES = 20
 def reason(error: OSError) -> str:
     """Return why a file could not be made in a directory."""
     if error.errno == errno.ELOOP:
-        return "a symbolic link lies on the way, and none that a session can make is followed; name the directory behind it"
+        return "the path has a symbolic link that a session could have made, which is not followed; name its target"
     return error.strerror or str(error)
 
 
 @dataclass
 class SpillDirectory:
-    """Where the output of a session goes that is too large to keep.
+    """The directory for output of a session that is too large to keep.
 
     Attributes:
         path: An absolute path. It is made when it is needed.
@@ -134,7 +134,7 @@ class Spills:
 
 
 class Spill:
-    """A file that is made when something is first left out, and then holds all of it.
+    """A file that is created when something is first left out, and then contains all of it.
 
     A disk that fails costs the file, not the cell. So does a link that the session made to lead us elsewhere: none is
     followed.

@@ -1,4 +1,4 @@
-"""Starts the first process of a launcher: as it is, or (in `cellblock.host.srt`) in a sandbox that is somebody else's."""
+"""Starts the first process of a launcher: directly, or (in `cellblock.host.srt`) under srt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_ENVIRONMENT: dict[str, str] = {}
 
 
 class Starter(Protocol):
-    """How the first process of a launcher is started, and ended."""
+    """Starts and ends the first process of a launcher."""
 
     command: str | None
     """What is started instead of the interpreter, and starts it."""

@@ -1,4 +1,4 @@
-"""How cells and questions are stopped: by ever stronger means, until the code behind them no longer runs."""
+"""Stops cells and questions: with increasingly strong means, until their code no longer runs."""
 
 from __future__ import annotations
 

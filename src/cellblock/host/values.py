@@ -1,4 +1,4 @@
-"""Displayed values: put together from their parts, weighed, and described to a reader of text."""
+"""Displayed values: assembled from their parts, measured, and described in text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READ_AS_TEXT = ("text/plain", "text/markdown", "text/latex")
 
 
 class Bundle:
-    """One displayed value in all of its types, as bytes until somebody wants it.
+    """One displayed value in all of its types, as bytes until it is used.
 
     Attributes:
         kind: What it is.
@@ -69,7 +69,7 @@ class Bundle:
 
 
 class Value:
-    """One large value as it arrives: whole, or not at all. Of text the beginning and the end are kept.
+    """One large value as it arrives: kept whole or dropped. Of text, the beginning and the end are kept.
 
     Attributes:
         total: How many bytes it had.

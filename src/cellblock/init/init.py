@@ -1,6 +1,6 @@
-"""Process 1 of a session: makes the worker, reaps, passes on the host's signals, and ends everything at the end.
+"""Process 1 of a session: makes the worker, reaps, passes on the host's signals, and finally ends everything.
 
-It outlives no one: when the host, the zygote or the worker is gone, everything below it is killed and it exits.
+When the host, the zygote or the worker is gone, it kills everything below it and exits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs that a session's init runs at the host's word, confined as the worker is, but free to execute others."""
+"""Programs that a session's init runs on the host's request, confined like the worker, but free to execute others."""
 
 from __future__ import annotations
 

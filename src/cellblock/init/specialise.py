@@ -1,4 +1,4 @@
-"""What turns a fork of the zygote into somebody's kernel: its own environment, directory, luck and home."""
+"""Turns a fork of the zygote into a session's kernel: its own environment, directory, random state and home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stands between a host and a program that it started, such as an MCP server, so that the whole tree ends when it has to.
+"""Stands between a host and a program that it started, such as an MCP server, so that the whole process tree is ended.
 
 Usage: keeper.py LIFELINE SANDBOX COMMAND [ARGUMENT ...]. Started by path, like boot.py. The program gets this process's
 standard streams and environment. It is ended, with everything below it and everything that it orphaned, when the host closes

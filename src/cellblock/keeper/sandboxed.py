@@ -46,7 +46,7 @@ def run_sandboxed(control: int, command: list[str]) -> tuple[int, list[Hold]]:
         try:
             init = namespaces.fork_into_namespaces(setup.group)
         except OSError as error:
-            _refuse(host, f"{'; '.join(probe.missing()) or error}; 'cellblock doctor' tells more")
+            _refuse(host, f"{'; '.join(probe.missing()) or error}; 'cellblock doctor' says more")
             init = _fork_in_vain()
         if init == 0:
             _be_init(host, keeper, setup, command, needed, named)

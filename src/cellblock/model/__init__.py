@@ -1,4 +1,4 @@
-"""What executing a cell gives back: results, outputs, errors, chunks. Plain frozen data, standard library only."""
+"""What executing a cell returns: results, outputs, errors, chunks. Plain frozen data, standard library only."""
 
 from __future__ import annotations
 

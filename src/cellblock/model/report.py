@@ -1,4 +1,4 @@
-"""One text of a result for a language model: what came of the code first, then what it showed, within a length."""
+"""One text of a result for a language model: first the outcome, then the output, within a length."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class PackageMirror:
     async def _answer(self, head: bytes, writer: asyncio.StreamWriter) -> None:
         request = _REQUEST.fullmatch(head.partition(b"\r\n")[0])
         if request is None:
-            raise _NotServedError(405, "only pages and files of the package index can be fetched, with GET")
+            raise _NotServedError(405, "only pages and files of the package index can be fetched, with GET only")
         secret, *names = request[1].decode("ascii").split("/")
         if not secrets.compare_digest(secret, self._secret) or not names:
             raise _NotServedError(404, "there is no such page")
@@ -160,7 +160,7 @@ class PackageMirror:
             or (rest[0] and not _PROJECT.fullmatch(rest[0]))
             or (not rest[0] and source not in self._index.links)
         ):
-            raise _NotServedError(404, "an index has pages of projects, and files")
+            raise _NotServedError(404, "an index has only project pages and files")
         return source, rest[0], rest[1]
 
     async def _page(self, source: str, project: str) -> tuple[bytes, dict[str, File]]:

@@ -1,1 +1,1 @@
-"""The sandbox: what is asked for (policy), what this machine can do (probe), what it will do (plan), and doing it (linux)."""
+"""The sandbox: what is allowed (policy), what this machine supports (probe), the steps (plan), and executing them (mounts)."""

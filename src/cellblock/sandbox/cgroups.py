@@ -1,6 +1,6 @@
-"""Control groups (cgroup v2): where the kernel itself limits a session's memory, all of its processes together.
+"""Control groups (cgroup v2): the kernel limits a session's memory, all of its processes together.
 
-What files and rules there are is from the Linux kernel's documentation, "Control Group v2".
+The files and rules are from the Linux kernel's documentation, "Control Group v2".
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 from dataclasses import dataclass
 
+from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import Resources
 from cellblock.sandbox.syscall_numbers import number
 
@@ -118,9 +119,9 @@ def _hierarchy(proc: str) -> tuple[str, str]:
     for mount in mounts:
         root, point = (re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), item) for item in mount[3:5])
         root = root.rstrip("/")
-        if path is not None and (path == root or path.startswith(f"{root}/")):
+        if path is not None and (is_inside(path, root)):
             return point, (point + path[len(root) :]).rstrip("/")
-    raise FileNotFoundError(errno.ENOENT, "no cgroup v2 hierarchy has this process")
+    raise FileNotFoundError(errno.ENOENT, "this process is in no cgroup v2 hierarchy")
 
 
 def _words(path: str) -> list[str]:
@@ -154,7 +155,7 @@ def _can_clone_into() -> bool:
 
 
 class Group:
-    """One kernel's group, from before there is a process in it until there is none any more."""
+    """One kernel's group, from before its first process starts until after its last process has ended."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""What a zygote knows of the machine and of its interpreter, found out once and inherited by every session."""
+"""What a zygote knows about the machine and its interpreter, found out once and inherited by every session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cellblock.wire.sandbox import Confinement, Plan, Step
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What native sandboxes of one zygote stand on.
+    """What the native sandboxes of one zygote have in common.
 
     Attributes:
         facts: What this machine has.

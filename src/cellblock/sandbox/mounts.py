@@ -1,4 +1,4 @@
-"""Does what a plan says, with the mount API of Linux 5.12 and later. Runs in a zygote and in a session's init; fails closed.
+"""Executes a plan with the mount API of Linux 5.12 and later. Runs in a zygote and in a session's init; fails closed.
 
 Standard library only. Everything raises: a sandbox that cannot be enforced does not start.
 """
@@ -142,7 +142,7 @@ def _seal_root() -> None:
 
 
 class _Builder:
-    """Does steps, relative to the current directory, which becomes the root.
+    """Executes steps, relative to the current directory, which becomes the root.
 
     It takes hold of all sources first, because the new tree is built on top of one of them.
     """
@@ -180,7 +180,7 @@ class _Builder:
         except OSError as error:
             if step.optional and error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return
-            raise OSError(error.errno, f"cannot take hold of {step.source}: {error.strerror}") from error
+            raise OSError(error.errno, f"cannot open {step.source}: {error.strerror}") from error
         _set_attributes(descriptor, b"", _BIND_ATTRIBUTES[step.access])
         self._sources[step] = descriptor
 
@@ -256,12 +256,12 @@ class _Builder:
 
     def _protect_end_of_link(self, top: str, target: str) -> None:
         resolved = self._resolved.get(target, target)
-        if resolved != target and resolved.startswith(f"{top}/"):
+        if resolved != target and is_inside(resolved, top):
             self._protect(top, resolved)
 
     def _mask(self, target: str, top: str | None) -> None:
         for path in dict.fromkeys((target, self._end_of_masked_link(target, top))):
-            if target.startswith(f"{path.rstrip('/')}/"):
+            if target != path and is_inside(target, path):
                 continue  # a link to where it lies itself: another session would lose its workspace
             with _taken(path) as (place, mode):
                 if place is not None:
@@ -283,7 +283,7 @@ class _Builder:
     def _cover(self, path: str, mode: int) -> int:
         """Return what is to hide a path: something that nobody may open, or nothing but the ways to what is shown in it."""
         binds = [(step.target, held) for step, held in self._sources.items() if isinstance(step, Bind)]
-        shown = {target: held for target, held in binds if target.startswith(f"{path}/")}
+        shown = {target: held for target, held in binds if target != path and is_inside(target, path)}
         if not stat.S_ISDIR(mode) or not shown:
             return _clone_tree(f"{BASE}{EMPTY if stat.S_ISDIR(mode) else BLANK}")
         made = _new_filesystem("tmpfs", {"size": "1m", "mode": "755"}, _WRITABLE)

@@ -1,4 +1,4 @@
-"""Makes the namespaces of sandboxes, and goes into them. Standard library only; everything raises."""
+"""Makes the namespaces of sandboxes, and enters them. Standard library only; everything raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths as text: absolute, normal, and without symbolic links, or what is said of them is not true."""
+"""Paths as text. They must be absolute, normalised, and without symbolic links; otherwise these functions are wrong."""
 
 from __future__ import annotations
 

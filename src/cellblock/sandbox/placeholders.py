@@ -1,6 +1,6 @@
-"""Keeps names from being made: an empty directory in the place of what is protected and does not exist.
+"""Keeps protected names that do not exist from being created: an empty directory takes the place of each.
 
-A mount needs something to lie on. Placeholders are made before there is untrusted code, and removed by the last session of
+A mount needs a mount point. Placeholders are made before untrusted code runs, and removed by the last session of
 that directory, whichever program it belongs to. Standard library only, and trusted processes only.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
+from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import PROTECTED
 
 # The sticky bit is what they are known by: it comes with mkdir, so that there never is one without the mark, and nobody makes
@@ -30,7 +31,7 @@ def is_placeholder(mode: int) -> bool:
 
 
 class Hold:
-    """A session's share in the placeholders of one directory: as long as anybody has one, they are there.
+    """A session's share in the placeholders of one directory: they exist as long as any session has a share.
 
     It is a shared lock (flock) on the directory itself, by a descriptor that can be passed to other processes: it ends when
     the last of them has ended, however. No file is made for it, that could be left behind.
@@ -63,7 +64,7 @@ class Hold:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return None
-            raise OSError(error.errno, f"cannot keep names in {top} from being made: {error.strerror}") from error
+            raise OSError(error.errno, f"cannot keep names in {top} from being created: {error.strerror}") from error
         try:
             _share(descriptor, top)
             return cls(descriptor, _with_targets(top, names))
@@ -82,7 +83,7 @@ class Hold:
                 _make(self.descriptor, name.split("/"))
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                    raise OSError(error.errno, f"cannot keep {name} from being made: {error.strerror}") from error
+                    raise OSError(error.errno, f"cannot keep {name} from being created: {error.strerror}") from error
 
     def release(self) -> None:
         """Give the share up, and remove the placeholders if it was the last. More than once is fine.
@@ -116,7 +117,8 @@ def _share(descriptor: int, top: str) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise OSError(
-                    errno.EWOULDBLOCK, f"{top} is locked (flock) by another program: end that, or use another directory"
+                    errno.EWOULDBLOCK,
+                    f"{top} is locked (flock) by another program: end it, or use another directory",
                 ) from None
             time.sleep(0.001)  # flock has no timeout, and an alarm would be a signal to whatever else init does
         except OSError:
@@ -130,7 +132,7 @@ def _with_targets(top: str, names: Iterable[str]) -> list[str]:
         path = f"{top}/{name}"
         if "/" in name or os.path.islink(path):
             target = os.path.realpath(path)
-            if target != path and target.startswith(f"{top}/"):
+            if target not in (path, top) and is_inside(target, top):
                 found.append(target[len(top) + 1 :])
     return found
 

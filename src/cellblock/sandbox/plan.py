@@ -1,7 +1,7 @@
-"""What this machine will do for a policy: a list of steps, computed from facts and nothing else.
+"""The steps that enforce a policy on this machine, computed from facts and nothing else.
 
-The steps are plain data. They are worked out on the trusted side, can be shown to a person, and travel to the session's init,
-which does them in order before there is any code to keep in.
+The steps are plain data. They are computed on the trusted side, can be shown to a person, and are sent to the session's init,
+which executes them in order before any code runs.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def check_workspace(workspace: str) -> None:
     Raises:
         InvalidInputError: It belongs to the system, or is one that every session has for itself.
     """
-    if workspace in _TAKEN or any(workspace.startswith(f"{path}/") for path in _SYSTEM):
+    if workspace in _TAKEN or any(is_inside(workspace, path) for path in _SYSTEM):
         raise InvalidInputError(
             f"a sandbox cannot have {workspace} as its workspace: pass working_dir= with a directory of your own (for an MCP "
             "server: cwd, or allowWrite)"
@@ -156,8 +156,8 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
     check_workspace(workspace)
     if is_inside(home, workspace):
         raise InvalidInputError(
-            f"{workspace}, where this program runs, holds your home directory, and a session can read and change all of its "
-            "workspace: pass working_dir= with the directory that it may have"
+            f"{workspace}, where this program runs, contains your home directory, and a session can read and change its "
+            "whole workspace: pass working_dir= with another directory"
         )
 
 

@@ -1,7 +1,7 @@
-"""What is asked of a sandbox: plain, frozen data that a person can read, narrow and compare.
+"""What a sandbox allows: plain, frozen data that a person can read, narrow and compare.
 
 A policy is read from the JSON of sandbox-runtime (``network``, ``filesystem``, …) with the same meaning, plus our own keys
-(``resources``). What a machine will enforce of it is a plan, and somebody else's business.
+(``resources``). A plan says how a machine enforces it (see `plan`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
+from cellblock.sandbox.paths import is_inside
 
 MIB = 1024 * 1024
 _MAX_FILE = MIB  # bytes of a file of settings
@@ -80,7 +81,7 @@ SECRET = (".env", ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azur
 
 @dataclass(frozen=True, slots=True)
 class Filesystem:
-    """What of the file system a session sees. Relative paths are relative to the workspace, ``~`` is the user's home.
+    """The files that a session can see and change. Relative paths are relative to the workspace, ``~`` is the user's home.
 
     Attributes:
         read: What can be read, besides the system, the interpreter and the workspace. ``/`` is everything.
@@ -102,7 +103,7 @@ class Filesystem:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What of the network a session reaches, through a proxy that the host serves.
+    """The hosts that a session can reach, through a proxy that the host serves.
 
     Attributes:
         allow: Patterns ``host[:port]``, where a host may begin with ``*.``. None of them: there is no network.
@@ -233,9 +234,7 @@ class Policy:
             # A longer path wins over a shorter denial, so that one of the session's own could open again what the host denies.
             for path in theirs:
                 if path not in ours and any(_may_hold(denial, path) for denial in denied):
-                    raise InvalidInputError(
-                        f"{name}: {path!r} may be in what the host's policy denies, which can only be narrowed"
-                    )
+                    raise InvalidInputError(f"{name}: {path!r} may be denied by the host's policy, which can only be narrowed")
         if other.network.ask and not self.network.ask:
             raise InvalidInputError("network.ask is not allowed by the host's policy, which can only be narrowed")
         if other.unix_sockets and not self.unix_sockets:
@@ -316,7 +315,7 @@ class _Section:
                 shown = str(key)[:_MAX_SHOWN]
                 near = difflib.get_close_matches(shown, known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
-                raise InvalidInputError(f"{self._where}{shown} is no key that is understood here{hint}")
+                raise InvalidInputError(f"{self._where}{shown} is not a known key{hint}")
 
     def get(self, key: str, default: object) -> object:
         return self.data.get(key, default)
@@ -361,7 +360,7 @@ def _covered(item: str, allowed: Iterable[str], *, paths: bool) -> bool:
             return True
         if paths and (pattern in ("/", ".") and not item.startswith("~") and (pattern == "/" or item[0] != "/")):
             return True
-        if paths and item.startswith(f"{pattern.rstrip('/')}/"):
+        if paths and is_inside(item, pattern):
             return True
         if not paths and pattern.startswith("*.") and item.endswith(pattern[1:]) and "*" not in item:
             return True

@@ -1,4 +1,4 @@
-"""What this machine can do for a sandbox, found out by trying, before anything is started."""
+"""What this machine supports, found out by trying, before anything is started."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Finds the repositories that git enters from the top of a workspace: submodules and worktrees.
 
-`git status` at the top enters them by itself, and obeys what their ``.git`` says. So that is protected like the top's own.
-What names them is read from .gitmodules and the top's ``.git``, which a session cannot write if they were there before it.
+`git status` at the top enters them by itself, and obeys their ``.git``. So these are protected like the top's own.
+Their names are read from .gitmodules and the top's ``.git``, which a session cannot write if they were there before it.
 """
 
 from __future__ import annotations

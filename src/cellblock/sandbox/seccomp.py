@@ -1,8 +1,8 @@
 """Which system calls a worker may make: the policy as data, and the BPF program that enforces it.
 
-An allow-list, close to the one that container runtimes share (the Open Container Initiative's default), less what a data
-science kernel does not need and exploits do. What is not listed does not exist (ENOSYS): the C library then falls back to
-something older. What is known to be dangerous is refused (EPERM), so that the code gets an honest answer.
+An allow-list, close to the one that container runtimes share (the Open Container Initiative's default), without calls that
+a data science kernel does not need but exploits do. Calls that are not listed do not exist (ENOSYS): the C library then falls
+back to older ones. Calls that are known to be dangerous are refused (EPERM), so that the code gets an accurate answer.
 """
 
 from __future__ import annotations

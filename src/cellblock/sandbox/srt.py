@@ -1,6 +1,6 @@
-"""srt, the command of Anthropic's sandbox-runtime, as a sandbox: what to ask of it, where it is, and what is missing for it.
+"""srt, the command of Anthropic's sandbox-runtime, as a sandbox: its settings, where it is, and what it lacks to run.
 
-What srt is asked for is its settings, JSON. They are made from a `Policy`, or are somebody's own, which go to srt as they are.
+Its settings are JSON. They are made from a `Policy`, or are the user's own, which are passed to srt unchanged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ exit $code
 
 @dataclass(frozen=True, slots=True)
 class SrtPolicy(Policy):
-    """Settings of srt, which mean what srt says they mean, unknown keys and all.
+    """Settings of srt with srt's own meaning, including unknown keys.
 
     Attributes:
         given: The settings, as JSON.
@@ -83,7 +83,7 @@ class SrtPolicy(Policy):
         """
         if other != self:
             raise InvalidInputError(
-                "settings of srt cannot be compared with another policy, nor narrowed: give them to the host, "
+                "settings of srt cannot be compared with another policy or narrowed: pass them to the host, "
                 "and no policy to its sessions"
             )
         return self
@@ -96,7 +96,7 @@ class SrtPolicy(Policy):
 
 @dataclass(frozen=True, slots=True)
 class SrtDirectories:
-    """What one run of srt has around it.
+    """The directories of one run of srt.
 
     Attributes:
         workspace: The directory that it runs in, and that relative paths are relative to.

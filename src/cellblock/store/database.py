@@ -98,15 +98,15 @@ class Database:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self._directory.stat()
         except OSError as error:
-            raise StoreError(f"{self._directory} cannot be used to keep state in: {error.strerror}") from error
+            raise StoreError(f"{self._directory} cannot be used to store state: {error.strerror}") from error
         if found.st_uid != os.geteuid():
-            raise StoreError(f"{self._directory} belongs to another user, who could change what is kept in it")
+            raise StoreError(f"{self._directory} belongs to another user, who could change the files in it")
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise StoreError(f"others can write to {self._directory}, and change what is kept in it: chmod 700 it")
+            raise StoreError(f"others can write to {self._directory} and change the files in it: chmod 700 it")
         if found.st_mode & 0o077:
             self._directory.chmod(0o700)
         # Made by us first, so that nobody can read it between SQLite's making it and our closing it to others.
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         except OSError as error:
-            raise StoreError(f"{self._path} cannot be used to keep state in: {error.strerror}") from error
+            raise StoreError(f"{self._path} cannot be used to store state: {error.strerror}") from error

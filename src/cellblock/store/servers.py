@@ -1,4 +1,4 @@
-"""Which MCP servers there are: how a name that code in a session may use becomes a server is decided here."""
+"""The registry of MCP servers: maps names that code in a session may use to servers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ServerRegistry:
         try:
             return parse_params(name, json.loads(stored))
         except ValueError as error:
-            raise StoreError(f"what is stored of MCP server {name!r} is damaged: register it again ({error})") from error
+            raise StoreError(f"the stored entry of MCP server {name!r} is damaged: register it again ({error})") from error
 
     def root_within(self, name: str, *directories: str) -> str | None:
         """Return the root of the server that a session means by a name, the one registered last; None for none.

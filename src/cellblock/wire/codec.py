@@ -106,7 +106,7 @@ def _make_decoder(hint: Any) -> Convert:
         return _tuple_decoder(arguments)
     if origin is Mapping and arguments[0] is str:
         return _mapping_decoder(decoder(arguments[1]))
-    raise TypeError(f"no message can have a field of the type {hint}")
+    raise TypeError(f"a message cannot have a field of the type {hint}")
 
 
 def _exactly(kind: type) -> Convert:

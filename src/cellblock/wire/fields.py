@@ -169,7 +169,7 @@ def strictly(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ProtocolError(f"the code is no UTF-8: {error}") from None
+        raise ProtocolError(f"the code is not UTF-8: {error}") from None
 
 
 def to_bytes(text: str) -> bytes:

@@ -44,7 +44,7 @@ def encode_frame(header: dict[str, Any], body: bytes = b"") -> bytes:
     try:
         head = _encode(header).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"a {header['type']} frame's header is no JSON: {error}") from None
+        raise ProtocolError(f"a {header['type']} frame's header is not valid JSON: {error}") from None
     _check_depth(header)
     if len(head) > MAX_HEADER or len(body) > MAX_BODY:
         raise ProtocolError(
@@ -110,7 +110,7 @@ class FrameParser:
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:
@@ -129,9 +129,9 @@ def _parse_header(data: bytes) -> dict[str, Any]:
         if b"\\u" in data:
             _encode(header).encode()  # an escape can spell a lone surrogate, which nobody could write out again
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a frame's header is no JSON: {error}") from None
+        raise ProtocolError(f"a frame's header is not valid JSON: {error}") from None
     if not isinstance(header, dict) or not isinstance(header.get("type"), str):
-        raise ProtocolError("a frame's header is no object with a type")
+        raise ProtocolError("a frame's header is not an object with a type")
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH:  # else it cannot be too deep, however long it is
         _check_depth(header)
     return header

@@ -359,7 +359,7 @@ def _read_reply(fields: Fields) -> Reply:
     if ename is None:
         return Reply(count)
     if not fields.buffers:
-        raise fields.fail("sizes", "at least one length where there is an ename")
+        raise fields.fail("sizes", "at least one length if there is an ename")
     within(MAX_ERROR, fields.buffers)
     evalue, *traceback = (to_text(buffer) for buffer in fields.buffers)
     return Reply(count, ename, evalue, tuple(traceback), fields.integer("later"))

@@ -1,1 +1,1 @@
-"""What runs inside the sandbox: IPython's shell behind a channel. Standard library and IPython only."""
+"""The code inside the sandbox: IPython's shell behind a channel. Standard library and IPython only."""

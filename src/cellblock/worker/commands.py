@@ -1,7 +1,7 @@
-"""Commands of cells that somebody decides about: asked for with exactly the text that is then run.
+"""Commands of cells that need approval: requested with exactly the text that is then run.
 
-A session can be of two kinds. In the one this process runs what was let through, as it always does; code that does not care to
-ask is not kept from anything. In the other the system forbids this process to execute programs, and the host has them run.
+There are two kinds of sessions. In one, this process runs approved commands itself, and code that does not ask is not kept
+from anything. In the other, the system forbids this process to execute programs, and the host has them run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cellblock.worker.requests import Requester
 
 _FORBIDDEN = (
     "Direct {way} calls are not allowed: programs are forbidden in this session. Run a command with !cmd or %%bash, so that "
-    "somebody can decide about it; of multiprocessing's ways to start processes, 'fork' works"
+    "it can be approved; of multiprocessing's start methods, 'fork' works"
 )
 _WAYS = (
     *(f"exec{kind}" for kind in ("v", "ve", "vp", "vpe", "l", "le", "lp", "lpe")),
@@ -39,7 +39,7 @@ class ProgramForbiddenError(PermissionError, RuntimeError):
 
 
 class Commands:
-    """Runs what was let through.
+    """Runs approved commands.
 
     Attributes:
         forbidden: Whether the system forbids this process to execute programs.
@@ -99,7 +99,7 @@ class Commands:
         text = cell if cell.endswith("\n") else f"{cell}\n"
         text = text.encode("utf-8", "replace").decode()  # as IPython has it
         if self.forbidden and options.bg:
-            raise UsageError("--bg: in this session use '!command &' for what goes on in the background")
+            raise UsageError("--bg: in this session, use '!command &' to run something in the background")
         kept = {(False, False): "nothing", (True, False): "out", (False, True): "err", (True, True): "both"}
         keep = kept[bool(options.out), bool(options.err)] if self.forbidden else "nothing"
         number = self._ask("shell_magic", text, program=tuple(program), keep=keep)

@@ -1,4 +1,4 @@
-"""What a cell shows: MIME bundles leave as messages, large values in parts."""
+"""Displays of a cell: MIME bundles are sent as messages, large values in parts."""
 
 from __future__ import annotations
 

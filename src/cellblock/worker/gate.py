@@ -1,9 +1,9 @@
-"""Keeps what signal handlers raise out of what must not be cut in two.
+"""Keeps exceptions of signal handlers out of code that must not be interrupted.
 
-A handler may raise: KeyboardInterrupt, or the TimeoutError of somebody's SIGALRM. That is meant for the user's code; in the
+A handler may raise: KeyboardInterrupt, or a TimeoutError for SIGALRM. The exception is meant for the user's code; in the
 middle of a frame, of the event loop or of the end of a cell it would leave the kernel out of step with its host. Blocking the
 signals does not prevent it: another thread, one of OpenBLAS perhaps, then takes the signal, and the main thread runs the
-handler all the same; and a handler that is due already runs just after they were blocked. So every handler is wrapped:
+handler anyway; and a handler that is already due runs just after they were blocked. So every handler is wrapped:
 
 - While the gate is shut, it waits. To shut it, say ``GATE.shut += 1`` just before a ``try:``, and ``GATE.open()`` in its
   ``finally:``. There must be no call between: nowhere but near a call does Python run handlers. Main thread only.

@@ -1,4 +1,4 @@
-"""The worker's event loop: it goes on between cells, survives a fork, and takes a SIGINT for what the user means."""
+"""The worker's event loop: it continues between cells, survives a fork, and applies a SIGINT to the running cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker: takes messages, runs cells, and answers. Everything it does is asked for by the host."""
+"""The worker: takes messages, runs cells, and answers. It acts only on requests of the host."""
 
 from __future__ import annotations
 

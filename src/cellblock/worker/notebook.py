@@ -1,7 +1,7 @@
-"""What libraries and magics expect of a notebook's shell, although nobody looks at a page or a window here.
+"""What libraries and magics expect of a notebook's shell, although there is no page or window here.
 
 Libraries ask "am I in a notebook?" in three ways: by the name of the shell's class, by its ``kernel``, and by
-``IPKernelApp`` in its configuration. The answer is yes: what they show then is made for readers of text and MIME bundles.
+``IPKernelApp`` in its configuration. The answer is yes: they then show output that works as text and MIME bundles.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class NotebookShell(InteractiveShell):
 
 @magics_class
 class _Magics(Magics):
-    """Magics of Jupyter's kernel that notebooks contain, and that have nothing to do here."""
+    """Magics of Jupyter's kernel that notebooks contain; here they do nothing."""
 
     @line_magic
     def autosave(self, _line: str) -> None:

@@ -1,4 +1,4 @@
-"""In a session without a network, or with a proxy only, the exception that code gets for a failed connection says so."""
+"""In a session without a network, or with a proxy only, the exception for a failed connection says so."""
 
 from __future__ import annotations
 

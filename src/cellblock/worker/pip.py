@@ -1,4 +1,4 @@
-"""Finds ``pip install`` in lines of the shell: only the host can install, whichever way people and models write it."""
+"""Finds ``pip install`` in lines of the shell: only the host can install, however people and models write it."""
 
 from __future__ import annotations
 

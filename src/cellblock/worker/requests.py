@@ -1,4 +1,4 @@
-"""What code in a kernel asks its host: lines for `input()`, packages, commands. It gets an answer or an error, no hang."""
+"""Asks the host for lines for `input()`, packages and commands. Code gets an answer or an error, and never hangs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Requester:
     def _ask(self, prompt: str, password: bool, shown: bool = True) -> str:
         if not self.allowed or self._outbox.forked or threading.current_thread() is not threading.main_thread():
             raise StdinNotImplementedError(
-                "nobody answers input() here: set the value in the code, or pass on_input= to execute() or stream()"
+                "input() cannot be answered here: set the value in the code, or pass on_input= to execute() or stream()"
             )
         self._number += 1
         self._outbox.write("stdout", prompt)
@@ -77,7 +77,7 @@ class Requester:
             UsageError: They cannot be installed, or pip says no.
         """
         if self._outbox.forked or threading.current_thread() is not threading.main_thread():
-            raise UsageError("packages are installed by the kernel's main thread only")
+            raise UsageError("only the kernel's main thread can install packages")
         self._number += 1
         self._outbox.send(Install(self._number, tuple(arguments)))
         reply = self._wait(self._number, Installed)
@@ -105,7 +105,7 @@ class Requester:
             ValueError: It is too large, or is no UTF-8.
         """
         if self._outbox.forked or threading.current_thread() is not threading.main_thread():
-            raise PermissionError("commands are run by the kernel's main thread only: nobody can be asked here")
+            raise PermissionError("only the kernel's main thread can run commands: nobody can be asked here")
         self._number += 1
         number = self._number
         try:

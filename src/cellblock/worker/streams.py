@@ -1,7 +1,7 @@
-"""sys.stdout and sys.stderr of a kernel: text goes out as frames, in order with everything else that is shown.
+"""sys.stdout and sys.stderr of a kernel: text is sent as frames, in order with all other output.
 
 A line leaves at once. In a burst, lines are gathered for up to 10 ms, because a frame for each of a million lines would
-cost more than the lines: then a small thread sends what is left over, and is gone again when the burst is over, so that a
+cost more than the lines. A small thread then sends the rest, and ends after the burst, so that a
 kernel between cells has one thread and can be forked.
 """
 
@@ -46,7 +46,7 @@ _NAME: Callable[[tuple[StreamName, str]], StreamName] = itemgetter(0)
 
 
 class Outbox:
-    """Everything that leaves the worker leaves through here, so that it leaves in order."""
+    """Sends everything that leaves the worker, so that it stays in order."""
 
     def __init__(self) -> None:
         self._channel: Channel | None = None
@@ -400,7 +400,7 @@ class OutStream(io.TextIOBase):
 
 
 class _BinaryOut(io.RawIOBase):
-    """``sys.stdout.buffer``: bytes, taken for UTF-8, in order with the text."""
+    """``sys.stdout.buffer``: bytes, read as UTF-8, in order with the text."""
 
     def __init__(self, stream: OutStream) -> None:
         super().__init__()

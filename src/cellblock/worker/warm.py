@@ -1,4 +1,4 @@
-"""Everything slow that all kernels need is done here, once, before the first fork."""
+"""Does everything slow that all kernels need, once, before the first fork."""
 
 from __future__ import annotations
 

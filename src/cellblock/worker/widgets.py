@@ -1,4 +1,4 @@
-"""The text of widgets at the end of a cell: they change after they are displayed, where only a page would show it."""
+"""The text of widgets at the end of a cell: they change after they are displayed, which only a web page would show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session without a zygote: an interpreter of its own, for where a loaded one cannot be forked."""
+"""A session without a zygote: an interpreter of its own, if a loaded one cannot be forked."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 async def refused(files: Files, workspace: Path, archive: bytes, words: str) -> None:
     before = sorted(path for path in workspace.rglob("*"))
-    with pytest.raises(FilesError, match="the archive is refused, and nothing of it was unpacked") as caught:
+    with pytest.raises(FilesError, match="the archive was refused, and nothing was unpacked") as caught:
         await files.untar(archive, "into/here")
     assert words in str(caught.value)
     assert sorted(path for path in workspace.rglob("*")) == before
@@ -181,7 +181,7 @@ async def test_a_damaged_gzip_stream_is_refused(files: Files, workspace: Path) -
 
 @pytest.mark.parametrize("data", [b"BZh91AY", b"\xfd7zXZ\0", b"PK\3\4", b"hello"])
 async def test_what_is_no_archive_is_told_so(files: Files, workspace: Path, data: bytes) -> None:
-    await refused(files, workspace, data + bytes(2000), "it is no tar archive, plain or gzipped")
+    await refused(files, workspace, data + bytes(2000), "it is not a tar archive, plain or gzipped")
 
 
 async def test_a_bomb_is_stopped_before_it_has_grown(workspace: Path) -> None:

@@ -132,9 +132,9 @@ async def test_a_stream_of_something_else_than_bytes_leaves_nothing(files: Files
         (lambda files: files.read("missing"), errno.ENOENT, "cannot read 'missing': it does not exist"),
         (lambda files: files.read("folder"), errno.EISDIR, "cannot read 'folder': it is a folder"),
         (lambda files: files.write("folder", b""), errno.EISDIR, "cannot write 'folder': it is a folder"),
-        (lambda files: files.write("file/x", b""), errno.ENOTDIR, "no folder"),
-        (lambda files: files.list("file"), errno.ENOTDIR, "cannot list 'file': it is no folder"),
-        (lambda files: files.mkdir("file"), errno.ENOTDIR, "no folder"),
+        (lambda files: files.write("file/x", b""), errno.ENOTDIR, "not a folder"),
+        (lambda files: files.list("file"), errno.ENOTDIR, "cannot list 'file': it is not a folder"),
+        (lambda files: files.mkdir("file"), errno.ENOTDIR, "not a folder"),
         (lambda files: files.remove("folder"), errno.ENOTEMPTY, "recursive=True"),
         (lambda files: files.remove("missing", recursive=True), errno.ENOENT, "does not exist"),
         (lambda files: files.stat("x" * 256), errno.ENAMETOOLONG, "too long"),
@@ -232,7 +232,7 @@ async def test_another_directory_in_the_workspaces_place_is_noticed(tmp_path: Pa
     await files.write("x", b"")
     (tmp_path / "nested").rename(tmp_path / "moved")
     (tmp_path / "nested").symlink_to(outside)
-    with pytest.raises(FilesError, match="another directory than it was"):
+    with pytest.raises(FilesError, match="not the same directory as at first"):
         await files.read("secret")
 
 

@@ -74,5 +74,5 @@ def test_another_directory_in_the_place_of_the_workspace_is_not_opened(place: Wo
         pass
     (tmp_path / "real").rename(tmp_path / "moved")
     (tmp_path / "real").mkdir()
-    with pytest.raises(FilesError, match="another directory than it was"):
+    with pytest.raises(FilesError, match="not the same directory as at first"):
         place.open()

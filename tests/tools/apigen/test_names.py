@@ -98,5 +98,5 @@ def test_a_server_has_the_name_of_a_package(name: str) -> None:
     "name", ["", "a-b", "1a", "class", "None", "_x", "__pycache__", "../x", "a.b", "é", "x" * 65, "a\n", 7, None]
 )
 def test_a_server_with_another_name_is_refused(name: object) -> None:
-    with pytest.raises(InvalidInputError, match="server_name is the name of a Python package"):
+    with pytest.raises(InvalidInputError, match="server_name must name a Python package"):
         names.check_server_name(name)

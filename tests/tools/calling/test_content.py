@@ -53,5 +53,5 @@ def test_an_outcome_survives_json(outcome: ToolOutcome) -> None:
 )
 def test_what_is_no_outcome_is_refused(change: dict[str, Any]) -> None:
     assert ToolOutcome.from_dict(EMPTY) == ToolOutcome(False, "")
-    with pytest.raises(InvalidInputError, match="not the outcome of a tool"):
+    with pytest.raises(InvalidInputError, match="not the result of a tool"):
         ToolOutcome.from_dict(EMPTY | change)

@@ -82,7 +82,7 @@ async def test_a_rejected_call_says_so(servers: Recorded) -> None:
 
 async def test_nobody_there_says_so(servers: Recorded) -> None:
     async with tool_port(Broker(), servers, "files") as port:
-        with pytest.raises(ToolRunnerError, match="nobody to approve"):
+        with pytest.raises(ToolRunnerError, match="nobody can approve"):
             await ToolRunner("files", port=port).run("read", {})
 
 
@@ -95,7 +95,7 @@ async def test_no_tool_server_is_an_error_that_says_what_to_do() -> None:
 
 async def test_arguments_that_are_no_json_are_an_error(port: int) -> None:
     for arguments in ({"a": {1}}, {"a": float("nan")}):
-        with pytest.raises(ToolRunnerError, match="no JSON"):
+        with pytest.raises(ToolRunnerError, match="not valid JSON"):
             await ToolRunner("files", port=port).run("read", arguments)
 
 

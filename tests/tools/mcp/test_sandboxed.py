@@ -79,7 +79,7 @@ async def test_a_tool_server_starts_servers_in_sandboxes(project: Path, monkeypa
             result = ast.literal_eval(str(await runner.run("python", code)))
             assert result == said if said else result[1]
             await runner.reset()
-        with pytest.raises(ToolRunnerError, match=r"'sandbox' .* MCP server 's': filesystem\.x is no key"):
+        with pytest.raises(ToolRunnerError, match=r"'sandbox' .* MCP server 's': filesystem\.x is not a known key"):
             await ToolRunner("s", {"command": "x", "sandbox": {"filesystem": {"x": 1}}}, port=server.port).run("python", code)
     pool.close()
 
@@ -213,7 +213,7 @@ async def test_a_script_that_the_sandbox_does_not_show_is_named(project: Path) -
     [
         (
             {"filesystem": {"allowWrite": ["/no/such/place"]}},
-            "cannot take hold of /no/such/place: openat2: No such file or directory",
+            "cannot open /no/such/place: openat2: No such file or directory",
         ),
         ({"network": {"allowedDomains": ["http://x.org/"]}}, "http://x.org/"),
         ({"filesystem": {"allowWrite": ["/etc"]}}, "a sandbox cannot have /etc as its workspace"),
@@ -302,9 +302,9 @@ async def test_no_sandboxed_server_outlives_its_host(victim: str, project: Path)
     [
         (
             {"filesystem": {"alowWrite": []}},
-            "filesystem.alowWrite is no key that is understood here; did you mean 'allowWrite'",
+            "filesystem.alowWrite is not a known key; did you mean 'allowWrite'",
         ),
-        ({"network": {"httpProxyPort": 1}}, "network.httpProxyPort is no key that is understood here"),
+        ({"network": {"httpProxyPort": 1}}, "network.httpProxyPort is not a known key"),
         ({"resources": {"memory": 1}}, "resources.memory must be an integer from"),
         ({"filesystem": {"allowWrite": "data"}}, "filesystem.allowWrite must be a list of strings"),
         ("/no/such/file.json", "/no/such/file.json cannot be read"),
@@ -322,7 +322,7 @@ def test_what_is_no_policy_is_an_error_that_names_the_key(given: object, said: s
 def test_a_sandbox_is_for_a_server_that_is_started_here() -> None:
     with pytest.raises(InvalidInputError, match=r"'sandbox' .* 'web' is for a server that is started here"):
         parse_params("web", {"url": "http://localhost/mcp", "sandbox": True})
-    with pytest.raises(InvalidInputError, match=r"'sandbox' .* 'x' would be around srt's own"):
+    with pytest.raises(InvalidInputError, match=r"'sandbox' .* 'x' would contain srt's own"):
         parse_params("x", {"command": "srt", "sandbox": True})
 
 

@@ -74,7 +74,7 @@ async def test_the_tools_are_listed_page_by_page(servers: Servers) -> None:
 
 
 async def test_pages_without_end_are_an_error(servers: Servers) -> None:
-    with pytest.raises(McpServerError, match=r"'endless-pages' failed: there are more than 1000 pages of it"):
+    with pytest.raises(McpServerError, match=r"'endless-pages' failed: it has more than 1000 pages"):
         await servers.list_tools("endless-pages")
 
 
@@ -84,7 +84,7 @@ async def test_pages_without_end_are_an_error(servers: Servers) -> None:
         ("missing", "could not be started(?s:.*)no-such-program: No such file or directory"),
         ("nowhere", "/no/such/place"),
         ("dies", "exit status 1(?s:.*)I was born to die"),
-        ("garbage", "stdout what is no message: b'this is no JSON'"),
+        ("garbage", "to stdout that is not a message: b'this is no JSON'"),
         ("old", "Unsupported protocol version"),
     ],
 )
@@ -165,9 +165,9 @@ async def test_a_result_of_many_megabytes_arrives(servers: Servers) -> None:
 @pytest.mark.parametrize(
     ("tool", "said"),
     [
-        ("bad_image", "what should be base64 is not"),
+        ("bad_image", "invalid base64"),
         ("nonsense", "returned what is not a result"),
-        ("listed", "returned what it should not: structured content that is no object"),
+        ("listed", "returned something invalid: structured content that is not an object"),
         ("unheard-of", "Unknown tool: unheard-of"),
     ],
 )

@@ -57,11 +57,11 @@ class Member:
 
 def refuse(why: str) -> NoReturn:
     """Refuse an archive as a whole."""
-    raise FilesError(f"the archive is refused, and nothing of it was unpacked: {why}")
+    raise FilesError(f"the archive was refused, and nothing was unpacked: {why}")
 
 
 class Gunzip:
-    """Undoes gzip where a stream begins like it, and passes on what does not."""
+    """Decompresses a stream if it begins like gzip, and otherwise passes it on."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -96,7 +96,7 @@ class Gunzip:
 
 
 class TarReader:
-    """Reads an archive as it comes. Everything that is not plainly a file or a folder of ours to make is refused."""
+    """Reads an archive as a stream. Everything except ordinary files and folders is refused."""
 
     def __init__(self, limits: FileLimits) -> None:
         self._limits = limits
@@ -142,7 +142,7 @@ class TarReader:
         """Take note of the end of the stream."""
         if self._zeros < 2:
             # Not tolerated, as it is by some: a stream that broke off between two members would look like a whole one.
-            refuse("it ends too early; send all of it" if self._members else "it is no tar archive, plain or gzipped")
+            refuse("it ends too early; send all of it" if self._members else "it is not a tar archive, plain or gzipped")
 
     def _check_trailing(self, view: memoryview) -> None:
         self._trailing += len(view)
@@ -164,7 +164,7 @@ class TarReader:
         try:
             header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except (tarfile.TarError, ValueError) as error:
-            refuse(f"it has a damaged header ({error})" if self._members else "it is no tar archive, plain or gzipped")
+            refuse(f"it has a damaged header ({error})" if self._members else "it is not a tar archive, plain or gzipped")
         if header.type in _META:
             self._begin_meta(header)
             return None
@@ -193,7 +193,7 @@ class TarReader:
 
     def _add(self, key: str, value: str) -> None:
         if key.startswith("GNU.sparse."):
-            refuse("it holds a sparse file (leave out tar's option --sparse)")
+            refuse("it contains a sparse file (omit tar's option --sparse)")
         if key in ("path", "size", "mtime", "linkpath"):
             if key in self._extended:
                 refuse(f"the {key} of a member is given twice")
@@ -242,7 +242,7 @@ class TarReader:
         if not folder and (not parts or name.endswith(("/", "/."))):
             refuse(f"the file {name!r} has no name")
         if len(parts) > self._limits.max_depth:
-            refuse(f"the path {name[:200]!r} lies deeper than {self._limits.max_depth} folders (max_depth)")
+            refuse(f"the path {name[:200]!r} is deeper than {self._limits.max_depth} folders (max_depth)")
         if any(len(part.encode("utf-8", "surrogateescape")) > _MAX_NAME for part in parts):
             refuse(f"the path {name[:200]!r} has a name of more than {_MAX_NAME} bytes")
         return parts

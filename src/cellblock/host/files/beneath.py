@@ -255,7 +255,7 @@ class Tree:
                 if recursive and stat.S_ISDIR(info.st_mode):
                     folders.append((*below, name))
             if folders and len(folders[0]) >= limits.max_depth:
-                what = "its folders lie in each other deeper than that"
+                what = "its folders are nested deeper than that"
                 raise over(verb, self.name(parts), what, "max_depth", limits.max_depth)
             pending.extend(reversed(folders))
 

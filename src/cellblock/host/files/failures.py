@@ -11,9 +11,9 @@ from cellblock.errors import FilesError
 
 _MEANING = {
     errno.ENOENT: "it does not exist",
-    errno.ELOOP: "it is a symbolic link, or lies behind one, and links are never followed; use the path it stands for",
+    errno.ELOOP: "it is a symbolic link, or is behind one, and links are never followed; use the path that it leads to",
     errno.EXDEV: "it leads out of the folder, or to another file system",
-    errno.ENOTDIR: "it is no folder, or one of the folders above it is none",
+    errno.ENOTDIR: "it is not a folder, or one of the folders above it is not",
     errno.EISDIR: "it is a folder",
     errno.ENXIO: "it is a FIFO, a socket or a device; only regular files are read and written",
     errno.EEXIST: "something is there already",

@@ -38,7 +38,7 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """What one operation may handle. What is larger is an error that names the limit, before or while it is read.
+    """The limits of one operation. Exceeding one raises an error that names it, before or during reading.
 
     Attributes:
         max_file_bytes: Bytes of one file.
@@ -74,7 +74,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What an upload, a download or an unpacked archive brought.
+    """What an upload, a download or an unpacked archive transferred.
 
     Attributes:
         files: How many files.

@@ -10,6 +10,7 @@ from cellblock.errors import FilesError, InvalidInputError
 from cellblock.host.files.beneath import Tree, Walk
 from cellblock.host.files.failures import telling
 from cellblock.host.files.info import Parts
+from cellblock.sandbox.paths import is_inside
 
 
 class Workspace:
@@ -41,7 +42,7 @@ class Workspace:
         if identity != self._identity:
             os.close(tree.fd)
             raise FilesError(
-                f"the workspace {self.path!r} is another directory than it was at first; make a new session for this one",
+                f"the workspace {self.path!r} is not the same directory as at first; make a new session for this one",
                 path=self.path,
             )
         return tree
@@ -62,11 +63,11 @@ class Workspace:
         if not text:
             raise InvalidInputError("path is empty; '.' is the workspace itself")
         if "\0" in text:
-            raise InvalidInputError(f"the path {text!r} has a NUL character, which no file name can hold")
+            raise InvalidInputError(f"the path {text!r} has a NUL character, which no file name can contain")
         try:
             os.fsencode(text)
         except UnicodeEncodeError:
-            raise InvalidInputError(f"the path {text!r} has a lone surrogate that stands for no byte") from None
+            raise InvalidInputError(f"the path {text!r} has a lone surrogate that does not stand for a byte") from None
         if text.startswith("/"):
             inside = self._inside(text)
             if inside is None:
@@ -76,7 +77,7 @@ class Workspace:
             text = inside
         parts = tuple(name for name in text.split("/") if name not in ("", "."))
         if ".." in parts:
-            raise InvalidInputError(f"the path {text!r} has a '..'; write it without, relative to the workspace")
+            raise InvalidInputError(f"the path {text!r} has a '..'; write it without '..', relative to the workspace")
         if len(parts) > self._max_depth:
             raise InvalidInputError(f"the path is {len(parts)} folders deep, over the limit of {self._max_depth} (max_depth)")
         return parts
@@ -90,7 +91,7 @@ class Workspace:
 
     def _inside(self, text: str) -> str | None:
         for root in (self.path, self._real):
-            if text == root or text.startswith(root.rstrip("/") + "/"):
+            if is_inside(text, root):
                 return text[len(root) :]
         return None
 

@@ -114,7 +114,7 @@ def _end(sink: Sink[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
-    raise AssertionError("a sink goes on after its end")
+    raise AssertionError("a sink continues after its end")
 
 
 async def _pieces(stream: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -1,7 +1,7 @@
-"""Generated source is looked at before it is written: only what a tool's module needs is in it.
+"""Checks generated source before it is written: it may contain only what a tool's module needs.
 
-The generator puts nothing of a server into code that is not a literal or a name made by `names`. This is for the day on which
-it is wrong. Nothing generated is ever executed on the trusted side.
+The generator puts text of a server into code only as literals, or as names made by `names`. This check is for the case that
+the generator has a bug. Nothing generated is ever executed on the trusted side.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _check_node(node: ast.AST, classes: set[str], enums: set[str], tool: str) ->
     if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id in enums):
         raise ValueError(f"the attribute {ast.unparse(node)!r} does not belong in a tool's module")
     if isinstance(node, ast.alias) and node.asname is not None:
-        raise ValueError("no import is renamed in a tool's module")
+        raise ValueError("imports cannot be renamed in a tool's module")
     if isinstance(node, ast.Call):
         called = ast.unparse(node.func)
         if called not in _CALLS or any(keyword.arg is None for keyword in node.keywords):

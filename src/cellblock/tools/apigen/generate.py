@@ -1,4 +1,4 @@
-"""Typed Python APIs for the tools of MCP servers: asked of the server, written as a package, registered by name."""
+"""Typed Python APIs for the tools of MCP servers: asks a server for its tools, writes the package, registers the server."""
 
 from __future__ import annotations
 

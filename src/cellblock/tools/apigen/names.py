@@ -1,4 +1,4 @@
-"""Names that tools, classes and arguments get in generated code: importable, distinct, and the same every time."""
+"""Names of tools, classes and arguments in generated code: importable, distinct, and the same every time."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def check_server_name(name: object) -> str:
     if isinstance(name, str) and len(name) <= _LONGEST and _IDENTIFIER.fullmatch(name) and not keyword.iskeyword(name):
         return name
     raise InvalidInputError(
-        f"server_name is the name of a Python package: a letter, then letters, digits and underscores, {_LONGEST} at most, "
-        f"and no keyword; {str(name)[:80]!r} is not"
+        f"server_name must name a Python package: a letter, then letters, digits and underscores, {_LONGEST} at most, "
+        f"and not a keyword; {str(name)[:80]!r} is not"
     )
 
 

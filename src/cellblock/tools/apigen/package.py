@@ -1,7 +1,7 @@
 """A generated package on disk: written whole or not at all, and not again if nothing has changed.
 
-The directory that packages are in is, as a rule, one that sessions may write. So nothing that lies there is followed, and
-nothing is replaced that was not generated.
+Sessions may usually write to the directory that packages are in. So links in it are not followed, and
+files that were not generated are not replaced.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _opened(root_dir: Path) -> Iterator[int]:
         root = os.open(root_dir, _DIRECTORY)
     except OSError as error:
         raise InvalidInputError(
-            f"root_dir is a directory, and no link to one; {root_dir} is not ({error.strerror})"
+            f"root_dir must be a directory and not a link; {root_dir} is not ({error.strerror})"
         ) from error
     try:
         yield root

@@ -1,6 +1,6 @@
 """The modules of a generated package, as source: one for each tool, and the package itself.
 
-A module holds the names of the server and the tool and nothing else about either: not how the server is reached.
+A module contains the names of the server and the tool, but not how the server is reached.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The part of a JSON Schema that is looked at.
+"""Reads the supported part of a JSON Schema.
 
-A schema is written by an MCP server and is hostile: the keywords below are read, each if it is what it should be, and no
-others, so that nothing else in it has an effect; references lead to places in the same schema or nowhere.
+A schema is written by an MCP server and is hostile. Only the keywords below are read, and only if they are valid, so nothing
+else in the schema has an effect. References must point into the same schema.
 
 Drafts 4 to 2020-12: https://json-schema.org/specification-links
 """

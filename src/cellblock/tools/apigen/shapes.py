@@ -1,8 +1,8 @@
-"""What a JSON Schema says, as classes and annotations of Python.
+"""Turns a JSON Schema into Python classes and annotations.
 
-What comes out is made of words of this module, of class names made here, and of literals written by `repr`; of the schema's
-own text only names and descriptions get through, as data. Where the types cannot follow, they allow more than the schema
-does, never less, and a note says so: the server has the last word on its arguments anyway.
+The output consists of text from this module, class names made here, and literals written by `repr`. Of the schema's own text,
+only names and descriptions get through, as data. If types cannot express a schema, they allow more than the schema
+does, never less, and a note says so: the server checks its arguments anyway.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The generated packages under a directory: which tools there are, how they are called, and their modules in full.
 
-Standard library only, so that it serves inside a session as well as outside. It reads files and never imports them, and takes
-what it reads for data: a session may have written it.
+Standard library only, so that it works inside a session as well as outside. It reads files and never imports them, and treats
+them as untrusted data: a session may have written them.
 """
 
 from __future__ import annotations

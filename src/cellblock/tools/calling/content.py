@@ -1,4 +1,4 @@
-"""What servers say about their tools and what tools return, as plain frozen data that can go anywhere as JSON."""
+"""Tools as servers describe them, and results of tools, as plain frozen data that can be sent as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OnLog = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool, as its server describes it. Nothing in it can be relied upon: names, texts and schemas are the server's.
+    """A tool as its server describes it. Nothing in it can be trusted: names, texts and schemas are the server's.
 
     Attributes:
         name: The name to call it by.
@@ -132,7 +132,7 @@ class ToolOutcome:
                 resources=tuple(_resource(item) for item in _typed(data["resources"], list)),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"this is not the outcome of a tool: {error!r}") from error
+            raise InvalidInputError(f"this is not the result of a tool: {error!r}") from error
 
 
 def _image(item: Mapping[str, Any]) -> ToolImage:
@@ -168,4 +168,4 @@ def decode_base64(data: str) -> bytes:
     try:
         return base64.b64decode(_typed(data, str), validate=True)
     except binascii.Error as error:
-        raise ValueError(f"what should be base64 is not: {error}") from error
+        raise ValueError(f"invalid base64: {error}") from error

@@ -1,7 +1,7 @@
 """Kept connections to a tool server, for `runner`: plain sockets, for blocking code and any event loop. Standard library only.
 
-No thread is used, as a kernel with threads cannot be copied, and no transport of asyncio, as one belongs to one loop: an idle
-connection is a socket that nobody watches.
+It uses no thread, because a kernel with threads cannot be copied, and no asyncio transport, because it would belong to one
+loop: an idle connection is a socket that nothing watches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Address = tuple[str, int]
 
 
 class BadAnswerError(OSError):
-    """What came back is not HTTP as a tool server speaks it, or ended too early."""
+    """The answer is not valid HTTP of a tool server, or ended too early."""
 
 
 class Answer:

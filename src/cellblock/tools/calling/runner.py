@@ -1,8 +1,8 @@
 """Calling MCP tools through a tool server: what generated code uses, in a session and elsewhere. Standard library only.
 
-In a session the host says by environment variables where its tool port is: ``CELLBLOCK_TOOL_HOST``, ``CELLBLOCK_TOOL_PORT``
-and, where a token is wanted, ``CELLBLOCK_TOOL_TOKEN``. They are read at each call, as a module may be imported before they are
-set. Proxies that the environment names are not used.
+In a session, environment variables say where its tool port is: ``CELLBLOCK_TOOL_HOST``, ``CELLBLOCK_TOOL_PORT``
+and, if a token is required, ``CELLBLOCK_TOOL_TOKEN``. They are read on each call, because a module may be imported before they
+are set. Proxies in the environment are not used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = dict[str, Any] | str | None
 
 
 class ToolText(str):
-    """A text that came with more than text.
+    """A text result with images or resources.
 
     Attributes:
         images: The images of the same result.
@@ -34,7 +34,7 @@ class ToolText(str):
 
 
 class ToolData(dict[str, Any]):
-    """A structured result that came with more.
+    """A structured result with images or resources.
 
     Attributes:
         images: The images of the same result.
@@ -150,7 +150,7 @@ class ToolRunner:
         try:
             return json.dumps(data, separators=(",", ":"), allow_nan=False, default=_plain).encode("ascii")
         except (TypeError, ValueError, RecursionError) as error:
-            raise ToolRunnerError(f"The arguments of {self._server}.{tool_name} are no JSON: {error}") from error
+            raise ToolRunnerError(f"The arguments of {self._server}.{tool_name} are not valid JSON: {error}") from error
 
     def _request(self, method: str, path: str, body: bytes, address: pool.Address) -> bytes:
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
@@ -178,7 +178,7 @@ class ToolRunner:
         try:
             outcome = ToolOutcome.from_dict({**data, "is_error": False, "text": "", "structured": None})
         except InvalidInputError as error:
-            raise ToolRunnerError(f"The tool server's answer is not understood: {error}") from error
+            raise ToolRunnerError(f"The tool server's answer is not valid: {error}") from error
         more = ToolData(result) if isinstance(result, dict) else ToolText(result or "")
         more.images, more.resources = outcome.images, outcome.resources
         return more
@@ -188,9 +188,9 @@ def _parsed(answer: pool.Answer) -> dict[str, Any]:
     try:
         data = json.loads(answer.body)
     except ValueError as error:
-        raise ToolRunnerError(f"The tool server answered {answer.status}, and no JSON.") from error
+        raise ToolRunnerError(f"The tool server answered {answer.status} with something that is not JSON.") from error
     if not isinstance(data, dict):
-        raise ToolRunnerError(f"The tool server answered {answer.status}, and no object.")
+        raise ToolRunnerError(f"The tool server answered {answer.status} with something that is not an object.")
     if "error" in data:
         raise ToolRunnerError(str(data["error"]))
     return data
@@ -199,4 +199,4 @@ def _parsed(answer: pool.Answer) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+    raise TypeError(f"{type(value).__name__} cannot be expressed in JSON")

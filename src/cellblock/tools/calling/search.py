@@ -1,4 +1,4 @@
-"""Find a tool by words, step by step: names first, signatures of those that look right, the module of the one to use.
+"""Find a tool by words, step by step: names first, then signatures of likely tools, then the module of the one to use.
 
     >>> from cellblock.tools import search
     >>> search.names("list files")

@@ -1,4 +1,4 @@
-"""A server's words as text that can stand in a docstring, and does nothing there."""
+"""Makes a server's text safe to put into a docstring."""
 
 from __future__ import annotations
 

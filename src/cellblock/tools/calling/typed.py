@@ -1,4 +1,4 @@
-"""What generated modules are made of: the classes of arguments and results, and the call. Needs pydantic 2."""
+"""The basis of generated modules: the classes of arguments and results, and the call. Needs pydantic 2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _awaited: ContextVar[bool] = ContextVar("_awaited", default=False)
 
 
 class ParamsModel(BaseModel):
-    """Arguments of a tool, or a part of them. Only what was given is sent, and constants.
+    """Arguments of a tool, or a part of them. Only given arguments and constants are sent.
 
     A None for an optional argument counts as not given, unless the tool takes null for it.
     """

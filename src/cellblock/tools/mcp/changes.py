@@ -1,4 +1,4 @@
-"""What a tool was when its API was generated, and how it differs now: a server may change it once somebody has looked."""
+"""How a tool differs from what it was when its API was generated: a server may change it after it was reviewed."""
 
 from __future__ import annotations
 

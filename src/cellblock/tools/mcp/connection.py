@@ -1,10 +1,10 @@
 """One connection to one MCP server: opened, used by many calls at a time, and closed, in a task of its own.
 
-The SDK's contexts hold cancel scopes, which must be left by the task that entered them; and what breaks in the background
-cancels that task. So a task enters them, waits, and leaves them, and calls come from wherever they come from.
+The SDK's contexts contain cancel scopes, which must be left by the task that entered them, and a failure in the background
+cancels that task. So one task enters them, waits, and leaves them, and any task can make calls.
 
-The SDK takes most of a second to import, and a server as long to start: so a program is started first, and `dialogue`, the
-half that speaks, is imported meanwhile.
+The SDK takes most of a second to import, and a server as long to start: so the program is started first, and `dialogue`,
+which speaks the protocol, is imported meanwhile.
 """
 
 from __future__ import annotations

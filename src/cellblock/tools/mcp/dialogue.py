@@ -1,4 +1,4 @@
-"""What is said on a connection to an MCP server: calls, lists, progress and logs, in the words of the SDK."""
+"""The messages on a connection to an MCP server: calls, lists, progress and logs, in terms of the SDK."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ logging.getLogger("client").addHandler(logging.NullHandler())
 
 
 class Dialogue:
-    """The client's side of one connection: what is asked, and what is made of the answers. See `connect`."""
+    """The client's side of one connection: requests, and the handling of answers. See `connect`."""
 
     def __init__(self) -> None:
         self._client: Client | None = None
@@ -160,7 +160,7 @@ class Dialogue:
                 cursor = page.next_cursor
                 if cursor is None:
                     return tools
-        raise McpServerError(f"failed: there are more than {_MAX_PAGES} pages of it")
+        raise McpServerError(f"failed: it has more than {_MAX_PAGES} pages")
 
     async def _refresh(self) -> None:
         """Ask for the tools if they may be others than before."""
@@ -243,7 +243,7 @@ def _failures() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         if isinstance(error, CellblockError):
             raise
-        raise McpServerError(f"returned what it should not: {cut(str(error))}") from error
+        raise McpServerError(f"returned something invalid: {cut(str(error))}") from error
 
 
 def _check_list(count: int, size: int) -> int:
@@ -269,7 +269,7 @@ def _trust_no_schema(client: Client) -> None:
 def _result_of(said: dict[str, Any]) -> types.CallToolResult:
     result = types.CallToolResult.model_validate({key: said[key] for key in _RESULT & said.keys()}, by_name=False)
     if not isinstance(result.structured_content, dict | None):
-        raise ValueError("structured content that is no object")  # noqa: TRY004  # it is no argument that has the wrong type
+        raise ValueError("structured content that is not an object")  # noqa: TRY004  # it is no argument that has the wrong type
     return result
 
 

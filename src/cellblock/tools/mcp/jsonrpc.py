@@ -1,8 +1,8 @@
 """Requests of our own on a connection that the SDK has opened: tool calls, which come by the thousand.
 
-What comes once is the SDK's: the handshake, lists, and whatever the server asks. Its way of a request goes
-through four layers, each with models, scopes and streams of that request: 0.1 ms, and a hundred objects that Python's
-collector goes through again and again. Here it is a future.
+The SDK handles the rest: the handshake, lists, and requests of the server. A request through the SDK passes
+four layers, each with models, scopes and streams of its own: 0.1 ms, and a hundred objects that Python's
+collector visits again and again. Here it is a future.
 """
 
 from __future__ import annotations

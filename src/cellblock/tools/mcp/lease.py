@@ -1,4 +1,4 @@
-"""The MCP servers that sessions of one host share, and one session's part in them."""
+"""The MCP servers that sessions of one host share, and one session's share in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ServerKey = tuple[str, str]
 
 
 class SharedServers:
-    """The servers of one host, each stopped when the last session that has used it is done with it.
+    """The servers of one host. Each is stopped when the last session that used it has released it.
 
     Servers of different roots are different ones, whatever their names.
     """
@@ -60,7 +60,7 @@ class SharedServers:
 
 
 class Lease:
-    """One session's part in shared servers: what it may name, and what it has used."""
+    """One session's share in the servers: those that it may use, and those that it has used."""
 
     def __init__(self, shared: SharedServers, find: Callable[[str], str | None]) -> None:
         """Take a part; nothing is used yet.

@@ -1,4 +1,4 @@
-"""Cuts what a server writes into lines, within limits. Bytes in, lines out: no I/O."""
+"""Splits a server's output into lines, within limits. Bytes in, lines out: no I/O."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _marks(data: bytes) -> int:
 
 
 class Lines:
-    """Whole lines out of pieces, one at a time: to cut all of a piece at once could take a while.
+    """Makes whole lines out of pieces, one at a time, because splitting a whole piece at once could take long.
 
     Args:
         limit: The most bytes that a line may have; of a longer one only the edges are kept.

@@ -1,8 +1,8 @@
 """How an MCP server is reached: parameters as people write them, checked, with references to the environment unresolved.
 
 The form is the one that ipybox documents: ``{"command", "args", "env"}`` starts a program and talks to it through its standard
-streams, ``{"url", "headers"}`` connects to a server that runs. ``${NAME}`` in any value stands for an environment variable of
-the host. What is stored and compared keeps the references; only a connection ever sees what they stand for.
+streams, ``{"url", "headers"}`` connects to a server that runs. ``${NAME}`` in any value refers to an environment variable of
+the host. Stored and compared parameters keep the references; only a connection sees their values.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
 
 
 class _Fields:
-    """Takes typed values out of a dict, and complains about what is wrong or left over."""
+    """Takes typed values out of a dict, and raises for wrong values and unknown keys."""
 
     def __init__(self, server_name: str, data: Mapping[str, Any]) -> None:
         self._server = server_name
@@ -246,7 +246,7 @@ class _Fields:
 
     def finish(self, known: str) -> None:
         for key in self._data:
-            raise self.wrong(key, f"is not known; what it takes is {known}")
+            raise self.wrong(key, f"is not known; the known keys are {known}")
 
 
 def _stdio(fields: _Fields) -> StdioServer:
@@ -255,7 +255,7 @@ def _stdio(fields: _Fields) -> StdioServer:
     cwd, sandbox = fields.optional("cwd"), fields.sandbox()
     fields.finish("command, args, env, cwd, sandbox and type")
     if sandbox is not None and os.path.basename(command) == "srt":
-        raise fields.wrong("sandbox", "would be around srt's own sandbox, which cannot be made in another: use one of them")
+        raise fields.wrong("sandbox", "would contain srt's own sandbox, which cannot be made inside another: use one of them")
     for name in env:
         if not name or "=" in name:
             raise fields.wrong("env", f"has {name!r}, which cannot be the name of a variable")
@@ -266,7 +266,7 @@ def _http(fields: _Fields) -> HttpServer:
     url, headers = fields.required("url"), fields.mapping("headers")
     transport = fields.transport(_TRANSPORTS)
     if fields.sandbox() is not None:
-        raise fields.wrong("sandbox", "is for a server that is started here, not for one that is reached by a URL")
+        raise fields.wrong("sandbox", "is for a server that is started here, not for one that is reached through a URL")
     fields.finish("url, headers and type")
     if not _REFERENCE.search(url):  # one with references is looked at once they are resolved
         _check_url(fields, url)

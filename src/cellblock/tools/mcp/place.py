@@ -1,9 +1,9 @@
-"""Where MCP servers run: not where code in a session can write.
+"""The directories that MCP servers run in: never one that code in a session can write to.
 
-A program looks in its current directory for more than its arguments name: Python for modules (``python -m``), npx for
-``node_modules`` and ``.npmrc``. The host's current directory is mostly the workspace of its sessions, so what a cell has put
-there would run with the host's rights. A server therefore starts in an empty directory of its own, and relative paths in its
-parameters are made absolute when it is registered.
+A program loads more from its current directory than its arguments name: Python for modules (``python -m``), npx for
+``node_modules`` and ``.npmrc``. The host's current directory is usually the workspace of its sessions, so files that a cell
+has put there would run with the host's rights. A server therefore starts in an empty directory of its own, and relative
+paths in its parameters are made absolute when it is registered.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cellblock import config
+from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import PROTECTED, Filesystem, Policy
 from cellblock.tools.mcp.params import ServerParams, StdioServer
 
@@ -149,4 +150,4 @@ def _below(path: str, directory: str) -> bool:
     directory = os.path.realpath(directory)
     # The link itself and what it leads to: who can replace either one decides.
     ways = (os.path.realpath(path), os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
-    return any(os.path.commonpath((way, directory)) == directory for way in ways)
+    return any(is_inside(way, directory) for way in ways)

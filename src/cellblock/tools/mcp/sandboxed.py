@@ -1,4 +1,4 @@
-"""What the host does for an MCP server in a native sandbox: says what to build, serves its proxy, and gives back what it held.
+"""The host's part in an MCP server's native sandbox: it says what to build, serves the proxy, and releases what it held.
 
 The sandbox itself is made and ended below the server's keeper (`cellblock.keeper.sandboxed`).
 """
@@ -17,6 +17,7 @@ from cellblock import config
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import ProtocolError, SandboxError, StoreError
 from cellblock.sandbox import cgroups, probe
+from cellblock.sandbox.fitting import fit
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import EGRESS_PORT, base_steps, make_plan
 from cellblock.sandbox.policy import Policy
@@ -35,6 +36,7 @@ class ServerSandbox:
         cwd: The directory that it runs in; None: its home directory in the sandbox, which is empty and in memory.
 
     Attributes:
+        policy: What the server may do, without what no sandbox may do.
         refused: Why it was not made, where it was not.
 
     Raises:
@@ -45,8 +47,9 @@ class ServerSandbox:
     def __init__(self, server: str, policy: Policy, cwd: str | None) -> None:
         workspace = None if cwd is None else os.path.realpath(cwd)
         facts, own = probe.look(), probe.own_directories()
-        self._policy = _fitting(policy)
-        self._plan = protect_repositories(make_plan(self._policy, facts, workspace, own))
+        _make_state()
+        self.policy = fit(policy)
+        self._plan = protect_repositories(make_plan(self.policy, facts, workspace, own))
         self._network = SandboxNetwork(policy.network, lambda line: _LOG.info("MCP server %r: %s", server, line))
         self._setup = ServerSetup(
             user=(facts.uid, facts.gid),
@@ -112,7 +115,7 @@ class ServerSandbox:
         groups = cgroups.Groups(place)
         self._held.callback(groups.close)
         self._group = groups.make()
-        self._group.limit(self._policy.resources)
+        self._group.limit(self.policy.resources)
         descriptor = self._group.open()
         self._theirs.callback(os.close, descriptor)
         return descriptor
@@ -138,7 +141,7 @@ class ServerSandbox:
         if self.refused is not None:
             return f"its sandbox cannot be made: {self.refused}"
         if self._over_memory:
-            return f"it used more than the {self._policy.resources.memory:,} bytes of memory that its sandbox allows"
+            return f"it used more than the {self.policy.resources.memory:,} bytes of memory that its sandbox allows"
         if self._hidden:
             shown = ", ".join(self._hidden)
             return f"its sandbox does not show {shown}, which its arguments name: add that to filesystem.allowRead"
@@ -165,19 +168,10 @@ class ServerSandbox:
                 self.refused = why
 
 
-def _fitting(policy: Policy) -> Policy:
-    """Return a policy that lets a server change nothing of what decides on this side, and see nothing of cellblock's state."""
-    # There, or it could be made, and so the registry of servers be planted, where the policy lets the directory be written.
+def _make_state() -> None:
+    """Make the directory of cellblock's state: a server that may write around it could otherwise plant a registry there."""
     state = config.state_directory()
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{state}, where cellblock keeps its state, cannot be made: {error.strerror}") from error
-    own = os.path.realpath(state)
-    files = policy.filesystem
-    fitting = replace(
-        files,
-        deny_read=(*files.deny_read, own),
-        deny_write=(*files.deny_write, *probe.own_directories(), own),
-    )
-    return replace(policy, filesystem=fitting).checked()

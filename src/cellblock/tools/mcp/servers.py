@@ -1,6 +1,6 @@
 """The MCP servers that a host uses: started when they are first needed, shared by its sessions, stopped with it.
 
-The SDK takes long to import, and so it is loaded when the first server is: see `connection`.
+The SDK takes long to import, so it is loaded with the first server: see `connection`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Servers:
-    """MCP servers by their names. Each is connected to at its first use; calls share the connection and run side by side.
+    """MCP servers by their names. Each is connected on first use; calls share the connection and run concurrently.
 
     A connection that was lost is made again by the next call. A context manager, which closes at its end. Servers that are
     programs end with this process in any case, also by ``kill -9``, and so does whatever they have started.

@@ -50,7 +50,7 @@ _ID_AT_TAIL = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18})\s
 
 
 class StdioTransport(asyncio.SubprocessProtocol):
-    """The connection to one server process, as the SDK wants it: a context that gives a stream to read and one to write.
+    """The connection to one server process, as the SDK expects it: a context manager for a stream to read and one to write.
 
     Args:
         server: The server's name.
@@ -160,7 +160,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if self._sandbox is not None and (reason := self._sandbox.explain()) and said:
             said = reason if self._sandbox.refused else f"{said}; {reason}"
         if self._stray is not None and not said.startswith("it wrote"):
-            said += f"{'; ' if said else ''}it wrote to stdout what is no message: {self._stray[:200]!r}"
+            said += f"{'; ' if said else ''}it wrote something to stdout that is not a message: {self._stray[:200]!r}"
         return said
 
     def stderr(self) -> str:
@@ -296,7 +296,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._stray = self._stray if self._stray is not None else line[:200]
             self._strays += 1
             if self._strays >= _MAX_STRAY:
-                self._fail(f"it wrote to stdout what is no message: {self._stray[:200]!r}")
+                self._fail(f"it wrote something to stdout that is not a message: {self._stray[:200]!r}")
             return None
         self._strays = self._blanks = 0
         return SessionMessage(message)
@@ -360,7 +360,7 @@ class _Reader(_Stream):
 
 
 class _Writer(_Stream):
-    """What the server is to read."""
+    """Messages to the server."""
 
     async def send(self, item: SessionMessage, /) -> None:
         """Write a message; wait while the server does not read."""

@@ -1,4 +1,4 @@
-"""What the MCP SDK returns, in our own plain types."""
+"""Converts results of the MCP SDK to our own plain types."""
 
 from __future__ import annotations
 

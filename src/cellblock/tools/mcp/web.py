@@ -19,7 +19,7 @@ _SECONDS_TO_LEAVE = 2.0  # for telling the server that its session has ended
 
 
 class HttpTransport:
-    """The connection to one server by URL, as the SDK wants it: a context that gives a stream to read and one to write.
+    """The connection to one server by URL, as the SDK expects it: a context manager for a stream to read and one to write.
 
     Args:
         params: Where the server is, resolved.

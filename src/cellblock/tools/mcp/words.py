@@ -1,4 +1,4 @@
-"""What a server says, cut to what somebody may want to read in an error."""
+"""Shortens text of a server for error messages."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How calls come in: the HTTP that a session, or a program of yours, sends tool calls to."""
+"""Receives tool calls over HTTP, from sessions or from your programs."""

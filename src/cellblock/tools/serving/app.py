@@ -1,4 +1,4 @@
-"""Tool calls over HTTP: what every request has to pass, and the application of a session's tool port."""
+"""Tool calls over HTTP: the checks for every request, and the application of a session's tool port."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LOG = logging.getLogger("cellblock.tools")
 
 
 class RefusedError(Exception):
-    """A request is not answered with what it asks for.
+    """A request is refused.
 
     Attributes:
         status: The HTTP status.
@@ -57,7 +57,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a request has to have before anything of it is read.
+    """Checks a request before its body is read.
 
     Attributes:
         hosts: The names by which the server may be called, or None for any. A web page whose name is made to lead here (DNS
@@ -81,7 +81,7 @@ class Guard:
         if len(hosts) != 1 or (self.hosts is not None and hosts[0] not in self.hosts):
             raise RefusedError(421, "this server does not have that name (the Host header)", noted=True)
         if b"origin" in given:
-            raise RefusedError(403, "web pages have no business here (the Origin header)", noted=True)
+            raise RefusedError(403, "requests from web pages are not allowed (the Origin header)", noted=True)
         self._check_token(given.get(b"authorization", []))
 
     def _check_token(self, given: list[bytes]) -> None:
@@ -237,7 +237,7 @@ async def perform(
 
 
 class ToolChangedError(Exception):
-    """A tool is not what was decided about.
+    """A tool has changed since it was decided about.
 
     Attributes:
         now: What it is now.
@@ -332,7 +332,7 @@ class _Load:
 
 
 class _Lines:
-    """Lines about refused requests, not more than somebody may want to read."""
+    """Logs refused requests, at a limited rate."""
 
     def __init__(self, note: Callable[[str], None] | None) -> None:
         self._note = note

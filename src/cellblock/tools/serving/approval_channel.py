@@ -1,6 +1,6 @@
-"""Approvals over a WebSocket: the end of the tool server, and the end of the program whose user decides.
+"""Approvals over a WebSocket: the tool server's side, and the side of the program whose user decides.
 
-JSON-RPC 2.0. The server sends ``approve`` with the request's id, and ``withdraw`` where it is taken back; the client answers
+JSON-RPC 2.0. The server sends ``approve`` with the request's id, and ``withdraw`` if it is withdrawn; the client answers
 ``true``, ``false``, or ``{"accepted": true, "always": "tool"}``. See docs/approvals.md.
 """
 
@@ -182,7 +182,7 @@ class ApprovalChannel:
                 self._answered(text)
             except InvalidInputError as error:
                 _LOG.warning("refused what an approval client sent: %s", error)
-                await websocket.close(1008, "that is no answer to a request")
+                await websocket.close(1008, "that is not an answer to a request")
                 return
 
     def _answered(self, text: str) -> None:
@@ -316,7 +316,7 @@ class ApprovalClient:
                 task.add_done_callback(self._deciding.discard)
         except (ConnectionClosed, KeyError, TypeError, ValueError) as error:
             if not isinstance(error, ConnectionClosed):
-                _LOG.error("what the tool server sent is no approval request: %r", error)
+                _LOG.error("the tool server sent something that is not an approval request: %r", error)
                 await connection.close(1008)
             for request in list(requests.values()):
                 request.withdraw("the connection to the tool server is closed")

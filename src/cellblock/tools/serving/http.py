@@ -1,7 +1,7 @@
-"""HTTP/1.1 as tool ports speak it: a connection has one request at a time, each has its length, and each part its bound.
+"""HTTP/1.1 for tool ports: one request at a time on a connection, bodies of known length, and a limit on each part.
 
-Parsed with httptools, and answered by one task in one write: what a request costs beside its tool call is
-what thousands of gathered calls wait for.
+Requests are parsed with httptools and answered by one task in one write: thousands of gathered calls wait for
+the overhead of each request.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PortState:
 
 
 class Connection(asyncio.Protocol):
-    """One connection to a port. Who sends a request before the one ahead of it is answered is cut off."""
+    """One connection to a port. A client that sends a request before the previous one is answered is disconnected."""
 
     transport: asyncio.Transport
 

@@ -1,4 +1,4 @@
-"""An application on sockets that are there already, with bounds on how many may be connected to them."""
+"""Serves an application on existing sockets, with a limit on connections."""
 
 from __future__ import annotations
 

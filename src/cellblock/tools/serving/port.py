@@ -1,4 +1,4 @@
-"""The tool port of a session: HTTP on a listener that was made inside of it, whichever kernel it has now."""
+"""The tool port of a session: HTTP on a listener inside the session, whichever kernel it has now."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 class ToolServer:
-    """Runs MCP servers and calls their tools for whoever asks over HTTP, with approval if wanted.
+    """Runs MCP servers and calls their tools for HTTP clients, with approval if required.
 
     Servers start with their first call, and stay until `stop` or a reset. Endpoints: ``PUT /reset`` stops all servers,
     ``POST /run`` calls a tool, ``WS /approval`` is for an `ApprovalClient`. See docs/approvals.md.
@@ -139,7 +139,7 @@ class ToolServer:
         addresses = await resolved(self.host)
         if self._token is None and not all(ipaddress.ip_address(address).is_loopback for address in addresses):
             raise InvalidInputError(
-                f"Other machines can reach {self.host!r}, and whoever reaches this server can start programs. "
+                f"Other machines can reach {self.host!r}, and anyone who reaches this server can start programs. "
                 "Give it a token, or bind it to 'localhost'."
             )
         sockets = bind(addresses, self.port)

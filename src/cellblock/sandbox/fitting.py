@@ -1,0 +1,26 @@
+"""What no sandbox may do, whatever its policy says: for sessions and for MCP servers alike."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from cellblock import config
+from cellblock.sandbox import probe
+from cellblock.sandbox.policy import Policy
+
+
+def fit(policy: Policy) -> Policy:
+    """Return a policy that keeps what decides on this side from the code in the sandbox.
+
+    It can change neither what this process runs nor cellblock's own state, and cannot read that state: which servers there
+    are, with what parameters, and what was decided for other sessions.
+
+    Raises:
+        InvalidInputError: The policy names what cannot be.
+    """
+    state = os.path.realpath(config.state_directory())
+    files = policy.filesystem
+    unread = dict.fromkeys((*files.deny_read, state))
+    unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories(), state))
+    return replace(policy, filesystem=replace(files, deny_read=tuple(unread), deny_write=tuple(unwritten))).checked()

@@ -1,0 +1,45 @@
+"""What no sandbox may do, whatever its policy says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cellblock.errors import InvalidInputError
+from cellblock.host.checks import fit_policy
+from cellblock.sandbox import probe
+from cellblock.sandbox.fitting import fit
+from cellblock.sandbox.policy import Policy, Resources
+from cellblock.tools.mcp.sandboxed import ServerSandbox
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of cellblock's state, which does not exist, behind a link."""
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "link" / "state"))
+    (tmp_path / "there").mkdir()
+    return tmp_path / "there" / "state"
+
+
+def test_the_state_is_neither_read_nor_written_and_what_the_host_runs_is_not_written(state: Path) -> None:
+    given = Policy.parse({"filesystem": {"allowWrite": ["/"], "denyRead": ["/x"], "denyWrite": ["/y"]}})
+    files = fit(given).filesystem
+    assert {"/x", str(state)} <= {*files.deny_read}
+    assert {"/y", str(state), *probe.own_directories()} <= {*files.deny_write}
+    assert fit(fit(given)) == fit(given)
+
+
+def test_sessions_and_servers_are_kept_from_the_same(state: Path) -> None:
+    policy = Policy()
+    assert fit_policy(policy, "native") == fit_policy(policy, "srt") == fit(policy)
+    assert not state.exists()
+    sandbox = ServerSandbox("some", policy, None)
+    assert sandbox.policy == fit(policy)
+    assert state.is_dir()  # a server might otherwise make it
+
+
+def test_limits_must_be_possible() -> None:
+    with pytest.raises(InvalidInputError, match=r"resources\.cpu"):
+        fit(Policy(resources=Resources(cpu=0)))
