@@ -37,7 +37,7 @@ def test_the_home_directory_on_the_search_path_is_not_shown(tmp_path: Path, monk
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     assert ToolDirectories.read((), {"PYTHONPATH": str(tmp_path)}, None).readable == ()
-    with pytest.raises(InvalidInputError, match="holds your home directory"):
+    with pytest.raises(InvalidInputError, match="contains your home directory"):
         ToolDirectories.read(tmp_path, {}, None)
 
 

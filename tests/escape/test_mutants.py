@@ -147,7 +147,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "32 floods": mutant(
         "host/test_turns.py::test_a_flood_of_frames_lets_the_loop_go_on",
-        Edit("host/kernel.py", "Kernel._go_on", "self._take_received(float('inf'))"),
+        Edit("host/channel.py", "Channel._go_on", "self._take_received(float('inf'))"),
     ),
     "33 turns": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[a forged ready]",
