@@ -474,6 +474,10 @@ MUTANTS: dict[str, Mutant] = {
     "51 what is allowed in what is denied, and no more": mutant(
         f"{HERE}files.py::test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else", READ_ONLY
     ),
+    "55 srt as root": mutant(
+        f"{HERE}srt.py::test_no_setting_of_the_kernel_can_be_changed",
+        Edit("sandbox/mounts.py", "keep_kernel_settings", "pass"),
+    ),
     "51 a server is confined": mutant(
         f"{HERE}servers.py::test_a_server_has_three_descriptors_no_privileges_and_a_filter",
         Edit("sandbox/confine.py", "confine", "pass"),
