@@ -235,7 +235,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "44 callbacks that wait for themselves": mutant(
         f"{LIFE}a_callback_that_executes_in_the_session_that_waits_for_it_is_told_so",
-        Edit("host/session.py", "Session._check_not_answering", "pass"),
+        Edit("host/cells.py", "Cells._check_not_answering", "pass"),
     ),
     "36 launchers that do not answer": mutant(
         f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
