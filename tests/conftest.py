@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs srt, by its name, so that it can be left out where there is none."""
     for item in items:
-        if item.path.name in ("test_srt.py", "test_spec_srt.py") or "[srt" in item.nodeid or "-srt" in item.nodeid:
+        if item.path.name in ("test_srt.py", "test_spec_srt.py") or any(f"{before}srt" in item.nodeid for before in "[- "):
             item.add_marker(pytest.mark.srt)
 
 

@@ -166,17 +166,17 @@ class SessionServices:
     def _ask(self, request: ApprovalRequest) -> bool | None:
         if request.kind == "tool" and not self._approve_tool_calls:
             return True
-        if self._session.notify(request):
+        if self._session.reader.notify(request):
             request.add_done_callback(self._retract)
             return None  # whoever reads the stream decides
         # A cell without a reader was started by execute(), which approves everything, as documented. Between cells nobody is
         # asked yet: whoever comes next is.
-        return True if self._session.running else None
+        return True if self._session.reader.running else None
 
     def _retract(self, request: ApprovalRequest) -> None:
         """Forget a request that was withdrawn before the reader came to it: else code could fill the memory with them."""
         if request.state == "withdrawn":
-            self._session.retract(request)
+            self._session.reader.retract(request)
 
     async def _record(self, decision: Decision) -> None:
         if self._approvals is None:
@@ -224,17 +224,17 @@ class SessionServices:
     # -- what reaches the session's reader -----------------------------------------------------------------------------
 
     def _note(self, line: str) -> None:
-        self._session.note(line)
+        self._session.reader.note(line)
 
     def _on_progress(self, done: float, total: float | None, message: str | None) -> None:
         share = f"{done:g}" if total is None else f"{done:g}/{total:g}"
-        self._session.tell(f"[progress {share}] {message or ''}".rstrip())
+        self._session.reader.tell(f"[progress {share}] {message or ''}".rstrip())
 
     def _on_log(self, level: str, text: str) -> None:
-        self._session.tell(f"[{level}] {text}")
+        self._session.reader.tell(f"[{level}] {text}")
 
     def _on_outcome(self, outcome: ToolOutcome) -> None:
         """Show the images of a tool's result, as if the code had displayed them."""
         for image in outcome.images:
             if image.mime_type.startswith("image/"):
-                self._session.show({image.mime_type: image.data})
+                self._session.reader.show({image.mime_type: image.data})

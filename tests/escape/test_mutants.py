@@ -147,7 +147,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "32 floods": mutant(
         "host/test_turns.py::test_a_flood_of_frames_lets_the_loop_go_on",
-        Edit("host/kernel.py", "Kernel._go_on", "self._take_received(float('inf'))"),
+        Edit("host/channel.py", "Channel._go_on", "self._take_received(float('inf'))"),
     ),
     "33 turns": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[a forged ready]",
@@ -235,7 +235,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "44 callbacks that wait for themselves": mutant(
         f"{LIFE}a_callback_that_executes_in_the_session_that_waits_for_it_is_told_so",
-        Edit("host/session.py", "Session._check_not_answering", "pass"),
+        Edit("host/cells.py", "Cells._check_not_answering", "pass"),
     ),
     "36 launchers that do not answer": mutant(
         f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
@@ -473,6 +473,10 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "51 what is allowed in what is denied, and no more": mutant(
         f"{HERE}files.py::test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else", READ_ONLY
+    ),
+    "55 srt as root": mutant(
+        f"{HERE}srt.py::test_no_setting_of_the_kernel_can_be_changed",
+        Edit("sandbox/mounts.py", "keep_kernel_settings", "pass"),
     ),
     "51 a server is confined": mutant(
         f"{HERE}servers.py::test_a_server_has_three_descriptors_no_privileges_and_a_filter",

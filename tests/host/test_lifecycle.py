@@ -172,7 +172,7 @@ ENDLESS = "class Endless:\n    def __dir__(self):\n        while True: pass\nend
 async def test_a_completion_that_is_cancelled_is_stopped_and_cells_go_on(session: Session) -> None:
     await session.execute(ENDLESS)
     asking = asyncio.create_task(session.complete("endless."))
-    await eventually(lambda: session._questioned is not None)
+    await eventually(lambda: session._cells._questioned is not None)
     asking.cancel()
     await asyncio.wait([asking])
     assert asking.cancelled()
@@ -182,7 +182,7 @@ async def test_a_completion_that_is_cancelled_is_stopped_and_cells_go_on(session
 async def test_a_reset_does_not_wait_for_a_completion_that_never_ends(session: Session) -> None:
     await session.execute(ENDLESS)
     asking = asyncio.create_task(session.complete("endless."))
-    await eventually(lambda: session._questioned is not None)
+    await eventually(lambda: session._cells._questioned is not None)
     await session.reset()
     await asyncio.wait([asking])
     assert (await session.execute("'endless' in globals()")).return_value == "False"

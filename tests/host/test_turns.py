@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from cellblock import Session
-from cellblock.host import kernel
+from cellblock.host import channel
 from cellblock.host.collect import Collector
 from cells import ok
 
@@ -27,7 +27,7 @@ def frame(body=b"", **header):
 @pytest.fixture
 def one_message_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if each message took all the time that a kernel has in one turn."""
-    monkeypatch.setattr(kernel, "_TURN", 0.0)
+    monkeypatch.setattr(channel, "_TURN", 0.0)
 
 
 @pytest.mark.usefixtures("one_message_a_turn")

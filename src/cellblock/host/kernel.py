@@ -1,19 +1,19 @@
-"""One kernel, seen from the host: bytes in, events out, from start to end. Everything it sends is hostile input."""
+"""One kernel, seen from the host: what it is asked and what it says, from start to end. All that it sends is hostile."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
-from cellblock.errors import KernelDiedError, LaunchError, ProtocolError, SandboxError
+from cellblock.errors import KernelDiedError, LaunchError, SandboxError
 from cellblock.host.cell import STATE_LOST, Cell
+from cellblock.host.channel import Channel
 from cellblock.host.closing import Closing
 from cellblock.host.collect import Collector
 from cellblock.host.control import Control
-from cellblock.host.descriptors import PIPE_READ, hung_up, pending, read_some, unread
+from cellblock.host.descriptors import hung_up
 from cellblock.host.exit_status import Death, describe_status
 from cellblock.host.kernel_spec import KernelSpec
 from cellblock.host.launch import Ends, Launcher
@@ -34,7 +34,6 @@ from cellblock.wire.messages import (
     Inspect,
     Inspected,
     Install,
-    Message,
     Part,
     Ready,
     Reply,
@@ -43,14 +42,10 @@ from cellblock.wire.messages import (
     ToHost,
     ToWorker,
 )
-from cellblock.wire.protocol import Conversation, Side, State
+from cellblock.wire.protocol import State
 
 _log = logging.getLogger("cellblock.sessions")
-_buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
-_LAST_WORDS = 1024 * 1024
-_TURN = 0.005  # seconds of one turn of the loop for the messages of one kernel
 _MOMENT = 0.001
-_EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
@@ -76,18 +71,12 @@ class Kernel:
         self._ends = ends
         self._on_closed = on_closed
         self.wanted = wanted
-        self._conversation = Conversation(Side.HOST)
+        self._channel = Channel(ends, self._take, self.add_text, self._condemn)
         self._collector = Collector(wanted.limits, wanted.spill_to)
         self._cell: Cell | None = None
         self._query: asyncio.Future[Completed | Inspected] | None = None
-        self._outgoing = bytearray()
-        self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in (ends.stdout, ends.stderr)}
         self._condemned: str | None = None
         self._closing = Closing()
-        self._deaf = False
-        self._received: Iterator[Message] | None = None
-        """What was read from the channel and not taken yet. Nothing else is read before it is, or the order would be lost."""
-        self._before: dict[int, int] = {}
         self._in_place_of_dead = False
         self.output: Callable[[StreamName, bytes], None] | None = None
         self._dying = False
@@ -95,13 +84,12 @@ class Kernel:
         self.death_reported = False
         self.death: Death | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
-        self._open_pipes: dict[int, StreamName] = {ends.stdout: "stdout", ends.stderr: "stderr"}
         self.control = Control(ends.control)
         self.control.on_exit = self._on_death
         self.memory = MemoryWatch(wanted.memory, ends.group, self.control, lambda: self._cell is not None, self._condemn)
         self.control.takers = dict(wanted.takers)
         self.control.on_violation = self._condemn
-        self._listen(True)
+        self._channel.listen(True)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -118,7 +106,7 @@ class Kernel:
             self._collector,
             memory=self.memory.limit,
             after_death=self._in_place_of_dead,
-            pause=lambda paused: self._listen(not paused),
+            pause=lambda paused: self._channel.listen(not paused),
         )
         self._in_place_of_dead = self._in_place_of_dead and cell.silent
         self._cell = cell
@@ -126,7 +114,7 @@ class Kernel:
             for shown, stream in self._collector.so_far():
                 cell.emit(shown, stream)
         self.memory.look_soon()
-        self._send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent))
+        self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent))
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
@@ -148,7 +136,7 @@ class Kernel:
         """
         self._check_alive()
         self._query = self._loop.create_future()
-        self._send(question)
+        self._channel.send(question)
         return self._query
 
     async def interrupt(self) -> None:
@@ -160,7 +148,7 @@ class Kernel:
         for _ in range(round(patience / _MOMENT)):
             if self._cell is None:
                 return
-            if not self._outgoing and not unread(self._ends.channel.fileno()):
+            if self._channel.all_read:
                 return
             await asyncio.sleep(_MOMENT)
 
@@ -180,9 +168,9 @@ class Kernel:
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
-        if self.death is None and self._conversation.state is State.IDLE:
+        if self.death is None and self._channel.state is State.IDLE:
             self._condemned = "it was closed"
-            self._send(Shutdown())
+            self._channel.send(Shutdown())
             await asyncio.wait([self.control.gone], timeout=_GRACE)
         if not self.control.gone.done():
             await self.kill()
@@ -254,131 +242,20 @@ class Kernel:
         """Show a MIME bundle from elsewhere to the reader of the running cell, or of the next one."""
         self._take(Display("display_data", data))
 
-    # -- bytes ---------------------------------------------------------------------------------------------------------
-
-    def _listen(self, listen: bool) -> None:
-        """Read what the worker writes, or let it wait."""
-        if self.death is not None:
-            return
-        for descriptor, callback in self._readers():
-            if listen:
-                self._loop.add_reader(descriptor, callback)
-            else:
-                self._loop.remove_reader(descriptor)
-
-    def _readers(self) -> list[tuple[int, Callable[[], None]]]:
-        pipes = [(fd, lambda fd=fd: self._on_readable_pipe(fd)) for fd in self._open_pipes]
-        return [(self._ends.channel.fileno(), self._on_channel), *pipes]
-
-    def _send(self, message: ToWorker) -> None:
-        self._outgoing += self._conversation.send(message)
-        self._flush()
-
-    def _flush(self) -> None:
-        try:
-            while self._outgoing:
-                del self._outgoing[: self._ends.channel.send(self._outgoing)]
-        except BlockingIOError:
-            self._loop.add_writer(self._ends.channel.fileno(), self._flush)
-            return
-        except OSError:
-            self._outgoing.clear()  # its end is about to be noticed
-        self._loop.remove_writer(self._ends.channel.fileno())
-
-    def _on_channel(self) -> None:
-        if self._received is None and (data := self._receive()):
-            self._received = self._conversation.messages(data)
-            self._go_on()
-
-    def _go_on(self) -> None:
-        if self._take_received(time.perf_counter() + _TURN):
-            self._loop.call_soon(self._go_on)
-
-    def _receive(self) -> bytes:
-        # What is written from now on may stand behind anything that is read now.
-        self._before = {descriptor: pending(descriptor) for descriptor in self._open_pipes}
-        try:
-            data = bytes(memoryview(_buffer)[: self._ends.channel.recv_into(_buffer)])
-        except BlockingIOError:
-            return b""
-        except OSError:
-            data = b""
-        if not data:
-            self._stop_hearing()
-            # Mostly the process has ended, and init is about to tell how.
-            self._loop.call_later(_EXIT_NEWS, self._condemn, "the code closed the kernel's channel")
-        return data
-
-    def _take_received(self, until: float) -> bool:
-        """Take messages that were received until some time, as thousands fit into one read, and other sessions wait.
-
-        Returns:
-            Whether there are more.
-        """
-        if self._received is None or self.death is not None:
-            return False
-        try:
-            for message in self._received:
-                self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
-                if time.perf_counter() >= until:
-                    return True
-        except ProtocolError as error:
-            self._stop_hearing()
-            self._condemn(f"it broke the protocol: {error}")
-        self._received = None
-        return False
-
-    def _stop_hearing(self) -> None:
-        self._deaf = True
-        self._loop.remove_reader(self._ends.channel.fileno())
-
-    def _on_readable_pipe(self, descriptor: int) -> None:
-        # What was sent before these bytes were written comes first; both can have come since the loop last looked.
-        if not self._deaf:
-            self._on_channel()
-        if self._received is None and descriptor in self._open_pipes and self.death is None:
-            self._on_pipe(descriptor)
-
-    def _on_pipe(self, descriptor: int, size: int = PIPE_READ) -> None:
-        data = read_some(descriptor, size)
-        if data is None:
-            return
-        if not data:
-            self._loop.remove_reader(descriptor)
-            self._open_pipes.pop(descriptor, None)
-        text = self._decoders[descriptor].decode(data, final=not data)
-        if text:
-            self.add_text("stdout" if descriptor == self._ends.stdout else "stderr", text.encode())
-
-    def _catch_up(self) -> None:
-        """Read what lay in the pipes when the channel was read last."""
-        self._read_pipes(self._before)
-        self._before = {}
-
-    def _drain_pipes(self) -> None:
-        """Read what lies in the pipes now, and no more: something may be writing to them without end."""
-        self._read_pipes({descriptor: pending(descriptor) for descriptor in self._open_pipes})
-
-    def _read_pipes(self, sizes: Mapping[int, int]) -> None:
-        for descriptor, remaining in sizes.items():
-            while remaining > 0 and descriptor in self._open_pipes:
-                self._on_pipe(descriptor, min(remaining, PIPE_READ))
-                remaining -= PIPE_READ
-
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def _take(self, message: ToHost) -> None:
         match message:
             case Stream(name=name, text=text, behind=behind):
                 if behind:
-                    self._catch_up()
+                    self._channel.catch_up()
                 self.add_text(name, text)
             case Reply():
-                self._drain_pipes()
+                self._channel.drain_pipes()
                 self._end_cell(message)
             case Display():
                 if message.behind:
-                    self._catch_up()
+                    self._channel.catch_up()
                 bundle = self._collector.add_display(message)
                 if bundle is not None and self._cell is not None and self._cell.streaming and (shown := bundle.text):
                     self._cell.emit(f"{shown}\n", None)
@@ -420,8 +297,8 @@ class Kernel:
     async def _pass_on(self, cell: Cell, answering: AsyncIterator[ToWorker]) -> None:
         try:
             async for answer in answering:
-                if self._cell is cell and self._conversation.state in (State.ASKING, State.BUSY):
-                    self._send(answer)
+                if self._cell is cell and self._channel.state in (State.ASKING, State.BUSY):
+                    self._channel.send(answer)
         except KernelDiedError:
             return  # and the cell with it
         except Exception as error:  # the code would wait for ever
@@ -447,29 +324,13 @@ class Kernel:
     def _on_death(self, status: int | None) -> None:
         if not self._dying:
             self._dying = True
-            self._hear_out(status, _LAST_WORDS)
-
-    def _hear_out(self, status: int | None, budget: int) -> None:
-        """Take what the worker had sent before it died; processes it left behind may go on writing, so not for ever."""
-        until = time.perf_counter() + _TURN
-        while budget > 0 and self._condemned is None and self.death is None:
-            if self._received is None:
-                budget -= (available := pending(self._ends.channel.fileno()))
-                if not available or not (data := self._receive()):
-                    break
-                self._received = self._conversation.messages(data)
-            if self._take_received(until):
-                self._loop.call_soon(self._hear_out, status, budget)
-                return
-        self._die(status)
+            self._channel.hear_out(lambda: self._condemned is None, lambda: self._die(status))
 
     def _die(self, status: int | None) -> None:
         if self.death is not None:
             return
         self.memory.stop()
-        self._drain_pipes()
-        self._listen(False)
-        self._loop.remove_writer(self._ends.channel.fileno())
+        self._channel.end()
         cause = self.memory.cause_of_death() or self._condemned or describe_status(status)
         self.death = Death(cause)
         _log.info("%s: kernel %d ended: %r", self.wanted.session, self._number, cause)
@@ -487,5 +348,5 @@ class Kernel:
         self._end_cell(self.death)
 
     def _said(self) -> str:
-        self._drain_pipes()
+        self._channel.drain_pipes()
         return "".join(item.text or "" for item in self._collector.items())[-4000:]

@@ -7,8 +7,7 @@ import functools
 import logging
 import shlex
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -17,17 +16,17 @@ from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
 from cellblock.host.cell import Cell, Notice, OnInput
+from cellblock.host.cells import Cells
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_timeout
 from cellblock.host.closing import Closing
-from cellblock.host.deadline import Deadline
 from cellblock.host.kernel import Kernel
 from cellblock.host.kernel_slot import KernelSlot
 from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, SessionHooks, SessionOptions, resolve
 from cellblock.host.packages import SessionPackages
-from cellblock.host.requests import answering
+from cellblock.host.reader import Reader
 from cellblock.host.session_spec import kernel_spec, session_environment
-from cellblock.host.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
+from cellblock.host.stopping import despite_cancellation
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
     from cellblock.sandbox.probe import Facts
 
 _log = logging.getLogger("cellblock.sessions")
-
-_HISTORY = 1000
-_HISTORY_CODE = 100_000
 
 
 class SessionHost(Protocol):
@@ -85,6 +81,7 @@ class Session:
     Attributes:
         wanted: What each of its kernels is asked to be.
         trace: Its spans, for programs that use OpenTelemetry.
+        reader: For those who serve something in the session: shows it to whoever reads the output.
     """
 
     def __init__(self, host: SessionHost, number: int, options: SessionOptions, hooks: SessionHooks) -> None:
@@ -92,11 +89,11 @@ class Session:
         self._host = host
         self._name = f"session {number}"
         self._cwd = resolved.cwd
-        self._images_dir = resolved.images_dir
         self._writable = resolved.writable
-        self._hooks = hooks
         self._network = (
-            SandboxNetwork(resolved.policy.network, self.note, options.on_host) if resolved.isolate == "native" else None
+            SandboxNetwork(resolved.policy.network, lambda line: self.reader.note(line), options.on_host)
+            if resolved.isolate == "native"
+            else None
         )
         env = session_environment(options.kernel_env or {}, resolved, self._network)
         self._packages = SessionPackages(
@@ -117,13 +114,10 @@ class Session:
             installer=self._install,
             session=self._name,
         )
-        self._turn = asyncio.Lock()
         self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._packages.prepare))
-        self._cell: Cell | None = None
-        self._questioned: Kernel | None = None
-        self._history: deque[HistoryEntry] = deque(maxlen=_HISTORY)
-        self._state = "not started"
+        self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, resolved.images_dir)
+        self.reader = Reader(self._cells, self._kernels)
         self._closing = Closing()
 
     async def __aenter__(self) -> Self:
@@ -136,7 +130,7 @@ class Session:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<Session {self._name.removeprefix('session ')} {self._state}, isolate={self.isolate}, in {self._cwd!r}>"
+        return f"<Session {self._name.removeprefix('session ')} {self._cells.state}, isolate={self.isolate}, in {self._cwd!r}>"
 
     async def start(self) -> None:
         """Start the first kernel.
@@ -145,9 +139,9 @@ class Session:
             LaunchError: No kernel could be started; `InterpreterError` and `PreloadError` are kinds of it.
             StateError: It was started before.
         """
-        if self._state != "not started":
-            raise StateError(f"{self._name} is {self._state}; make a new one")
-        self._state = "running"
+        if self._cells.state != "not started":
+            raise StateError(f"{self._name} is {self._cells.state}; make a new one")
+        self._cells.state = "running"
         began = time.perf_counter()
         try:
             if self.wanted.isolate != "none":
@@ -166,14 +160,11 @@ class Session:
 
         Closing twice is fine, and cancelling whoever waits for it does not stop it.
         """
-        self._state = "closed"
+        self._cells.state = "closed"
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
-        cell, kernel = self._cell, self._kernels.current
-        if cell is not None and kernel is not None and not cell.ended.is_set():
-            await kill(kernel, cell, "interrupted")
-        await self._kernels.close()
+        await self._cells.close()
         await self._release()
         self._host.forget(self)
         self.trace.end()
@@ -205,7 +196,7 @@ class Session:
             LaunchError: The last kernel had died and no new one could be started.
         """
         self._check_cell(code, timeout)
-        return await self._run(Cell(code, on_input, queue_limit=None), timeout)
+        return await self._cells.run(Cell(code, on_input, queue_limit=None), timeout)
 
     async def stream(
         self,
@@ -234,7 +225,7 @@ class Session:
         self._check_cell(code, timeout)
         cell = Cell(code, on_input, queue_limit=self.wanted.limits.queue if chunks else None, followed=True)
         # In a task of its own: the session's turn ends with the cell, even if the reader never comes back.
-        running = asyncio.create_task(self._run(cell, timeout))
+        running = asyncio.create_task(self._cells.run(cell, timeout))
         running.add_done_callback(functools.partial(_no_more, cell))
         try:
             while (event := await cell.next_event()) is not None:
@@ -282,7 +273,7 @@ class Session:
             InvalidInputError: The name is not one, the value cannot be carried, or it is over the limits of a cell.
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
-        await exchange.put(self._silently, self._room, name, value)
+        await exchange.put(self._cells.run_silently, self._room, name, value)
 
     async def get(self, name: str, *, unpickle: bool = False) -> Any:
         """Return the value of a variable of the session, as far as `put` can carry it.
@@ -296,21 +287,11 @@ class Session:
             InvalidInputError: There is no such variable, its value cannot be carried, or it is over the limits of a cell.
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
-        return await exchange.get(self._silently, self._room, name, unpickle=unpickle)
+        return await exchange.get(self._cells.run_silently, self._room, name, unpickle=unpickle)
 
     @property
     def _room(self) -> int:
         return min(self.wanted.limits.media, self.wanted.limits.values)
-
-    async def _silently(self, code: str, on_input: OnInput | None) -> CodeExecutionResult:
-        """Run a cell that leaves no trace; what background work has printed until its end is for the next one."""
-        self._check_cell(code, DEFAULT_TIMEOUT)
-        result = await self._run(Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
-        if (kernel := self._kernels.current) is not None:
-            for item in result.outputs:
-                if item.kind == "stream" and item.name is not None and item.text:
-                    kernel.add_text(item.name, item.text.encode("utf-8", "replace"))
-        return result
 
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
         return await self._packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
@@ -321,7 +302,7 @@ class Session:
         Returns:
             Whether a cell was running. It no longer does.
         """
-        return await self._stop()
+        return await self._cells.stop()
 
     async def reset(self) -> None:
         """Stop what runs and go on with a fresh kernel, without variables and imports.
@@ -330,13 +311,7 @@ class Session:
             StateError: The session is not started, or closed.
             LaunchError: No new kernel could be started; the next cell tries again.
         """
-        self._check_running()
-        await self._stop()
-        if self._questioned is not None:
-            await self._questioned.interrupt()
-        async with self._turn:
-            self._check_running()
-            await self._kernels.renew()
+        await self._cells.reset()
         _log.info("%s was reset", self._name)
 
     # -- questions -----------------------------------------------------------------------------------------------------
@@ -351,7 +326,7 @@ class Session:
         Raises:
             InvalidInputError, StateError, KernelDiedError: The input is bad, the session is not there, or its kernel died.
         """
-        answer = await self._ask(Complete(*check_place(code, cursor)))
+        answer = await self._cells.ask(Complete(*check_place(code, cursor)))
         assert isinstance(answer, Completed)
         return Completions(list(answer.matches), answer.start, answer.end)
 
@@ -371,7 +346,7 @@ class Session:
         """
         if detail not in (0, 1):
             raise InvalidInputError(f"detail must be 0 or 1, not {detail!r}")
-        answer = await self._ask(Inspect(*check_place(code, cursor), detail))
+        answer = await self._cells.ask(Inspect(*check_place(code, cursor), detail))
         assert isinstance(answer, Inspected)
         return answer.text
 
@@ -381,18 +356,8 @@ class Session:
         Args:
             count: How many of the last ones; all that are kept (1,000) by default.
         """
-        entries = list(self._history)
+        entries = list(self._cells.history)
         return entries if count is None else entries[max(len(entries) - count, 0) :]
-
-    async def _ask(self, question: Complete | Inspect) -> Completed | Inspected:
-        self._check_running()
-        self._check_not_answering()
-        async with self._turn:
-            self._questioned = await self._live_kernel()
-            try:
-                return await answer_to(self._questioned, question)
-            finally:
-                self._questioned = None
 
     @functools.cached_property
     def files(self) -> Files:
@@ -416,124 +381,10 @@ class Session:
         """The directory that it works in."""
         return self._cwd
 
-    # -- for whoever serves something in the session -------------------------------------------------------------------
-
-    @property
-    def running(self) -> bool:
-        """Whether a cell is running now."""
-        return self._cell is not None and not self._cell.ended.is_set()
-
-    def notify(self, about: object) -> bool:
-        """Hand something to whoever streams the running cell, as a `Notice`.
-
-        Returns:
-            Whether there is somebody.
-        """
-        if self._cell is None or not self._cell.followed or not self.running:
-            return False
-        self._cell.notify(Notice(about))
-        return True
-
-    def retract(self, about: object) -> None:
-        """Take back what was handed to `notify`, where nobody has read it."""
-        if self._cell is not None:
-            self._cell.retract(about)
-
-    def tell(self, line: str) -> None:
-        """Show a line to whoever streams the running cell's output; it is not in the result."""
-        if self._cell is not None and self.running:
-            self._cell.emit(f"{line}\n", "stderr", ours=True)
-
-    def note(self, line: str) -> None:
-        """Show a line in the output of the running cell, or of the next one."""
-        if (kernel := self._kernels.current) is not None:
-            kernel.note(line)
-
-    def show(self, data: Mapping[str, bytes]) -> None:
-        """Show a MIME bundle in the output of the running cell, or of the next one."""
-        if (kernel := self._kernels.current) is not None:
-            kernel.show(data)
-
-    # -- turns ---------------------------------------------------------------------------------------------------------
-
-    def _check_running(self) -> None:
-        if self._state == "not started":
-            raise StateError(f"{self._name} is not started: use 'async with', or await start() first")
-        if self._state == "closed":
-            raise StateError(f"{self._name} is closed; make a new one")
-        self._host.check_usable()
-
-    def _check_not_answering(self) -> None:
-        """Check that this is not called by what a cell of this session waits for: each would wait for the other."""
-        cell = answering.get()
-        if cell is not None and cell is self._cell and cell.asked:
-            raise StateError(f"{self._name} waits for this callback to answer its cell: use another session for other code")
-
     def _check_cell(self, code: str, timeout: float | None) -> None:
         check_code(code)
         check_timeout(timeout)
-        self._check_running()
-        self._check_not_answering()
-
-    async def _live_kernel(self) -> Kernel:
-        self._check_running()  # again: it may have been closed while we waited for our turn
-        return await self._kernels.live()
-
-    async def _run(self, cell: Cell, timeout: float | None) -> CodeExecutionResult:
-        """Run a cell when it is its turn."""
-        async with self._turn:
-            kernel = await self._live_kernel()
-            span = self.trace.begin_cell(cell.code)
-            result: CodeExecutionResult | None = None
-            try:
-                result = await self._run_in(kernel, cell, timeout)
-                return result
-            finally:
-                status = "interrupted" if result is None else result.status
-                self.trace.end_cell(span, status, 0 if result is None else result.duration_ms)
-
-    async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
-        deadline = self._begin(kernel, cell, timeout)
-        try:
-            await cell.ended.wait()
-        finally:
-            if deadline is not None:
-                deadline.cancel()
-            try:
-                await leave(kernel, cell)
-            finally:
-                self._cell = None
-        return await self._finished(cell)
-
-    def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
-        """Begin a cell and set its deadline."""
-        kernel.begin(cell)
-        self._cell = cell
-        _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
-        self._hooks.on_begin()
-        if timeout is None:
-            return None
-        return Deadline(timeout, self._hooks.uncounted_seconds, lambda: begin_stop(kernel, cell, "timeout"))
-
-    async def _finished(self, cell: Cell) -> CodeExecutionResult:
-        result = await cell.finished(self._images_dir)
-        _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
-        if not cell.silent:
-            self._history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
-        if self._state == "running":
-            # Not awaited: whoever waits for this result need not wait for the next kernel.
-            self._kernels.replace_dead()
-        if cell.failure is not None:
-            raise cell.failure
-        return result
-
-    async def _stop(self) -> bool:
-        cell, kernel = self._cell, self._kernels.current
-        if cell is None or kernel is None or cell.ended.is_set():
-            return False
-        begin_stop(kernel, cell, "interrupted")
-        await cell.ended.wait()
-        return True
+        self._cells.check()
 
 
 def _no_more(cell: Cell, running: asyncio.Task[CodeExecutionResult]) -> None:

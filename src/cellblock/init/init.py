@@ -288,6 +288,7 @@ class _Init:
         env = {**self._programs.inherited, **setup.env}
         confinement = None
         if setup.restrictions is not None:
+            mounts.keep_kernel_settings()
             confinement = Confinement(identity_of_root(), setup.restrictions)
             hide()
         if self._ground is not None:

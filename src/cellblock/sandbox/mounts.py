@@ -17,7 +17,7 @@ from cellblock.sandbox import abi
 from cellblock.sandbox.namespaces import kernel_version
 from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.placeholders import is_placeholder
-from cellblock.sandbox.plan import BLANK, EMPTY, STAGE
+from cellblock.sandbox.plan import BLANK, EMPTY, PROC_OF_ROOT, STAGE
 from cellblock.sandbox.syscall import call, umount, write
 from cellblock.wire.sandbox import (
     Bind,
@@ -139,6 +139,28 @@ def _detach_old_root() -> None:
 
 def _seal_root() -> None:
     _set_attributes(abi.AT_FDCWD, b"/", abi.MOUNT_ATTR_RDONLY, recursive=False)
+
+
+def keep_kernel_settings() -> None:
+    """As root in a sandbox that was not built here: make read-only what root may write in /proc, for all of that sandbox.
+
+    It takes no capability to write there, and with ``kernel.core_pattern`` the kernel runs a program on the host.
+
+    Raises:
+        OSError: It cannot be done; no code may run.
+    """
+    if os.geteuid() != 0:
+        return
+    for path in PROC_OF_ROOT:
+        if not os.path.exists(path) or os.statvfs(path).f_flag & os.ST_RDONLY:
+            continue
+        descriptor = _clone_tree(path)
+        _set_read_only(descriptor)
+        place = _open_without_links(path, 0)
+        try:
+            _move_onto(descriptor, place)
+        finally:
+            os.close(place)
 
 
 class _Builder:

@@ -79,6 +79,8 @@ _PROC_MASKED = (
     "/proc/timer_stats",
     "/proc/vmallocinfo",
 )
+PROC_OF_ROOT = ("/proc/sys", *_PROC_READ_ONLY, *_PROC_MASKED)
+"""What of the kernel can be changed in /proc by its owner, root, without any capability."""
 # They lie in the kernel's memory, which counts nowhere: watches with a kilobyte each, instances with thousands of events.
 _INOTIFY = (("instances", 32), ("watches", 16384))
 _SYSTEM = ("/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc")

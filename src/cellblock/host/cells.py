@@ -1,0 +1,196 @@
+"""The cells and questions of one session: one at a time, in the order in which they were requested."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from cellblock.errors import StateError
+from cellblock.host.cell import Cell, OnInput
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
+from cellblock.host.deadline import Deadline
+from cellblock.host.kernel import Kernel
+from cellblock.host.kernel_slot import KernelSlot
+from cellblock.host.options import SessionHooks
+from cellblock.host.requests import answering
+from cellblock.host.stopping import answer_to, begin_stop, kill, leave
+from cellblock.model import CodeExecutionResult, HistoryEntry
+from cellblock.telemetry import SessionTrace
+from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+
+_log = logging.getLogger("cellblock.sessions")
+
+_HISTORY = 1000
+_HISTORY_CODE = 100_000
+
+
+class Cells:
+    """What is run in the kernels of one session.
+
+    Attributes:
+        state: Whether the session takes cells; the session says so.
+        current: The cell that runs, or was the last to run while its result is made.
+        history: What was run, oldest first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kernels: KernelSlot,
+        hooks: SessionHooks,
+        trace: SessionTrace,
+        check_usable: Callable[[], None],
+        images_dir: Path,
+    ) -> None:
+        """Begin without a cell.
+
+        Args:
+            name: What messages call the session.
+            kernels: Where cells run.
+            hooks: Who is told when a cell begins, and whose time does not count.
+            trace: The session's spans.
+            check_usable: Checks that the host can be used here and now.
+            images_dir: Where the pictures of a cell are written.
+        """
+        self.state: Literal["not started", "running", "closed"] = "not started"
+        self.current: Cell | None = None
+        self.history: deque[HistoryEntry] = deque(maxlen=_HISTORY)
+        self._name = name
+        self._kernels = kernels
+        self._hooks = hooks
+        self._trace = trace
+        self._check_usable = check_usable
+        self._images_dir = images_dir
+        self._turn = asyncio.Lock()
+        self._questioned: Kernel | None = None
+
+    def check(self) -> None:
+        """Check that the session takes cells from whoever calls this.
+
+        Raises:
+            StateError: It is not started, or closed, or waits for the caller.
+        """
+        self._check_running()
+        self._check_not_answering()
+
+    def _check_running(self) -> None:
+        if self.state == "not started":
+            raise StateError(f"{self._name} is not started: use 'async with', or await start() first")
+        if self.state == "closed":
+            raise StateError(f"{self._name} is closed; make a new one")
+        self._check_usable()
+
+    def _check_not_answering(self) -> None:
+        """Check that this is not called by what a cell of this session waits for: each would wait for the other."""
+        cell = answering.get()
+        if cell is not None and cell is self.current and cell.asked:
+            raise StateError(f"{self._name} waits for this callback to answer its cell: use another session for other code")
+
+    async def _live_kernel(self) -> Kernel:
+        self._check_running()  # again: it may have been closed while we waited for our turn
+        return await self._kernels.live()
+
+    # -- cells ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, cell: Cell, timeout: float | None) -> CodeExecutionResult:
+        """Run a cell when it is its turn."""
+        async with self._turn:
+            kernel = await self._live_kernel()
+            span = self._trace.begin_cell(cell.code)
+            result: CodeExecutionResult | None = None
+            try:
+                result = await self._run_in(kernel, cell, timeout)
+                return result
+            finally:
+                status = "interrupted" if result is None else result.status
+                self._trace.end_cell(span, status, 0 if result is None else result.duration_ms)
+
+    async def run_silently(self, code: str, on_input: OnInput | None) -> CodeExecutionResult:
+        """Run a cell that leaves no trace; what background work has printed until its end is for the next one."""
+        check_code(code)
+        self.check()
+        result = await self.run(Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
+        if (kernel := self._kernels.current) is not None:
+            for item in result.outputs:
+                if item.kind == "stream" and item.name is not None and item.text:
+                    kernel.add_text(item.name, item.text.encode("utf-8", "replace"))
+        return result
+
+    async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
+        deadline = self._begin(kernel, cell, timeout)
+        try:
+            await cell.ended.wait()
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+            try:
+                await leave(kernel, cell)
+            finally:
+                self.current = None
+        return await self._finished(cell)
+
+    def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
+        """Begin a cell and set its deadline."""
+        kernel.begin(cell)
+        self.current = cell
+        _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
+        self._hooks.on_begin()
+        if timeout is None:
+            return None
+        return Deadline(timeout, self._hooks.uncounted_seconds, lambda: begin_stop(kernel, cell, "timeout"))
+
+    async def _finished(self, cell: Cell) -> CodeExecutionResult:
+        result = await cell.finished(self._images_dir)
+        _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
+        if not cell.silent:
+            self.history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
+        if self.state == "running":
+            # Not awaited: whoever waits for this result need not wait for the next kernel.
+            self._kernels.replace_dead()
+        if cell.failure is not None:
+            raise cell.failure
+        return result
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    async def ask(self, question: Complete | Inspect) -> Completed | Inspected:
+        """Have a question answered when it is its turn."""
+        self.check()
+        async with self._turn:
+            self._questioned = await self._live_kernel()
+            try:
+                return await answer_to(self._questioned, question)
+            finally:
+                self._questioned = None
+
+    # -- stopping ------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> bool:
+        """Stop the cell that runs; return whether there was one."""
+        cell, kernel = self.current, self._kernels.current
+        if cell is None or kernel is None or cell.ended.is_set():
+            return False
+        begin_stop(kernel, cell, "interrupted")
+        await cell.ended.wait()
+        return True
+
+    async def reset(self) -> None:
+        """Stop what runs and go on with a fresh kernel."""
+        self._check_running()
+        await self.stop()
+        if self._questioned is not None:
+            await self._questioned.interrupt()
+        async with self._turn:
+            self._check_running()
+            await self._kernels.renew()
+
+    async def close(self) -> None:
+        """Stop what runs, and end the kernel. It can be repeated."""
+        cell, kernel = self.current, self._kernels.current
+        if cell is not None and kernel is not None and not cell.ended.is_set():
+            await kill(kernel, cell, "interrupted")
+        await self._kernels.close()

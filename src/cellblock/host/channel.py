@@ -1,0 +1,208 @@
+"""The host's end of one kernel's channel and pipes: bytes in, messages and text out, in the order they were written."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from cellblock.errors import ProtocolError
+from cellblock.host.descriptors import PIPE_READ, pending, read_some, unread
+from cellblock.host.launch import Ends
+from cellblock.model import StreamName
+from cellblock.wire.messages import Message, ToHost, ToWorker
+from cellblock.wire.protocol import Conversation, Side, State
+
+_buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
+_LAST_WORDS = 1024 * 1024
+_TURN = 0.005  # seconds of one turn of the loop for the messages of one kernel
+_EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
+
+
+class Channel:
+    """What one worker and its host say to each other. The kernel still owns the descriptors."""
+
+    def __init__(
+        self,
+        ends: Ends,
+        take: Callable[[ToHost], None],
+        take_text: Callable[[StreamName, bytes], None],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        """Prepare to talk; nothing is read before `listen`.
+
+        Args:
+            ends: The host's ends of the kernel's descriptors.
+            take: Takes each message.
+            take_text: Takes what is written to the pipes.
+            on_broken: Is told why, when the worker breaks the protocol or closes the channel.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._socket = ends.channel
+        self._take = take
+        self._take_text = take_text
+        self._on_broken = on_broken
+        self._conversation = Conversation(Side.HOST)
+        self._outgoing = bytearray()
+        self._names: dict[int, StreamName] = {ends.stdout: "stdout", ends.stderr: "stderr"}
+        self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in self._names}
+        self._open_pipes = list(self._names)
+        self._received: Iterator[Message] | None = None
+        """What was read from the channel and not taken yet. Nothing else is read before it is, or the order would be lost."""
+        self._before: dict[int, int] = {}
+        self._deaf = False
+        self._ended = False
+
+    @property
+    def state(self) -> State:
+        """Where the conversation stands."""
+        return self._conversation.state
+
+    @property
+    def all_read(self) -> bool:
+        """Whether the worker has read everything that it was sent."""
+        return not self._outgoing and not unread(self._socket.fileno())
+
+    def listen(self, listen: bool) -> None:
+        """Read what the worker writes, or let it wait."""
+        if self._ended:
+            return
+        for descriptor, callback in self._readers():
+            if listen:
+                self._loop.add_reader(descriptor, callback)
+            else:
+                self._loop.remove_reader(descriptor)
+
+    def _readers(self) -> list[tuple[int, Callable[[], None]]]:
+        pipes = [(fd, lambda fd=fd: self._on_readable_pipe(fd)) for fd in self._open_pipes]
+        return [(self._socket.fileno(), self._on_channel), *pipes]
+
+    def end(self) -> None:
+        """Take what lies in the pipes, and read no more."""
+        self.drain_pipes()
+        self.listen(False)
+        self._loop.remove_writer(self._socket.fileno())
+        self._ended = True
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def send(self, message: ToWorker) -> None:
+        """Send a message, as soon as there is room for it."""
+        self._outgoing += self._conversation.send(message)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._socket.send(self._outgoing)]
+        except BlockingIOError:
+            self._loop.add_writer(self._socket.fileno(), self._flush)
+            return
+        except OSError:
+            self._outgoing.clear()  # its end is about to be noticed
+        self._loop.remove_writer(self._socket.fileno())
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _on_channel(self) -> None:
+        if self._received is None and (data := self._receive()):
+            self._received = self._conversation.messages(data)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._take_received(time.perf_counter() + _TURN):
+            self._loop.call_soon(self._go_on)
+
+    def _receive(self) -> bytes:
+        # What is written from now on may stand behind anything that is read now.
+        self._before = {descriptor: pending(descriptor) for descriptor in self._open_pipes}
+        try:
+            data = bytes(memoryview(_buffer)[: self._socket.recv_into(_buffer)])
+        except BlockingIOError:
+            return b""
+        except OSError:
+            data = b""
+        if not data:
+            self._stop_hearing()
+            # Mostly the process has ended, and init is about to tell how.
+            self._loop.call_later(_EXIT_NEWS, self._on_broken, "the code closed the kernel's channel")
+        return data
+
+    def _take_received(self, until: float) -> bool:
+        """Take messages that were received until some time, as thousands fit into one read, and other sessions wait.
+
+        Returns:
+            Whether there are more.
+        """
+        if self._received is None or self._ended:
+            return False
+        try:
+            for message in self._received:
+                self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
+                if time.perf_counter() >= until:
+                    return True
+        except ProtocolError as error:
+            self._stop_hearing()
+            self._on_broken(f"it broke the protocol: {error}")
+        self._received = None
+        return False
+
+    def _stop_hearing(self) -> None:
+        self._deaf = True
+        self._loop.remove_reader(self._socket.fileno())
+
+    def hear_out(self, wanted: Callable[[], bool], then: Callable[[], None], budget: int = _LAST_WORDS) -> None:
+        """Take what the worker had sent before it died.
+
+        Args:
+            wanted: Whether its last words are still wanted.
+            then: What to do when they have been heard.
+            budget: Bytes to read at most: processes that it left behind may go on writing.
+        """
+        until = time.perf_counter() + _TURN
+        while budget > 0 and wanted() and not self._ended:
+            if self._received is None:
+                budget -= (available := pending(self._socket.fileno()))
+                if not available or not (data := self._receive()):
+                    break
+                self._received = self._conversation.messages(data)
+            if self._take_received(until):
+                self._loop.call_soon(self.hear_out, wanted, then, budget)
+                return
+        then()
+
+    # -- pipes ---------------------------------------------------------------------------------------------------------
+
+    def _on_readable_pipe(self, descriptor: int) -> None:
+        # What was sent before these bytes were written comes first; both can have come since the loop last looked.
+        if not self._deaf:
+            self._on_channel()
+        if self._received is None and descriptor in self._open_pipes and not self._ended:
+            self._on_pipe(descriptor)
+
+    def _on_pipe(self, descriptor: int, size: int = PIPE_READ) -> None:
+        data = read_some(descriptor, size)
+        if data is None:
+            return
+        if not data:
+            self._loop.remove_reader(descriptor)
+            self._open_pipes.remove(descriptor)
+        text = self._decoders[descriptor].decode(data, final=not data)
+        if text:
+            self._take_text(self._names[descriptor], text.encode())
+
+    def catch_up(self) -> None:
+        """Read what lay in the pipes when the channel was read last."""
+        self._read_pipes(self._before)
+        self._before = {}
+
+    def drain_pipes(self) -> None:
+        """Read what lies in the pipes now, and no more: something may be writing to them without end."""
+        self._read_pipes({descriptor: pending(descriptor) for descriptor in self._open_pipes})
+
+    def _read_pipes(self, sizes: Mapping[int, int]) -> None:
+        for descriptor, remaining in sizes.items():
+            while remaining > 0 and descriptor in self._open_pipes:
+                self._on_pipe(descriptor, min(remaining, PIPE_READ))
+                remaining -= PIPE_READ

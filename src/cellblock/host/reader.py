@@ -1,0 +1,55 @@
+"""What those who serve something in a session show to whoever reads its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cellblock.host.cell import Notice
+from cellblock.host.cells import Cells
+from cellblock.host.kernel_slot import KernelSlot
+
+
+class Reader:
+    """Whoever reads what the cells of one session show, if there is somebody."""
+
+    def __init__(self, cells: Cells, kernels: KernelSlot) -> None:
+        self._cells = cells
+        self._kernels = kernels
+
+    @property
+    def running(self) -> bool:
+        """Whether a cell is running now."""
+        cell = self._cells.current
+        return cell is not None and not cell.ended.is_set()
+
+    def notify(self, about: object) -> bool:
+        """Hand something to whoever streams the running cell, as a `Notice`.
+
+        Returns:
+            Whether there is somebody.
+        """
+        cell = self._cells.current
+        if cell is None or not cell.followed or not self.running:
+            return False
+        cell.notify(Notice(about))
+        return True
+
+    def retract(self, about: object) -> None:
+        """Take back what was handed to `notify`, if nobody has read it."""
+        if (cell := self._cells.current) is not None:
+            cell.retract(about)
+
+    def tell(self, line: str) -> None:
+        """Show a line to whoever streams the running cell's output; it is not in the result."""
+        if (cell := self._cells.current) is not None and self.running:
+            cell.emit(f"{line}\n", "stderr", ours=True)
+
+    def note(self, line: str) -> None:
+        """Show a line in the output of the running cell, or of the next one."""
+        if (kernel := self._kernels.current) is not None:
+            kernel.note(line)
+
+    def show(self, data: Mapping[str, bytes]) -> None:
+        """Show a MIME bundle in the output of the running cell, or of the next one."""
+        if (kernel := self._kernels.current) is not None:
+            kernel.show(data)
