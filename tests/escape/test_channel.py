@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
+from cellblock.wire.frames import VERSION
 from cells import ok, value
 from processes import descriptors, eventually
 
@@ -30,7 +31,7 @@ KILLED = {
     "a header that is no JSON": "send(frame(b'{'))",
     "not a number": 'send(frame(b\'{"type":"reply","count":NaN}\'))',
     "deep nesting": "send(frame(b'[' * 30000 + b']' * 30000))",
-    "a forged ready": "send(frame({'type': 'ready', 'version': 1}))",
+    "a forged ready": f"send(frame({{'type': 'ready', 'version': {VERSION}}}))",
     "an unknown frame": "send(frame({'type': 'approve', 'id': 1}))",
     "a closed channel": "os.close(3); channel.close(); time.sleep(60)",
     "a channel shut down": "channel.shutdown(socket.SHUT_RDWR); time.sleep(60)",

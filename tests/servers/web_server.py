@@ -52,6 +52,15 @@ def make() -> MCPServer[Any]:
         return Sum(total=a + b)
 
     @server.tool()
+    def wrong() -> Sum:
+        """Return a number, and say that it is a text."""
+        return Sum(total=1)
+
+    said = server._tool_manager._tools["wrong"].fn_metadata.output_schema
+    assert said is not None
+    said["properties"]["total"] = {"type": "string"}
+
+    @server.tool()
     def picture() -> Image:
         return Image(data=b"\x89PNG", format="png")
 

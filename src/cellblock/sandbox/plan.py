@@ -190,7 +190,7 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
         everything=everything,
         home=_HOME_IN_TMP if everything else HOME,
         steps=(
-            *_own(facts, policy, interpreter, everything),
+            *_own(facts, resources.tmp, interpreter, everything),
             *_proc(),
             # Settings, before they are sealed. Since Linux 6.14 each pid namespace has a highest pid of its own. It holds
             # root, too, whom RLIMIT_NPROC does not.
@@ -240,12 +240,12 @@ def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> tuple[Step, .
 
     All of them are about the tree, so that nothing is left of them where another tree is built instead.
     """
-    return (*_own(facts, Policy(), interpreter, everything=False), *_proc())
+    return (*_own(facts, Policy().resources.tmp, interpreter, everything=False), *_proc())
 
 
-def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything: bool) -> list[Step]:
-    """Return the steps for what every session has, and shares with none."""
-    size = policy.resources.tmp
+@functools.lru_cache(maxsize=16)
+def _own(facts: Facts, size: int, interpreter: tuple[str, ...], everything: bool) -> tuple[Step, ...]:
+    """Return the steps for what every session has, and shares with none: the same for all workspaces, so made once."""
     steps: list[Step] = [
         Tmpfs("/tmp", size, 0o1777),  # the session's own; first, because an interpreter can lie below it
         Tmpfs(_HOME_IN_TMP if everything else HOME, size, 0o755),
@@ -256,12 +256,12 @@ def _own(facts: Facts, policy: Policy, interpreter: tuple[str, ...], everything:
     else:
         steps += [Graft(place) for place in grafts(base_steps(facts, interpreter))]
         steps += [Link(path, target) for path, target in facts.system if target is not None]
-    return [
+    return (
         *steps,
         Tmpfs("/dev/shm", size, 0o1777),  # likewise
         Devpts("/dev/pts"),
         Proc("/proc"),
-    ]
+    )
 
 
 _Placed: TypeAlias = Bind | Mask | ReadOnly | Protect

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 
 from cellblock import InvalidInputError, McpServerError, StateError
 from cellblock.tools.calling.content import MAX_MESSAGE
+from cellblock.tools.mcp.lines import Lines, Oversized
 from cellblock.tools.mcp.params import ServerParams, parse_params
 from cellblock.tools.mcp.servers import Servers
 from processes import alive, below, command_line, eventually
@@ -179,21 +179,25 @@ async def test_a_result_that_is_none_is_an_error_of_its_call(servers: Servers, t
     assert await still_works(servers) == first
 
 
-@asynccontextmanager
-async def others_go_on() -> AsyncIterator[list[int]]:
-    """Count the turns that another task of the loop has meanwhile."""
-    turns = [0]
+@pytest.fixture
+async def lines_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
+    """How many lines of servers were taken between two turns of another task of the loop: now, and at most."""
+    lines, take = [0, 0], Lines.next
 
-    async def count() -> None:
+    def counted(self: Lines) -> bytes | Oversized | None:
+        lines[0] += 1
+        lines[1] = max(lines)
+        return take(self)
+
+    async def others() -> None:
         while True:
-            turns[0] += 1
+            lines[0] = 0
             await asyncio.sleep(0)
 
-    counting = asyncio.create_task(count())
-    try:
-        yield turns
-    finally:
-        counting.cancel()
+    monkeypatch.setattr(Lines, "next", counted)
+    task = asyncio.create_task(others())
+    yield lines
+    task.cancel()
 
 
 @pytest.mark.parametrize(("tool", "arguments"), [("backtracks", {}), ("rows", {"count": 20_000}), ("wrong", {}), ("bare", {})])
@@ -206,12 +210,13 @@ async def test_no_schema_of_a_server_is_run_in_the_loop(servers: Servers, tool: 
 @pytest.mark.parametrize(
     ("tool", "seconds", "said"), [("blank", 30, "100000 empty lines"), ("notices", 0.3, "did not answer within")]
 )
-async def test_a_server_that_floods_its_output_holds_up_nobody(servers: Servers, tool: str, seconds: float, said: str) -> None:
-    async with others_go_on() as turns:
-        with pytest.raises(McpServerError, match=said):
-            await servers.call("good", tool, {}, timeout=seconds)
-        assert turns[0] > 10
-        await servers.stop("good")
+async def test_a_server_that_floods_its_output_holds_up_nobody(
+    servers: Servers, lines_in_a_turn: list[int], tool: str, seconds: float, said: str
+) -> None:
+    with pytest.raises(McpServerError, match=said):
+        await servers.call("good", tool, {}, timeout=seconds)
+    assert 0 < lines_in_a_turn[1] < 100
+    await servers.stop("good")
     assert await still_works(servers)
 
 
