@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import cellblock.executor as executors
+import cellblock.running as running
 from cellblock import (
     CodeExecutionChunk,
     CodeExecutionError,
@@ -148,7 +148,7 @@ async def test_an_executor_that_nobody_stopped_is_cleaned_up_and_reported(host: 
     with pytest.warns(ResourceWarning, match=r"dropped without stop\(\): use 'async with'"):
         holder.clear()
     await eventually(lambda: len(below(os.getpid())) <= before)
-    await eventually(lambda: not executors._dropped)
+    await eventually(lambda: not running._dropped)
 
 
 async def test_garbage_may_be_collected_in_any_thread(host: Host) -> None:
@@ -162,7 +162,7 @@ async def test_garbage_may_be_collected_in_any_thread(host: Host) -> None:
 
     await asyncio.to_thread(collect)
     await eventually(lambda: len(below(os.getpid())) <= before)
-    await eventually(lambda: not executors._dropped)
+    await eventually(lambda: not running._dropped)
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ from cellblock.errors import (
     StateError,
     UnsupportedError,
 )
-from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, default_isolation
+from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.options import SessionOptions
 from cellblock.options import ServiceOptions, check_seconds
 from cellblock.running import RunningSession
-from cellblock.session_policy import requested_policy
+from cellblock.session_policy import requested_isolation, requested_policy
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _DEFAULT_LEVEL = "WARNING"
 
 _log = logging.getLogger("cellblock")
-_dropped: set[asyncio.Task[None]] = set()
-"""Tasks that clean up after executors that nobody stopped: a loop alone does not keep its tasks alive."""
 
 
 class CodeExecutor:
@@ -130,7 +128,7 @@ class CodeExecutor:
         """
         if kernel_gateway_port is not None:
             raise UnsupportedError(f"kernel_gateway_port={kernel_gateway_port!r}: not served, and not needed; leave it out")
-        isolation = _isolation(sandbox, isolate, host)
+        isolation = requested_isolation(sandbox, isolate, host)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
         if require_shell_escape and isolation != "native":
@@ -292,11 +290,7 @@ class CodeExecutor:
         run: RunningSession | None = getattr(self, "_run", None)  # absent if the constructor raised
         if run is None or run.closing:
             return
-        try:
-            # Garbage is collected in whatever thread happens to make it.
-            run.loop.call_soon_threadsafe(_close_dropped, run)
-        except RuntimeError:
-            pass  # the loop is closed, and its shared host with it
+        run.drop()  # garbage is collected in whatever thread happens to make it
         # Last, as it raises where warnings are errors.
         warnings.warn("a CodeExecutor was dropped without stop(): use 'async with'", ResourceWarning, 2, source=self)
 
@@ -388,24 +382,6 @@ class CodeExecutor:
                         yield event
                     case Notice(about=ApprovalRequest() as asked):
                         yield asked
-
-
-def _close_dropped(run: RunningSession) -> None:
-    task = asyncio.get_running_loop().create_task(run.close())
-    _dropped.add(task)
-    task.add_done_callback(_dropped.discard)
-
-
-def _isolation(sandbox: bool, isolate: Literal["native", "srt"] | None, host: Host | None) -> Isolate:
-    if not isinstance(sandbox, bool):
-        raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
-    if isolate not in ("native", "srt", None):
-        raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, pass sandbox=False")
-    if not sandbox:
-        return "none"
-    if isolate is not None:
-        return isolate
-    return default_isolation() if host is None or host.isolate == "none" else host.isolate
 
 
 def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionResult:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from cellblock.options import ServiceOptions
     from cellblock.services import SessionServices
 
+_dropped: set[asyncio.Task[None]] = set()
+"""Tasks that clean up after sessions that nobody stopped: a loop alone does not keep its tasks alive."""
+
 
 class RunningSession:
     """A session, its services and its host, from start to stop. Every interface runs its sessions with one of these.
@@ -106,6 +109,18 @@ class RunningSession:
     async def close(self) -> None:
         """End all of it, whether or not it has started. It can be repeated, and cancelling a caller does not stop it."""
         await self._closing.finish(self._close)
+
+    def drop(self) -> None:
+        """Have it closed soon, because nobody has stopped it and nobody can any more. Any thread may call this."""
+        try:
+            self.loop.call_soon_threadsafe(self._begin_close)
+        except RuntimeError:
+            pass  # the loop is closed, and its shared host with it
+
+    def _begin_close(self) -> None:
+        task = self.loop.create_task(self.close())
+        _dropped.add(task)
+        task.add_done_callback(_dropped.discard)
 
     async def _close(self) -> None:
         if self._starting is not None and not self._starting.done():

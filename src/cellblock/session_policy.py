@@ -5,14 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cellblock.errors import InvalidInputError
+from cellblock.host.checks import Isolate, default_isolation
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Policy
-    from cellblock.host.checks import Isolate
     from cellblock.host.options import SessionOptions
+
+
+def requested_isolation(sandbox: bool, isolate: Literal["native", "srt"] | None, host: Host | None) -> Isolate:
+    """Return how a session is to be isolated."""
+    if not isinstance(sandbox, bool):
+        raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
+    if isolate not in ("native", "srt", None):
+        raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, pass sandbox=False")
+    if not sandbox:
+        return "none"
+    if isolate is not None:
+        return isolate
+    return default_isolation() if host is None or host.isolate == "none" else host.isolate
 
 
 def requested_policy(
