@@ -42,9 +42,9 @@ def test_hosts_are_added_to_what_the_policy_allows() -> None:
     [
         (None, None, "a.example", "native", "must be a list of host names"),
         (None, None, [1], "native", "must be a list of host names"),
-        (Policy(), None, (), "none", "sandbox=False means that there is none"),
-        (None, {}, (), "none", "sandbox=False means that there is none"),
-        (None, None, ["a.example"], "none", "sandbox=False means that there is none"),
+        (Policy(), None, (), "none", "sandbox=False turns it off"),
+        (None, {}, (), "none", "sandbox=False turns it off"),
+        (None, None, ["a.example"], "none", "sandbox=False turns it off"),
         (Policy(), {}, (), "native", "not both"),
         ({}, None, (), "native", "must be a Policy"),
         (Policy(), None, ["a.example"], "srt", "needs the native sandbox"),
