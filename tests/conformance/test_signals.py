@@ -80,7 +80,9 @@ class Tick(Exception):
     pass
 armed, hits = False, 0
 def tick(number, frame):
+    global armed
     if armed:
+        armed = False  # here, as the next one may come before anybody has caught this one
         raise Tick
 signal.signal(signal.SIGALRM, tick)
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
