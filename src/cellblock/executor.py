@@ -127,7 +127,9 @@ class CodeExecutor:
             UnsupportedError: An argument asks for what this version does not have.
         """
         if kernel_gateway_port is not None:
-            raise UnsupportedError(f"kernel_gateway_port={kernel_gateway_port!r}: not served, and not needed; leave it out")
+            raise UnsupportedError(
+                f"kernel_gateway_port={kernel_gateway_port!r}: this version does not serve a Jupyter gateway; leave it out"
+            )
         isolation = requested_isolation(sandbox, isolate, host)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
