@@ -7,7 +7,14 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore
 PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
-QUICK := -m 'not slow and not srt and not npm' -n $(WORKERS)
+QUICK := not slow and not srt and not npm
+
+# Run the tests with some marks. With AGAIN=1, as in CI, what has failed is run once more, one test after the other: the machine
+# may have been busy with something else. Both runs show what failed.
+define run
+	@$(PYTEST) -m '$(1)' -n $(WORKERS) || { test -n "$(AGAIN)" && echo 'Once more, one after the other:' \
+		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
+endef
 
 .PHONY: help demo test test-all slow srt npm user pythons lint types fuzz bench clean
 
@@ -40,19 +47,19 @@ demo: $(VENV)/examples.stamp
 	@$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/test.stamp
-	@$(PYTEST) $(QUICK)
+	$(call run,$(QUICK))
 
 test-all: slow srt npm fuzz user pythons
 	@$(MAKE) --no-print-directory demo >/dev/null
 
 slow: $(VENV)/test.stamp
-	@$(PYTEST) -m 'slow and not srt and not npm' -n $(WORKERS)
+	$(call run,slow and not srt and not npm)
 
 srt: $(VENV)/test.stamp
-	@$(PYTEST) -m srt -n $(WORKERS)
+	$(call run,srt)
 
 npm: $(VENV)/test.stamp
-	@$(PYTEST) -m npm
+	$(call run,npm)
 
 user: $(VENV)/test.stamp
 	@.ci/as-user

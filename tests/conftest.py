@@ -14,7 +14,7 @@ import pytest
 
 import cellblock
 from cellblock import CodeExecutor, Host, Session
-from processes import below, command_line, descriptors, eventually
+from processes import below, children, command_line, descriptors, eventually
 from progress import Progress
 
 Launch = Literal["zygote", "spawn"]
@@ -113,8 +113,8 @@ def _is_booted(pid: int) -> bool:
 
 
 def _warm() -> bool:
-    """Whether every zygote has the kernel that it forks ahead: an init and its worker."""
-    return all(len(below(pid)) >= 2 for pid in _zygotes())
+    """Whether every zygote has the kernel that it forks ahead, and nothing below it begins or ends: each init has a worker."""
+    return all((inits := children(pid)) and all(map(children, inits)) for pid in _zygotes())
 
 
 @pytest.fixture(autouse=True)

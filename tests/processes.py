@@ -27,17 +27,18 @@ def parents() -> dict[int, int]:
 def below(pid: int) -> set[int]:
     """Return every living process below one."""
     found: set[int] = set()
-    todo = _children(pid)
+    todo = children(pid)
     while todo:
         child = todo.pop()
-        more = _children(child)
+        more = children(child)
         todo |= more
         if more or _state(child) not in ("Z", ""):
             found.add(child)
     return found
 
 
-def _children(pid: int) -> set[int]:
+def children(pid: int) -> set[int]:
+    """Return the direct children of a process, dead ones that nobody has waited for included."""
     found: set[int] = set()
     try:
         threads = os.listdir(f"/proc/{pid}/task")
