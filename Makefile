@@ -55,6 +55,8 @@ test-all: slow srt npm fuzz user pythons
 slow: $(VENV)/test.stamp
 	$(call run,slow and not srt and not npm)
 
+# One after the other: these tests look at a directory that all sandboxes of srt share.
+srt: WORKERS := 0
 srt: $(VENV)/test.stamp
 	$(call run,srt)
 
