@@ -269,7 +269,7 @@ class CodeExecutor:
         run = self._run = RunningSession(self._given_host)
         try:
             await run.start(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout)
-        except BaseException:
+        except BaseException:  # also a cancellation: what has been started is closed
             try:
                 await run.close()
             finally:

@@ -171,7 +171,7 @@ class ApprovalRequest:
         try:
             if self._respond is not None:
                 await self._respond(state == "accepted")
-        except BaseException:
+        except BaseException:  # also a cancellation: it can be answered again
             self.state, self.always = "pending", None
             raise
         self._finish()

@@ -92,7 +92,7 @@ class Exchange:
                 upload = group.create_task(self._upload(pieces))
                 await self._download()
                 upload.cancel()
-        except BaseExceptionGroup as errors:
+        except BaseExceptionGroup as errors:  # a group may hold a cancellation
             # Before Python 3.13 a group in which something failed forgets that it was cancelled, too.
             task = asyncio.current_task()
             if task is not None and task.cancelling():

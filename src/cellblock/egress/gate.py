@@ -234,7 +234,7 @@ async def dial(address: Address, port: int) -> socket.socket:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
-    except BaseException:
+    except BaseException:  # also a cancellation: the socket is ours until it is returned
         connection.close()
         raise
     return connection

@@ -265,7 +265,7 @@ class Host:
         try:
             kernel.limit_memory()
             await kernel.started(self._start_timeout)
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation: the kernel is ours until it is returned
             if isinstance(error, LaunchError) and not kernel.ready.done():
                 self._launchers.retire(key_of(wanted), launcher)  # it may be stopped; the next kernel comes from another
             await kernel.close()
@@ -285,7 +285,7 @@ class Host:
         ends = launcher.launch(number, self._setup(launcher, wanted))
         try:
             kernel = Kernel(launcher, number, ends, wanted, on_closed)
-        except BaseException:
+        except BaseException:  # whatever it is, nobody else closes these
             ends.close()  # init ends when nobody has the other end of its control socket
             raise
         self._kernels.add(kernel)

@@ -130,7 +130,7 @@ def launching(group: Group | None) -> Iterator[None]:
     """Remove a control group if what it was made for fails, and tell system errors as what they mean to the caller."""
     try:
         yield
-    except BaseException as error:
+    except BaseException as error:  # also a cancellation: the group is of no use without a kernel
         _give_back(group)
         if isinstance(error, OSError):
             raise cannot_start(error) from error

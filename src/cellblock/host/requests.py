@@ -65,7 +65,7 @@ async def _line(cell: Cell, prompt: str) -> str | None:
         failure = InvalidInputError("on_input raised CancelledError; to give no line, return None")
         failure.__cause__ = error
         cell.fail(failure)
-    except BaseException as error:
+    except BaseException as error:  # the caller's, whatever it is: the cell's reader is told
         cell.fail(error)
     return None
 

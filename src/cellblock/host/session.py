@@ -147,7 +147,7 @@ class Session:
             if self.wanted.isolate != "none":
                 import_guard.distrust(self._writable)
             await self._kernels.live()
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation: a start that fails leaves nothing
             _log.info("%s could not be started: %r", self._name, error)
             await self.close()
             raise

@@ -105,7 +105,7 @@ def run_init(
             rehearse(prepared)  # copies the pages that this touches before somebody does
         ending = [place for place in (_HOST, _PARENT) if wanted[place] is not None]
         _Init(socket.socket(fileno=_HANDOVER), inner, ending, wake, worker, ground, prepared, places).run()
-    except BaseException:
+    except BaseException:  # nothing may return from here into the code that forked us
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -184,7 +184,7 @@ def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, prelo
         leave()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else EXIT_BROKEN
-    except BaseException:
+    except BaseException:  # told, whatever it is, before the process ends
         sys.stderr = sys.__stderr__
         traceback.print_exc()
     finally:

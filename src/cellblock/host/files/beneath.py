@@ -203,7 +203,7 @@ class Tree:
         try:
             info = os.fstat(fd)
             check_regular(info)
-        except BaseException:
+        except BaseException:  # whatever it is, the descriptor is ours until it is returned
             os.close(fd)
             raise
         return fd, info

@@ -62,7 +62,7 @@ async def complete(work: Work[T], progress: Progress | None = None) -> T:
                 return result[0]
             if progress is not None and done is not None:
                 progress(*done)
-    except BaseException:
+    except BaseException:  # also a cancellation: the work holds descriptors
         await in_thread(work.close)
         raise
 
@@ -93,7 +93,7 @@ async def pour(sink: Sink[T], stream: bytes | AsyncIterable[bytes], progress: Pr
                 if progress is not None:
                     progress(done, None)
         return await in_thread(_end, sink)
-    except BaseException:
+    except BaseException:  # also a cancellation: the sink holds a file
         await in_thread(sink.close)
         raise
 
