@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import stat
+import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
 from contextlib import aclosing, nullcontext
 from pathlib import PurePath
@@ -343,7 +344,7 @@ def _decode(data: bytes, encoding: str) -> Work[str]:
         yield None
         return data.decode(encoding)
     "".encode(encoding)  # LookupError also for what is a codec, but not of text
-    decoder = codecs.getincrementaldecoder(encoding)()
+    decoder = codecs.getincrementaldecoder(_of_unmarked(data, encoding))()
     pieces = []
     for start in range(0, len(data), PIECE):
         waiting = len(decoder.getstate()[0])
@@ -352,10 +353,17 @@ def _decode(data: bytes, encoding: str) -> Work[str]:
         except UnicodeDecodeError as error:
             error.start += start - waiting  # where it is in the file
             raise
-        except UnicodeError:
-            return data.decode(encoding)  # UTF-16 without its mark, which is quick, and which no piecewise decoder takes
         yield None
     return "".join(pieces)
+
+
+def _of_unmarked(data: bytes, encoding: str) -> str:
+    """Return the encoding, with a byte order for UTF-16 and UTF-32 without a mark, which piecewise decoders refuse."""
+    name = codecs.lookup(encoding).name
+    marks = {"utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)}
+    if name not in marks or data.startswith(marks[name]):
+        return encoding
+    return f"{name}-{'le' if sys.byteorder == 'little' else 'be'}"
 
 
 def _list(tree: Tree, parts: Parts, recursive: bool, limits: FileLimits) -> Work[list[FileInfo]]:
