@@ -106,7 +106,10 @@ asyncio.run(main())
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     (loaded,) = map(set, map(json.loads, done.stdout.splitlines()))
     assert "cellblock.host.host" in loaded
-    assert not {"cellblock.services", "cellblock.host.session", "cellblock.host.kernel", "cellblock.wire.messages"} & loaded
+    assert (
+        not {"cellblock.services", "cellblock.host.session", "cellblock.host.kernels.kernel", "cellblock.wire.messages"}
+        & loaded
+    )
 
 
 def test_an_error_can_be_had_without_the_engine() -> None:

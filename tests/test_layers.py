@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.host import launch
+from cellblock.host.launch import launcher
 from cellblock.zygote import boot
 
 PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
@@ -176,22 +176,30 @@ def test_no_layer_knows_one_that_knows_it() -> None:
         ("worker/main.py", "from cellblock.zygote import server", "worker may not import cellblock.zygote"),
         ("worker/main.py", "import pydantic.fields", "worker may not import pydantic.fields"),
         ("worker/deep/er.py", "from ...host import kernel", "worker may not import cellblock.host"),
-        ("zygote/server.py", "from cellblock.host.launch import Launcher", "zygote may not import cellblock.host.launch"),
-        ("host/launch.py", "from cellblock.zygote.boot import EXIT_TOO_OLD", "host may not import cellblock.zygote.boot"),
-        ("host/launch.py", "from ..zygote import boot", "host may not import cellblock.zygote"),
-        ("host/launch.py", "from .. import worker", "host may not import cellblock.worker"),
-        ("host/launch.py", "from cellblock import worker", "host may not import cellblock.worker"),
-        ("host/launch.py", "from cellblock import CodeExecutor", "host may not import cellblock.CodeExecutor"),
-        ("host/launch.py", "import cellblock", "host may not import cellblock"),
-        ("host/launch.py", "def f():\n    import cellblock.worker.main", "host may not import cellblock.worker.main"),
         (
-            "host/launch.py",
+            "zygote/server.py",
+            "from cellblock.host.launch.launcher import Launcher",
+            "zygote may not import cellblock.host.launch.launcher",
+        ),
+        (
+            "host/host.py",
+            "from cellblock.zygote.boot import EXIT_TOO_OLD",
+            "host may not import cellblock.zygote.boot",
+        ),
+        ("host/host.py", "from ..zygote import boot", "host may not import cellblock.zygote"),
+        ("host/host.py", "from .. import worker", "host may not import cellblock.worker"),
+        ("host/host.py", "from cellblock import worker", "host may not import cellblock.worker"),
+        ("host/host.py", "from cellblock import CodeExecutor", "host may not import cellblock.CodeExecutor"),
+        ("host/host.py", "import cellblock", "host may not import cellblock"),
+        ("host/host.py", "def f():\n    import cellblock.worker.main", "host may not import cellblock.worker.main"),
+        (
+            "host/host.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from cellblock.worker.main import Worker",
             "host may not import cellblock.worker.main",
         ),
-        ("host/launch.py", "try:\n    pass\nexcept ImportError:\n    import fastapi", "host may not import fastapi"),
-        ("host/launch.py", "__import__('cellblock.worker')", "host may not import cellblock.worker"),
-        ("host/launch.py", "import importlib\nimportlib.import_module('mcp.types')", "host may not import mcp.types"),
+        ("host/host.py", "try:\n    pass\nexcept ImportError:\n    import fastapi", "host may not import fastapi"),
+        ("host/host.py", "__import__('cellblock.worker')", "host may not import cellblock.worker"),
+        ("host/host.py", "import importlib\nimportlib.import_module('mcp.types')", "host may not import mcp.types"),
         ("tools/calling/runner.py", "from cellblock.host import Session", "tools/calling may not import cellblock.host"),
         ("executor.py", "from cellblock.wire.messages import Execute", "executor may not import cellblock.wire.messages"),
         ("gateway/rest.py", "from cellblock.zygote import server", "gateway may not import cellblock.zygote"),
@@ -212,7 +220,10 @@ def test_what_is_forbidden_is_found(tmp_path: Path, module: str, code: str, comp
 @pytest.mark.parametrize(
     ("module", "code"),
     [
-        ("host/session.py", "from cellblock.host.kernel import Kernel\nfrom . import cell\nfrom ..wire import messages"),
+        (
+            "host/session.py",
+            "from cellblock.host.kernels.kernel import Kernel\nfrom . import cell\nfrom ..wire import messages",
+        ),
         ("worker/shell.py", "from IPython.core import magic\nfrom traitlets.config import Config"),
         ("init/init.py", "from cellblock.worker.main import Worker"),
         ("executor.py", "from cellblock.host import Host"),
@@ -229,7 +240,7 @@ def test_what_is_allowed_is_not_found(tmp_path: Path, module: str, code: str) ->
 
 
 def test_the_host_knows_the_exit_code_that_it_may_not_import() -> None:
-    assert launch._EXIT_TOO_OLD == boot.EXIT_TOO_OLD
+    assert launcher._EXIT_TOO_OLD == boot.EXIT_TOO_OLD
 
 
 def test_the_page_about_the_architecture_names_every_module() -> None:

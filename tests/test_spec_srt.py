@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from cellblock import Host, InvalidInputError, LaunchError, SandboxError, Session
-from cellblock.host.srt import sandbox_apart
+from cellblock.host.launch.srt import sandbox_apart
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Filesystem, Network, Policy
 from cellblock.sandbox.srt import SrtPolicy

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rules
     from cellblock.host import Host, Limits, Policy, Session
-    from cellblock.host.cell import OnInput
     from cellblock.host.files import Files
+    from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.tool_directories import Directories
 
@@ -370,7 +370,7 @@ class CodeExecutor:
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
         """
         from cellblock.approvals.request import ApprovalRequest
-        from cellblock.host.cell import Notice
+        from cellblock.host.kernels.cell import Notice
         from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 
         async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:

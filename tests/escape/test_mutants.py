@@ -57,7 +57,7 @@ def mutant(test: str, *edits: Edit) -> Mutant:
 CAPABILITIES = Edit("sandbox/confine.py", "drop_capabilities", "pass")
 FILTER = Edit("sandbox/confine.py", "_filter", "pass")
 REAPER = Edit("init/init.py", "_kill_everything", "pass")
-CONDEMNED = Edit("host/kernel.py", "Kernel._condemn", "pass")
+CONDEMNED = Edit("host/kernels/kernel.py", "Kernel._condemn", "pass")
 CHECKED = Edit("egress/gate.py", "Gate._check_addresses", "pass")
 ASKED = Edit("egress/gate.py", "Gate._let_through", "return True")
 READ_ONLY = Edit("sandbox/mounts.py", "_set_read_only", "pass")
@@ -79,7 +79,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "22 the environment": mutant(
         f"{HERE}channel.py::test_the_hosts_environment_and_memory_are_not_in_the_session",
-        Edit("host/start.py", "_NO_ENVIRONMENT", '__import__("os").environ.copy()'),
+        Edit("host/launch/start.py", "_NO_ENVIRONMENT", '__import__("os").environ.copy()'),
         Edit("zygote/boot.py", "_ENVIRONMENT", "dict(os.environ)"),
     ),
     "23 addresses": mutant(f"{EGRESS}23_addresses_in_binary", Edit("egress/addresses.py", "objection_to", "return None")),
@@ -147,7 +147,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "32 floods": mutant(
         "host/test_turns.py::test_a_flood_of_frames_lets_the_loop_go_on",
-        Edit("host/channel.py", "Channel._go_on", "self._take_received(float('inf'))"),
+        Edit("host/kernels/channel.py", "Channel._go_on", "self._take_received(float('inf'))"),
     ),
     "33 turns": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[a forged ready]",
@@ -172,18 +172,18 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "37 text is bounded": mutant(
         "host/test_collect.py::test_memory_for_text_is_bounded_whatever_is_written",
-        Edit("host/collect.py", "Collector._add_to_tail", "self._tail.append(_Text(name, data))"),
+        Edit("host/output/collect.py", "Collector._add_to_tail", "self._tail.append(_Text(name, data))"),
     ),
     "37 files are bounded": mutant(
         "host/test_spill.py::test_the_files_of_a_cell_have_a_size_together",
-        Edit("host/spill.py", "Spills.take", "return size"),
+        Edit("host/output/spill.py", "Spills.take", "return size"),
     ),
     "37 so is their number": mutant(
-        "host/test_spill.py::test_a_cell_has_a_number_of_files", Edit("host/spill.py", "_FILES", "10**6")
+        "host/test_spill.py::test_a_cell_has_a_number_of_files", Edit("host/output/spill.py", "_FILES", "10**6")
     ),
     "37 and what a session keeps of them": mutant(
         "host/test_spill.py::test_the_oldest_files_of_a_session_are_removed_and_nothing_else",
-        Edit("host/spill.py", "SpillDirectory.keep", "pass"),
+        Edit("host/output/spill.py", "SpillDirectory.keep", "pass"),
     ),
     "38 terminals": mutant(
         "test_terminal.py::test_sequences_are_shown_and_not_obeyed",
@@ -194,11 +194,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "39 values are bounded": mutant(
         "host/test_collect.py::test_values_that_do_not_fit_are_left_out",
-        Edit("host/collect.py", "Collector._fits", "return True"),
+        Edit("host/output/collect.py", "Collector._fits", "return True"),
     ),
     "39 updates are bounded": mutant(
         "host/test_collect.py::test_an_update_counts_in_every_place_and_is_made_in_one",
-        Edit("host/collect.py", "Collector._fits", "return True"),
+        Edit("host/output/collect.py", "Collector._fits", "return True"),
     ),
     "39 errors are bounded": mutant(
         "wire/test_messages.py::test_an_error_is_not_larger_than_the_host_decodes_in_one_turn",
@@ -231,15 +231,15 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/distrusted.py", "_is_recorded", "return False"),
     ),
     "32 threads that wait for answers": mutant(
-        f"{LIFE}repeated_questions_leave_the_programs_own_threads_alone", Edit("host/answerers.py", "_MOST", "10**6")
+        f"{LIFE}repeated_questions_leave_the_programs_own_threads_alone", Edit("host/kernels/answerers.py", "_MOST", "10**6")
     ),
     "44 callbacks that wait for themselves": mutant(
         f"{LIFE}a_callback_that_executes_in_the_session_that_waits_for_it_is_told_so",
-        Edit("host/cells.py", "Cells._check_not_answering", "pass"),
+        Edit("host/kernels/cells.py", "Cells._check_not_answering", "pass"),
     ),
     "36 launchers that do not answer": mutant(
         f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
-        Edit("host/launchers.py", "Launchers.retire", "pass"),
+        Edit("host/launch/launchers.py", "Launchers.retire", "pass"),
     ),
     "36 a close that is cancelled": mutant(
         f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
@@ -247,11 +247,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "36 groups of launches that fail": mutant(
         "host/test_launch.py::test_a_launch_that_fails_leaves_no_control_group",
-        Edit("host/launch.py", "_give_back", "pass"),
+        Edit("host/launch/launcher.py", "_give_back", "pass"),
     ),
     "36 old failures": mutant(
         f"{LIFE}a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell",
-        Edit("host/kernel_slot.py", "KernelSlot._forget", "pass"),
+        Edit("host/kernels/kernel_slot.py", "KernelSlot._forget", "pass"),
     ),
     "36 what is stopped": mutant(
         "init/test_init.py::test_a_stopped_init_ends_with_whom_it_belongs_to[spawn-host-none]",
@@ -267,8 +267,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "44 the last rung": mutant(
         f"{HERE}processes.py::test_code_that_will_not_stop_is_killed_at_the_deadline[signals ignored]",
-        Edit("host/stopping.py", "_LADDER", '(("interrupted", Kernel.interrupt, 1.0),)'),
-        Edit("host/kernel.py", "Kernel.abandon", "pass"),
+        Edit("host/kernels/stopping.py", "_LADDER", '(("interrupted", Kernel.interrupt, 1.0),)'),
+        Edit("host/kernels/kernel.py", "Kernel.abandon", "pass"),
     ),
     "41 links to where the host writes": mutant(
         f"{HERE}files.py::test_what_the_host_writes_follows_no_link_of_the_session[at work]",

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from cellblock import CellblockError, CodeExecutor, Host, InvalidInputError, LaunchError, Session, StateError
 from cellblock.host import host as host_module
-from cellblock.host.exit_status import Death
-from cellblock.host.kernel_slot import KernelSlot
+from cellblock.host.kernels.exit_status import Death
+from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.shared import _shared
 from iterations import cancelled_after
 from processes import descriptors, eventually

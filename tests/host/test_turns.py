@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from cellblock import Session
-from cellblock.host import channel
-from cellblock.host.collect import Collector
+from cellblock.host.kernels import channel
+from cellblock.host.output.collect import Collector
 from cells import ok
 
 RAW = """

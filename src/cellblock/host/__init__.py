@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cellblock.host.collect import Limits
     from cellblock.host.host import Host
     from cellblock.host.options import SessionOptions
+    from cellblock.host.output.collect import Limits
     from cellblock.host.session import Session
     from cellblock.sandbox.policy import Filesystem, Network, Policy, Resources
     from cellblock.sandbox.srt import SrtPolicy
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Filesystem": "cellblock.sandbox.policy",
     "Host": "cellblock.host.host",
-    "Limits": "cellblock.host.collect",
+    "Limits": "cellblock.host.output.collect",
     "Network": "cellblock.sandbox.policy",
     "Policy": "cellblock.sandbox.policy",
     "Resources": "cellblock.sandbox.policy",

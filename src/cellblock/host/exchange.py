@@ -13,7 +13,7 @@ from cellblock.exchange.forms import decode, encode
 from cellblock.wire.messages import VALUE_MIME
 
 if TYPE_CHECKING:
-    from cellblock.host.cell import OnInput
+    from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionResult
 
 Run: TypeAlias = "Callable[[str, OnInput | None], Awaitable[CodeExecutionResult]]"

@@ -17,14 +17,14 @@ from cellblock.errors import InvalidInputError, LaunchError, StateError, Unsuppo
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import Closing
-from cellblock.host.fork_server import ForkServer
-from cellblock.host.launch import Launcher
-from cellblock.host.launchers import Launchers, LaunchKey, key_of
+from cellblock.host.launch.fork_server import ForkServer
+from cellblock.host.launch.launcher import Launcher
+from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
+from cellblock.host.launch.spawner import Spawner
+from cellblock.host.launch.srt import UnderSrt
+from cellblock.host.launch.start import Direct
 from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions
 from cellblock.host.packages import name_places, remove_places_of_the_dead
-from cellblock.host.spawner import Spawner
-from cellblock.host.srt import UnderSrt
-from cellblock.host.start import Direct
 from cellblock.leftovers import remove_places
 from cellblock.packages.index import PackageIndex, configuration_files
 from cellblock.sandbox import cgroups, probe, srt
@@ -32,8 +32,8 @@ from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel import Kernel
-    from cellblock.host.kernel_spec import KernelSpec
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.session import Session
     from cellblock.wire.control import Setup
 
@@ -274,7 +274,7 @@ class Host:
 
     def _make_kernel(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
         """Make a kernel, which is this host's from the first moment on: no await comes between."""
-        from cellblock.host.kernel import Kernel
+        from cellblock.host.kernels.kernel import Kernel
 
         def on_closed(kernel: Kernel) -> None:
             if kernel in self._kernels:

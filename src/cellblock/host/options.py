@@ -16,8 +16,8 @@ from cellblock.sandbox.policy import Policy
 
 if TYPE_CHECKING:
     from cellblock.egress.network import OnHost
-    from cellblock.host.collect import Limits
-    from cellblock.host.kernel_spec import OnCommand, OnListener
+    from cellblock.host.launch.kernel_spec import OnCommand, OnListener
+    from cellblock.host.output.collect import Limits
     from cellblock.sandbox.probe import Facts
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cellblock.errors import InvalidInputError, KernelDiedError, SandboxError
 from cellblock.host.checks import Isolate
-from cellblock.host.srt import sandbox_apart
+from cellblock.host.launch.srt import sandbox_apart
 from cellblock.leftovers import find_places, make_place, remove_abandoned, remove_place
 from cellblock.packages.index import PackageIndex
 from cellblock.packages.space import excess
@@ -26,9 +26,9 @@ from cellblock.wire.control import Setup, Stop
 from cellblock.wire.sandbox import Bind, Step
 
 if TYPE_CHECKING:
-    from cellblock.host.control import Control
-    from cellblock.host.kernel import Kernel
-    from cellblock.host.kernel_spec import KernelSpec, RunningKernel
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.launch.control import Control
+    from cellblock.host.launch.kernel_spec import KernelSpec, RunningKernel
 
 PLACE = "/tmp/.packages"  # in the session's own /tmp
 """Where a sandboxed session finds its own packages: every sandbox can have a directory made there."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cellblock.host.cell import Notice
-from cellblock.host.cells import Cells
-from cellblock.host.kernel_slot import KernelSlot
+from cellblock.host.kernels.cell import Notice
+from cellblock.host.kernels.cells import Cells
+from cellblock.host.kernels.kernel_slot import KernelSlot
 
 
 class Reader:

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
-from cellblock.host.cell import Cell, Notice, OnInput
-from cellblock.host.cells import Cells
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_timeout
 from cellblock.host.closing import Closing
-from cellblock.host.kernel import Kernel
-from cellblock.host.kernel_slot import KernelSlot
-from cellblock.host.kernel_spec import KernelSpec, OnListener, RunningKernel
+from cellblock.host.kernels.cell import Cell, Notice, OnInput
+from cellblock.host.kernels.cells import Cells
+from cellblock.host.kernels.kernel import Kernel
+from cellblock.host.kernels.kernel_slot import KernelSlot
+from cellblock.host.kernels.stopping import despite_cancellation
+from cellblock.host.launch.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, SessionHooks, SessionOptions, resolve
 from cellblock.host.packages import SessionPackages
 from cellblock.host.reader import Reader
 from cellblock.host.session_spec import kernel_spec, session_environment
-from cellblock.host.stopping import despite_cancellation
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,

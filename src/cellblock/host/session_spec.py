@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from cellblock.egress.network import SandboxNetwork
 from cellblock.host import environment
-from cellblock.host.collect import Limits
-from cellblock.host.kernel_spec import Installer, KernelSpec, OnListener
+from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
 from cellblock.host.options import ResolvedOptions, SessionOptions
+from cellblock.host.output.collect import Limits
+from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
-from cellblock.host.spill import SpillDirectory
 from cellblock.packages.index import PackageIndex
 from cellblock.sandbox.plan import EGRESS_PORT, HOME
 from cellblock.wire.control import Commands, Listener, Setup

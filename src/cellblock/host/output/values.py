@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from cellblock.host.spill import Spill
+from cellblock.host.output.spill import Spill
 from cellblock.model import OutputItem, OutputKind
 
 _BLOCK = 64 * 1024

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellblock.host.spill import Spill, SpillDirectory, Spills
-from cellblock.host.values import READ_AS_TEXT, Bundle, Value
+from cellblock.host.output.spill import Spill, SpillDirectory, Spills
+from cellblock.host.output.values import READ_AS_TEXT, Bundle, Value
 from cellblock.model import OutputItem, OutputKind, StreamName
 from cellblock.wire.messages import MAX_MIMES, Display
 

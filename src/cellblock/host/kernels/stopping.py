@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cellblock.host.cell import Cell
-from cellblock.host.kernel import Kernel
+from cellblock.host.kernels.cell import Cell
+from cellblock.host.kernels.kernel import Kernel
 from cellblock.model import Recovery, Status
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from cellblock.host.control import Control
+from cellblock.host.launch.control import Control
 from cellblock.sandbox.cgroups import Group
 
 _BUSY, _IDLE = 0.25, 5.0  # seconds between looks at a session's memory

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import CodeExecutor, Host, InterpreterError, LaunchError, PreloadError
-from cellblock.host.launch import launching
+from cellblock.host.launch.launcher import launching
 from cellblock.sandbox.cgroups import Group
 from cells import ok, value
 from processes import alive, below, command_line, eventually

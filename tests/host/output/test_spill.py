@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.host.collect import Collector, Limits
-from cellblock.host.spill import Spill, SpillDirectory, Spills
+from cellblock.host.output.collect import Collector, Limits
+from cellblock.host.output.spill import Spill, SpillDirectory, Spills
 from cellblock.wire.messages import Display
 
 
@@ -16,7 +16,7 @@ from cellblock.wire.messages import Display
 def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory on which every file opens, and takes nothing: they are all /dev/full."""
 
-    monkeypatch.setattr("cellblock.host.spill.create_file", lambda _directory, _name: os.open("/dev/full", os.O_WRONLY))
+    monkeypatch.setattr("cellblock.host.output.spill.create_file", lambda _directory, _name: os.open("/dev/full", os.O_WRONLY))
     return tmp_path
 
 

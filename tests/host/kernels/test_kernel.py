@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cellblock.host.exit_status import describe_status
+from cellblock.host.kernels.exit_status import describe_status
 
 ROOM = 64 * 1024
 """KiB that the host's memory may grow at most, at its peak."""

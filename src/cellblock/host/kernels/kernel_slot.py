@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from cellblock.errors import LaunchError, StateError
-from cellblock.host.kernel import Kernel
+from cellblock.host.kernels.kernel import Kernel
 
 _log = logging.getLogger("cellblock")
 _ATTEMPTS = 3

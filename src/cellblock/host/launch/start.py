@@ -1,4 +1,4 @@
-"""Starts the first process of a launcher: directly, or (in `cellblock.host.srt`) under srt."""
+"""Starts the first process of a launcher: directly, or (in `cellblock.host.launch.srt`) under srt."""
 
 from __future__ import annotations
 

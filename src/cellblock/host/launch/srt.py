@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
-from cellblock.host.control import Control
 from cellblock.host.descriptors import pending, process_ended, read_some
-from cellblock.host.spawner import Spawner
+from cellblock.host.launch.control import Control
+from cellblock.host.launch.spawner import Spawner
 from cellblock.leftovers import remove_place
 from cellblock.model import StreamName
 from cellblock.sandbox import srt
@@ -28,7 +28,7 @@ from cellblock.sandbox.probe import Facts
 from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel_spec import RunningKernel
+    from cellblock.host.launch.kernel_spec import RunningKernel
 
 _PATIENCE = 5  # seconds
 _LAST_READS = 4  # of what a pipe can hold
@@ -42,7 +42,7 @@ print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(
 
 
 class UnderSrt:
-    """See `cellblock.host.start.Starter`."""
+    """See `cellblock.host.launch.start.Starter`."""
 
     command: str | None = "srt"
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Literal
 
 from cellblock.errors import StateError
-from cellblock.host.cell import Cell, OnInput
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
-from cellblock.host.deadline import Deadline
-from cellblock.host.kernel import Kernel
-from cellblock.host.kernel_slot import KernelSlot
+from cellblock.host.kernels.cell import Cell, OnInput
+from cellblock.host.kernels.deadline import Deadline
+from cellblock.host.kernels.kernel import Kernel
+from cellblock.host.kernels.kernel_slot import KernelSlot
+from cellblock.host.kernels.requests import answering
+from cellblock.host.kernels.stopping import answer_to, begin_stop, kill, leave
 from cellblock.host.options import SessionHooks
-from cellblock.host.requests import answering
-from cellblock.host.stopping import answer_to, begin_stop, kill, leave
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.telemetry import SessionTrace
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected

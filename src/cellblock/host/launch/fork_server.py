@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cellblock.errors import LaunchError, ProtocolError
 from cellblock.host.descriptors import Tail
-from cellblock.host.launch import (
+from cellblock.host.launch.launcher import (
     Ends,
     cannot_start,
     connect,
@@ -23,7 +23,7 @@ from cellblock.host.launch import (
     run_boot,
     send_hello,
 )
-from cellblock.host.start import Starter
+from cellblock.host.launch.start import Starter
 from cellblock.sandbox.cgroups import Group, Groups
 from cellblock.wire.control import FROM_LAUNCHER, MAX_CONTROL, End, Failed, Fork, Kill, Ready, Setup, encode_control
 

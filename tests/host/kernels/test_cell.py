@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellblock.host.cell import _CHUNK, Cell, Notice, overwrite, readable
-from cellblock.host.collect import Collector, Limits
-from cellblock.host.exit_status import Death
+from cellblock.host.kernels.cell import _CHUNK, Cell, Notice, overwrite, readable
+from cellblock.host.kernels.exit_status import Death
+from cellblock.host.output.collect import Collector, Limits
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem, Recovery, Status
 from cellblock.wire.messages import Display, Reply
 

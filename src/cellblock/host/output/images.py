@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 
 from cellblock.host.files.beneath import create_file
-from cellblock.host.spill import reason
+from cellblock.host.output.spill import reason
 from cellblock.model import OutputItem
 
 _PNG = b"\x89PNG\r\n\x1a\n"

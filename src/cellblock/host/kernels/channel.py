@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from cellblock.errors import ProtocolError
 from cellblock.host.descriptors import PIPE_READ, pending, read_some, unread
-from cellblock.host.launch import Ends
+from cellblock.host.launch.launcher import Ends
 from cellblock.model import StreamName
 from cellblock.wire.messages import Message, ToHost, ToWorker
 from cellblock.wire.protocol import Conversation, Side, State

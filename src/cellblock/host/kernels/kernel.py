@@ -8,17 +8,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from cellblock.errors import KernelDiedError, LaunchError, SandboxError
-from cellblock.host.cell import STATE_LOST, Cell
-from cellblock.host.channel import Channel
 from cellblock.host.closing import Closing
-from cellblock.host.collect import Collector
-from cellblock.host.control import Control
 from cellblock.host.descriptors import hung_up
-from cellblock.host.exit_status import Death, describe_status
-from cellblock.host.kernel_spec import KernelSpec
-from cellblock.host.launch import Ends, Launcher
-from cellblock.host.memory import MemoryWatch
-from cellblock.host.requests import answers
+from cellblock.host.kernels.cell import STATE_LOST, Cell
+from cellblock.host.kernels.channel import Channel
+from cellblock.host.kernels.exit_status import Death, describe_status
+from cellblock.host.kernels.memory import MemoryWatch
+from cellblock.host.kernels.requests import answers
+from cellblock.host.launch.control import Control
+from cellblock.host.launch.kernel_spec import KernelSpec
+from cellblock.host.launch.launcher import Ends, Launcher
+from cellblock.host.output.collect import Collector
 from cellblock.model import StreamName
 from cellblock.sandbox.cgroups import Group
 from cellblock.wire.control import Interrupt, KillChildren

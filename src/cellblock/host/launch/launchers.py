@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from cellblock.errors import LaunchError, StateError
 from cellblock.host.checks import Isolate
-from cellblock.host.launch import Launcher
+from cellblock.host.launch.launcher import Launcher
 from cellblock.sandbox.policy import Policy
 
 if TYPE_CHECKING:
-    from cellblock.host.kernel_spec import KernelSpec
+    from cellblock.host.launch.kernel_spec import KernelSpec
 
 LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
 """Interpreter, preloaded modules and isolation; under srt the policy and the workspace, too, which its sandbox is made for."""

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from cellblock.host import deadline
-from cellblock.host.deadline import Deadline
+from cellblock.host.kernels import deadline
+from cellblock.host.kernels.deadline import Deadline
 
 
 async def test_it_acts_when_its_time_has_come() -> None:

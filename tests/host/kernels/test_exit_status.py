@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellblock.host import exit_status
+from cellblock.host.kernels import exit_status
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import shlex
 from collections.abc import AsyncIterator
 
 from cellblock.errors import CellblockError, InvalidInputError, ProtocolError
-from cellblock.host.cell import Cell, OnInput
-from cellblock.host.kernel_spec import RunningKernel
+from cellblock.host.kernels.cell import Cell, OnInput
+from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.model import CommandRequest
 from cellblock.wire.control import Keep
 from cellblock.wire.frames import MAX_BODY

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cellblock.host.answerers import Answerers
-from cellblock.host.collect import Collector
-from cellblock.host.exit_status import Death
-from cellblock.host.images import save_images
+from cellblock.host.kernels.answerers import Answerers
+from cellblock.host.kernels.exit_status import Death
+from cellblock.host.output.collect import Collector
+from cellblock.host.output.images import save_images
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cellblock.host.checks import Isolate
-from cellblock.host.collect import Limits
-from cellblock.host.spill import SpillDirectory
+from cellblock.host.output.collect import Limits
+from cellblock.host.output.spill import SpillDirectory
 from cellblock.model import CommandRequest, StreamName
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:
-    from cellblock.host.control import Control
+    from cellblock.host.launch.control import Control
 
 
 class RunningKernel(Protocol):
-    """The part of `cellblock.host.kernel.Kernel` that is needed to serve requests of its code.
+    """The part of `cellblock.host.kernels.kernel.Kernel` that is needed to serve requests of its code.
 
     Attributes:
         wanted: What it was asked to be.

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Protocol
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError, SandboxError
-from cellblock.host.start import Starter
+from cellblock.host.launch.start import Starter
 from cellblock.sandbox.cgroups import Group, Groups
 from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, Hello, Setup, encode_control
 
 _TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
-_BOOT = Path(__file__).parent.parent / "zygote" / "boot.py"
+_BOOT = Path(__file__).parents[2] / "zygote" / "boot.py"
 
 _EXIT_TOO_OLD = 64  # what boot.py exits with; it is started by command line, never imported
 

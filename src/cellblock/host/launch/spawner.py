@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 
 from cellblock.errors import LaunchError
-from cellblock.host.launch import Ends, connect, exit_code, failure, launching, make_group, run_boot, send_hello
-from cellblock.host.start import Starter
+from cellblock.host.launch.launcher import Ends, connect, exit_code, failure, launching, make_group, run_boot, send_hello
+from cellblock.host.launch.start import Starter
 from cellblock.sandbox.cgroups import Group, Groups
 from cellblock.wire.control import Fork, Setup, encode_control
 

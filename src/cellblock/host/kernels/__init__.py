@@ -1,0 +1,1 @@
+"""A session's kernels and the cells that they run: asking, listening and stopping."""

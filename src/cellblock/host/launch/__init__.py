@@ -1,0 +1,1 @@
+"""Starting kernels: what a kernel is to be, and the processes that make it."""
