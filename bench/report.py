@@ -104,12 +104,12 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def insert(page: Path, text: str) -> None:
-    """Put the tables into a page, in the place of those that are there."""
-    before, start, rest = page.read_text().partition("<!-- table -->\n")
+def insert(page: Path, text: str, place: str = "table") -> None:
+    """Put text in its place in a Markdown page, which a comment with the place's name begins, and "end" ends."""
+    before, start, rest = page.read_text().partition(f"<!-- {place} -->\n")
     _, end, after = rest.partition("<!-- end -->")
-    if not end:
-        raise ValueError(f"{page.name} has no place for the tables: <!-- table --> and <!-- end -->")
+    if not start or not end:
+        raise ValueError(f"{page.name} has no place for this text: <!-- {place} --> and <!-- end -->")
     page.write_text(f"{before}{start}{text}\n{end}{after}")
 
 
