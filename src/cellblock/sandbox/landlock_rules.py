@@ -122,14 +122,14 @@ def _check_writable(
     for path in denied:
         if os.path.lexists(path):
             _check_apart(tops, path, "deny_read names it, and it exists: move it elsewhere, or take it out of deny_read")
-    own = [name for name in policy.filesystem.deny_write if name not in PROTECTED]
-    for path in denied_paths(own, policy, facts, workspace):
-        _check_apart(tops, path, "deny_write names it: take it out of deny_write, or of what is writable")
     for path in interpreter:
         _check_apart(tops, path, "this program or its kernels run what lies there: give the session another working_dir")
         for top in tops:
             if is_inside(top, path):
                 raise InvalidInputError(f"Landlock cannot let a session write {top}: it is part of the interpreter in {path}")
+    own = [name for name in policy.filesystem.deny_write if name not in PROTECTED]
+    for path in denied_paths(own, policy, facts, workspace):
+        _check_apart(tops, path, "deny_write names it: take it out of deny_write, or of what is writable")
 
 
 def _check_apart(tops: Sequence[str], path: str, why: str) -> None:
