@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import errno
 
-from cellblock.sandbox.seccomp import ALLOW, NOTIFY, Conditional, Test, error
+from cellblock.sandbox.bpf import ALLOW, ANY, NOTIFY, Conditional, Test, error
 
-_ANY = 0xFFFFFFFF
 _SETID = (1 << 11, 1 << 10)
 _FASTOPEN = 0x20000000
 _PERM = error(errno.EPERM)
@@ -23,7 +22,7 @@ def _own(*tests: Test) -> tuple[tuple[tuple[Test, ...], int], ...]:
 
 
 def _zero(argument: int) -> Test:
-    return Test(argument, _ANY, 0)
+    return Test(argument, ANY, 0)
 
 
 def _mode(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
@@ -31,7 +30,7 @@ def _mode(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
 
 
 def _streams(family: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
-    return tuple(((Test(0, _ANY, family), Test(1, 0xF, 1), Test(2, _ANY, protocol)), ALLOW) for protocol in (0, 6))
+    return tuple(((Test(0, ANY, family), Test(1, 0xF, 1), Test(2, ANY, protocol)), ALLOW) for protocol in (0, 6))
 
 
 def _fast_open(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
@@ -62,7 +61,7 @@ SHARED = (
 OTHERS = (
     Conditional("prlimit64", "limits of other processes of the same user", _own(_zero(0)), _PERM),
     Conditional("setpriority", "priorities of other processes", _own(_zero(0), _zero(1)), _PERM),
-    Conditional("ioprio_set", "likewise", _own(Test(0, _ANY, 1), _zero(1)), _PERM),
+    Conditional("ioprio_set", "likewise", _own(Test(0, ANY, 1), _zero(1)), _PERM),
     Conditional("sched_setaffinity sched_setparam sched_setscheduler sched_setattr", "likewise", _own(_zero(0)), _PERM),
 )
 SOCKETS = (
