@@ -370,11 +370,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("tools/mcp/lines.py", "has_too_many_values", "return False"),
     ),
     "54 settings": mutant(
-        "sandbox/test_policy.py::test_a_file_of_settings_has_bounds[size]",
+        "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[size]",
         Edit("sandbox/settings.py", "_read", "return path.read_bytes()"),
     ),
     "54 items of a policy": mutant(
-        "sandbox/test_policy.py::test_a_file_of_settings_has_bounds[count]",
+        "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[count]",
         Edit("sandbox/settings.py", "_check_count", "pass"),
     ),
     "54 lists of tools": mutant(

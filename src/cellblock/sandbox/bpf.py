@@ -22,7 +22,7 @@ def error(number: int) -> int:
     return 0x00050000 | number
 
 
-class Test(NamedTuple):
+class Comparison(NamedTuple):
     """One comparison of the low 32 bits of an argument: ``argument & mask == value``."""
 
     argument: int
@@ -43,7 +43,7 @@ class Conditional:
 
     names: str
     reason: str
-    cases: tuple[tuple[tuple[Test, ...], int], ...]
+    cases: tuple[tuple[tuple[Comparison, ...], int], ...]
     otherwise: int
 
 
