@@ -10,31 +10,33 @@ from __future__ import annotations
 
 import errno
 
-from cellblock.sandbox.bpf import ALLOW, ANY, NOTIFY, Conditional, Test, error
+from cellblock.sandbox.bpf import ALLOW, ANY, NOTIFY, Comparison, Conditional, error
 
 _SETID = (1 << 11, 1 << 10)
 _FASTOPEN = 0x20000000
 _PERM = error(errno.EPERM)
 
 
-def _own(*tests: Test) -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _own(*tests: Comparison) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return ((tests, ALLOW),)
 
 
-def _zero(argument: int) -> Test:
-    return Test(argument, ANY, 0)
+def _zero(argument: int) -> Comparison:
+    return Comparison(argument, ANY, 0)
 
 
-def _mode(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
-    return tuple(((Test(argument, bit, bit),), _PERM) for bit in _SETID)
+def _mode(argument: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    return tuple(((Comparison(argument, bit, bit),), _PERM) for bit in _SETID)
 
 
-def _streams(family: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
-    return tuple(((Test(0, ANY, family), Test(1, 0xF, 1), Test(2, ANY, protocol)), ALLOW) for protocol in (0, 6))
+def _streams(family: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    return tuple(
+        ((Comparison(0, ANY, family), Comparison(1, 0xF, 1), Comparison(2, ANY, protocol)), ALLOW) for protocol in (0, 6)
+    )
 
 
-def _fast_open(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
-    return (((Test(argument, _FASTOPEN, _FASTOPEN),), _PERM),)
+def _fast_open(argument: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    return (((Comparison(argument, _FASTOPEN, _FASTOPEN),), _PERM),)
 
 
 ATTRIBUTES = (
@@ -61,7 +63,7 @@ SHARED = (
 OTHERS = (
     Conditional("prlimit64", "limits of other processes of the same user", _own(_zero(0)), _PERM),
     Conditional("setpriority", "priorities of other processes", _own(_zero(0), _zero(1)), _PERM),
-    Conditional("ioprio_set", "likewise", _own(Test(0, ANY, 1), _zero(1)), _PERM),
+    Conditional("ioprio_set", "likewise", _own(Comparison(0, ANY, 1), _zero(1)), _PERM),
     Conditional("sched_setaffinity sched_setparam sched_setscheduler sched_setattr", "likewise", _own(_zero(0)), _PERM),
 )
 SOCKETS = (
