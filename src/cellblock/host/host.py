@@ -18,7 +18,7 @@ from cellblock.host import environment
 from cellblock.host.checks import Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import Closing
 from cellblock.host.launch.fork_server import ForkServer
-from cellblock.host.launch.launcher import Launcher
+from cellblock.host.launch.launcher import Boot, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
 from cellblock.host.launch.spawner import Spawner
 from cellblock.host.launch.srt import UnderSrt
@@ -312,7 +312,7 @@ class Host:
         interpreter, preload, isolate, policy, workspace = key
         starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
         kind = ForkServer if self._launch == "zygote" else Spawner
-        return kind(interpreter, preload, isolate, starter, self.places, self._groups_for(isolate))
+        return kind(Boot(interpreter, preload, isolate, starter, self.places, self._groups_for(isolate)))
 
     def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:
         if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:

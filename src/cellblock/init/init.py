@@ -5,7 +5,6 @@ When the host, the zygote or the worker is gone, it kills everything below it an
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import select
 import signal
@@ -17,10 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.init import processes
 from cellblock.init.programs import Programs
-from cellblock.init.specialise import specialise
+from cellblock.init.worker import EXIT_BROKEN, run_worker
 from cellblock.leftovers import remove_after
 from cellblock.sandbox import mounts, namespaces
-from cellblock.sandbox.confine import confine, drop_capabilities
 from cellblock.sandbox.ground import Ground, enclose, reserve
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import HOME
@@ -55,13 +53,10 @@ from cellblock.wire.control import (
 from cellblock.wire.sandbox import Confinement, Plan, Restrictions, Step
 
 if TYPE_CHECKING:
+    from cellblock.worker.outbox import Outbox
     from cellblock.worker.shell import Shell
-    from cellblock.worker.streams import Outbox
 
-CHANNEL = 3
-"""The worker's end of the channel, the only descriptor it has besides 0 to 2."""
 
-EXIT_BROKEN = 70
 _HANDOVER, _HOST, _PARENT = 3, 4, 5
 
 
@@ -90,7 +85,7 @@ def run_init(
     try:
         prepared = ground.enter_namespaces() if ground is not None else ()
         wanted = {_HANDOVER: handover, _HOST: host, _PARENT: parent}
-        _place({place: descriptor for place, descriptor in wanted.items() if descriptor is not None})
+        processes.keep_only({place: descriptor for place, descriptor in wanted.items() if descriptor is not None})
         if os.getsid(0) != os.getpid():
             os.setsid()
         processes.become_subreaper()
@@ -99,7 +94,7 @@ def run_init(
         wake = _wake_on_signals()
         worker = os.fork()
         if worker == 0:
-            _run_worker(theirs, warmed, preload, ground is not None)
+            run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
         if not select.select([_HANDOVER], [], [], 0)[0]:  # nobody waits
             rehearse(prepared)  # copies the pages that this touches before somebody does
@@ -128,12 +123,6 @@ def rehearse(beginning: tuple[Step, ...]) -> None:
         encoder(kind)
 
 
-def _place(wanted: dict[int, int]) -> None:
-    """Put descriptors where they belong, close everything else above standard error, and read nothing."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0, inheritable=True)
-    processes.place_descriptors(wanted)
-
-
 def _wake_on_signals() -> int:
     """Have SIGCHLD and SIGTERM wake a poll; return the descriptor to poll."""
     reader, writer = os.pipe()
@@ -144,69 +133,6 @@ def _wake_on_signals() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return reader
-
-
-def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
-    status, setup = EXIT_BROKEN, None
-    try:
-        processes.die_with_parent(signal.SIGKILL)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        _place({CHANNEL: inner.detach()})
-        if native:
-            drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
-        if warmed is None:
-            # It takes long and may fail: what it says is for the session's standard error, which comes first.
-            setup = _take_over()
-            from cellblock.worker.warm import warm
-
-            warmed = warm(preload)
-        shell, outbox = warmed
-        from cellblock.worker.main import Worker, leave
-
-        # The socket by its number: what the channel is to be lies elsewhere until a session takes this process over.
-        worker = Worker(shell, outbox, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL))
-        if setup is None:
-            if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits
-                worker.touch_pages()
-            setup = _take_over()
-        # First this: in the session's directory, whatever imports something may find the session's own file.
-        if setup.confinement is not None:
-            confine(setup.confinement)
-        specialise(setup)
-        faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
-        worker.stay_in = setup.stay_in
-        worker.commands = setup.commands
-        worker.offline = setup.offline
-        worker.run()
-        leave()
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else EXIT_BROKEN
-    except BaseException:  # told, whatever it is, before the process ends
-        sys.stderr = sys.__stderr__
-        traceback.print_exc()
-    finally:
-        try:
-            if sys.__stderr__ is not None:
-                sys.__stderr__.flush()
-        finally:
-            os._exit(status)
-
-
-def _take_over() -> WorkerSetup:
-    """In the worker: wait for the session's channel, stdout and stderr, put them into place, and return what to be."""
-    with socket.socket(fileno=CHANNEL) as inner:
-        data, descriptors, _, _ = socket.recv_fds(inner, MAX_CONTROL, MAX_DESCRIPTORS)
-        if not data:
-            os._exit(0)  # init is gone before anybody wanted us
-        inner.detach()
-    channel, out, err = descriptors
-    for source, place in ((out, 1), (err, 2), (channel, CHANNEL)):
-        os.dup2(source, place, inheritable=place < CHANNEL)
-        os.close(source)
-    return TO_WORKER.decode(data)
 
 
 class _Init:

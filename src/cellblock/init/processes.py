@@ -68,6 +68,12 @@ def place_descriptors(wanted: dict[int, int]) -> None:
     close_descriptors(max(wanted) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
+def keep_only(wanted: dict[int, int]) -> None:
+    """Put descriptors where they belong, close everything else above standard error, and have nothing to read."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0, inheritable=True)
+    place_descriptors(wanted)
+
+
 def close_descriptors(first: int, end: int = HIGH) -> None:
     """Close the descriptors from one number up to another."""
     os.closerange(first, end)
