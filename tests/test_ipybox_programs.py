@@ -7,27 +7,20 @@ import importlib
 import json
 import os
 import sys
-import typing
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from enum import Enum
 from pathlib import Path, PurePosixPath
 
 import pytest
-import uvicorn
 from pydantic import BaseModel, Field
-from starlette.applications import Starlette
-from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket
 
 from cellblock import (
-    ApprovalChannel,
     ApprovalClient,
     ApprovalRequest,
     CodeExecutionError,
     CodeExecutor,
     InvalidInputError,
-    StateError,
     ToolRunner,
     ToolRunnerError,
     ToolServer,
@@ -329,30 +322,3 @@ async def test_a_tool_server_says_that_it_runs_and_what_came_of_a_request(no_idl
 
 async def _never_decide(request: ApprovalRequest) -> None:
     """Leave a request as it is."""
-
-
-async def test_an_approval_channel_is_served_by_an_application_of_the_program() -> None:
-    async def decide(request: ApprovalRequest) -> None:
-        await (request.accept() if request.tool_args["good"] else request.reject())
-
-    channel = ApprovalChannel(approval_required=True, approval_timeout=5)
-    assert typing.get_type_hints(channel.connect)["websocket"] is WebSocket, "FastAPI passes what this says"
-    application = Starlette(routes=[WebSocketRoute("/approval", channel.connect)])
-    server = uvicorn.Server(uvicorn.Config(application, "127.0.0.1", 0, log_level="error"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        with pytest.raises(RuntimeError, match="not connected"):
-            await channel.request("server", "tool", {})
-        async with ApprovalClient(callback=decide, host="127.0.0.1", port=port):
-            asked = [channel.request("server", "tool", {"good": good}) for good in (True, False)]
-            assert await asyncio.gather(*asked) == [True, False]
-            with pytest.raises(StateError, match="refused the approval client"):
-                await ApprovalClient(callback=decide, host="127.0.0.1", port=port).connect()
-        await channel.join()
-        assert not channel.open
-    finally:
-        server.should_exit = True
-        await serving

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,14 +39,10 @@ class Adapted:
 
     async def send(self, text: str) -> None:
         """Send a message. Nothing is sent if the WebSocket is closed."""
-        try:
+        with suppress(RuntimeError, OSError):  # whoever receives hears that it is closed
             await self._websocket.send_text(text)
-        except (RuntimeError, OSError):
-            return  # whoever receives hears that it is closed
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Close it, more than once if need be."""
-        try:
+        with suppress(RuntimeError, OSError):  # it is closed
             await self._websocket.close(code, reason)
-        except (RuntimeError, OSError):
-            return  # it is closed
