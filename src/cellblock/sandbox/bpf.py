@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 ALLOW = 0x7FFF0000
+NOTIFY = 0x7FC00000
+"""The process that holds the filter's listener answers."""
 KILL = 0x80000000
 ANY = 0xFFFFFFFF
 

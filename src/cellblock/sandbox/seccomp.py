@@ -269,13 +269,19 @@ def supported(machine: str) -> bool:
 
 
 @functools.cache
-def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = frozenset()) -> bytes:
+def program(
+    machine: str,
+    unix_sockets: bool = True,
+    without: frozenset[str] = frozenset(),
+    instead: tuple[Conditional, ...] = (),
+) -> bytes:
     """Return the BPF program, ready for ``prctl(PR_SET_SECCOMP)``.
 
     Args:
         machine: The architecture, as `platform.machine` names it.
         unix_sockets: Whether local sockets may be made, other than in pairs.
         without: Names of calls to allow after all, for tests that show what each rule stops.
+        instead: Rules that win over those here.
     """
     table = BY_MACHINE[machine]
     outcomes: dict[int, int | Conditional] = {}
@@ -283,7 +289,7 @@ def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = f
         outcomes |= {table[name]: ALLOW for name in names.split() if name in table}
     for _reason, names in REFUSED:
         outcomes |= {table[name]: _PERM for name in names.split() if name in table}
-    for rule in conditionals(unix_sockets):
+    for rule in (*conditionals(unix_sockets), *instead):
         outcomes |= {table[name]: rule for name in rule.names.split() if name in table}
     outcomes |= {table[name]: ALLOW for name in without if name in table}
     return compiled(_ARCHITECTURES[machine], outcomes, kill_from=_X32 if machine == "x86_64" else None)

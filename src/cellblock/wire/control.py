@@ -115,6 +115,7 @@ class Setup:
         policy: What to make a plan of, if the host does not know this interpreter (`Policy.to_dict`).
         inherit: Variables to take over from the sandbox around this one.
         restrictions: What the worker puts on itself in a sandbox that is not ours.
+        landlock: Whether the sandbox is made of Landlock, of the policy; `mounts` are what the session has besides.
     """
 
     op: ClassVar[str] = "setup"
@@ -129,6 +130,7 @@ class Setup:
     policy: Mapping[str, Any] | None = None
     inherit: tuple[str, ...] = ()
     restrictions: Restrictions | None = None
+    landlock: bool = False
 
 
 @record

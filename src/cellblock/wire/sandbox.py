@@ -149,6 +149,16 @@ class Restrictions:
 
 
 @record
+class Allow:
+    """Let a process use what lies at a path and below, in a sandbox made of Landlock; ``optional``: if it exists."""
+
+    path: str
+    access: Literal["read", "write", "device"]
+    """``device`` is for a file that is read and written, and neither removed nor replaced."""
+    optional: bool = False
+
+
+@record
 class Plan:
     """What to do for one session.
 
@@ -175,8 +185,10 @@ class Confinement:
         root: Device and inode of the root directory that it must have.
         restrictions: What it puts on itself.
         programs: Whether it and its children may execute programs.
+        allowed: All that it may use of the file system, in a sandbox made of Landlock. None: another sandbox.
     """
 
     root: tuple[int, int]
     restrictions: Restrictions
     programs: bool = True
+    allowed: tuple[Allow, ...] | None = None
