@@ -19,10 +19,12 @@ warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork")  # as
 from cellblock.wire.messages import *
 from cellblock.worker.channel import Channel
 from cellblock.worker.gate import GATE
-from cellblock.worker.streams import Outbox
+from cellblock.worker.outbox import Outbox
+from cellblock.worker.streams import replace_streams
 GATE.install(lambda error: None)
 outbox = Outbox()
 outbox.attach(Channel(socket.socket(fileno=int(sys.argv[1]))))
+replace_streams(outbox)
 outbox.send(Ready({VERSION}))
 def tasks(wanted):
     # One that has ended is to be seen for a moment longer.

@@ -82,7 +82,7 @@ class CodeExecutor:
         spill_dir: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
         host: Host | None = None,
-        isolate: Literal["native", "srt"] | None = None,
+        isolate: Literal["native", "landlock", "srt"] | None = None,
         rules: Rules | None = None,
         timeout_includes_approvals: bool = False,
         own_servers: bool = False,
@@ -116,8 +116,9 @@ class CodeExecutor:
             spill_dir: As `SessionOptions` has it.
             limits: As `SessionOptions` has it.
             host: The host to run in, which stays open; by default one that all executors of the event loop share.
-            isolate: What the sandbox is made of: ``native``, Linux's own means, or ``srt``, Anthropic's sandbox-runtime. By
-                default what `host` says, or else ``native`` on Linux and ``srt`` elsewhere.
+            isolate: What the sandbox is made of: ``native``, namespaces and mounts of Linux; ``landlock``, for machines that
+                do not allow these, which promises less (docs/landlock.md); or ``srt``, Anthropic's sandbox-runtime. By
+                default what `host` says, or else ``CELLBLOCK_ISOLATE``, or ``native`` on Linux and ``srt`` elsewhere.
             rules: As `ServiceOptions` has it.
             timeout_includes_approvals: As `ServiceOptions` has it.
             own_servers: As `ServiceOptions` has it.
@@ -133,9 +134,9 @@ class CodeExecutor:
         isolation = requested_isolation(sandbox, isolate, host)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
-        if require_shell_escape and isolation != "native":
+        if require_shell_escape and isolation not in ("native", "landlock"):
             raise InvalidInputError(
-                "require_shell_escape needs the native sandbox: nothing else can keep code from executing programs"
+                "require_shell_escape needs isolate='native' or 'landlock': nothing else can keep code from executing programs"
             )
         self._service_options = ServiceOptions(
             rules=rules,

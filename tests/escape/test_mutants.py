@@ -60,7 +60,7 @@ REAPER = Edit("init/init.py", "_kill_everything", "pass")
 CONDEMNED = Edit("host/kernels/kernel.py", "Kernel._condemn", "pass")
 CHECKED = Edit("egress/gate.py", "Gate._check_addresses", "pass")
 ASKED = Edit("egress/gate.py", "Gate._let_through", "return True")
-READ_ONLY = Edit("sandbox/mounts.py", "_set_read_only", "pass")
+READ_ONLY = Edit("sandbox/mount_api.py", "set_read_only", "pass")
 MEMORY = Edit("sandbox/plan.py", "_limits", 'return {"NOFILE": resources.open_files, "NPROC": resources.processes}')
 
 MUTANTS: dict[str, Mutant] = {
@@ -370,12 +370,12 @@ MUTANTS: dict[str, Mutant] = {
         Edit("tools/mcp/lines.py", "has_too_many_values", "return False"),
     ),
     "54 settings": mutant(
-        "sandbox/test_policy.py::test_a_file_of_settings_has_bounds[size]",
-        Edit("sandbox/policy.py", "_read", "return path.read_bytes()"),
+        "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[size]",
+        Edit("sandbox/settings.py", "_read", "return path.read_bytes()"),
     ),
     "54 items of a policy": mutant(
-        "sandbox/test_policy.py::test_a_file_of_settings_has_bounds[count]",
-        Edit("sandbox/policy.py", "_check_count", "pass"),
+        "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[count]",
+        Edit("sandbox/settings.py", "_check_count", "pass"),
     ),
     "54 lists of tools": mutant(
         "tools/mcp/test_servers.py::test_lists_are_bounded_in_bytes",

@@ -24,7 +24,7 @@ import pytest
 
 from cellblock import Host
 from cellblock.host import host as hosts
-from cellblock.sandbox import seccomp
+from cellblock.sandbox import bpf, seccomp
 from cellblock.sandbox.plan import make_plan
 from cellblock.wire.sandbox import Bind, Mask, Plan, Protect, Step, Tmpfs
 from cells import value
@@ -45,7 +45,7 @@ def allowing(*names: str) -> Callable[[Plan], Plan]:
 
 def no_filter(plan: Plan) -> Plan:
     """Let every system call through, of any architecture."""
-    return filtered(plan, struct.pack("=HBBI", 0x06, 0, 0, seccomp.ALLOW))
+    return filtered(plan, struct.pack("=HBBI", 0x06, 0, 0, bpf.ALLOW))
 
 
 def filtered(plan: Plan, program: bytes) -> Plan:
@@ -314,7 +314,7 @@ CODE: dict[str, Change] = {
         Edit("sandbox/confine.py", "_forbid_new_privileges", "pass"), "1", 1, NOT_STARTED,
     ),
     "10 the interpreter is started from a read-only mount": Change(
-        Edit("sandbox/mounts.py", "_set_read_only", "pass"), READ_ONLY.format("/proc/self/exe"), True, False,
+        Edit("sandbox/mount_api.py", "set_read_only", "pass"), READ_ONLY.format("/proc/self/exe"), True, False,
     ),
     "10 the host's devices keep their modes": Change(
         Edit("sandbox/mounts.py", "_BIND_ATTRIBUTES", '{"ro": abi.MOUNT_ATTR_RDONLY, "rw": 0, "dev": abi.MOUNT_ATTR_NOSUID}'),
@@ -349,7 +349,7 @@ CODE: dict[str, Change] = {
         f"os.readlink('/proc/self/ns/ipc') == {os.readlink('/proc/self/ns/ipc')!r}", False, True,
     ),
     "43 the way to what is protected": Change(
-        Edit("sandbox/mounts.py", "_pin", "pass"), "answer(os.rename, 'real', 'x')", "EBUSY", None,
+        Edit("sandbox/mount_api.py", "pin", "pass"), "answer(os.rename, 'real', 'x')", "EBUSY", None,
     ),
     "43 links to what is protected": Change(
         Edit("sandbox/mounts.py", "_Builder._protect_end_of_link", "pass"), "write('real/.git/hooks/x')", "EROFS", None,

@@ -11,17 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from cellblock.sandbox import abi, seccomp
-from cellblock.sandbox.seccomp import (
-    ALLOW,
-    ALLOWED,
-    KILL,
-    REFUSED,
-    Conditional,
-    conditionals,
-    error,
-    no_programs,
-    program,
-)
+from cellblock.sandbox.bpf import ALLOW, KILL, Conditional, error
+from cellblock.sandbox.seccomp import ALLOWED, REFUSED, conditionals, no_programs, program
 from cellblock.sandbox.syscall_numbers import AARCH64, X86_64
 
 TABLES = {"x86_64": X86_64, "aarch64": AARCH64}

@@ -15,8 +15,8 @@ from IPython.core.error import StdinNotImplementedError
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Message, Shutdown, Stream, encode
 from cellblock.wire.protocol import Conversation, Side, State
 from cellblock.worker.channel import Channel
+from cellblock.worker.outbox import Outbox
 from cellblock.worker.requests import Requester
-from cellblock.worker.streams import Outbox
 
 
 class Desk:

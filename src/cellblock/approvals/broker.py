@@ -91,25 +91,17 @@ class Broker:
         hints: Hints | None = None,
         changed: str = "",
     ) -> Decision:
-        """Decide about one call. Cancelling this withdraws the request.
-
-        Args:
-            kind: ``tool``, ``shell`` or ``network``.
-            server: The MCP server's name, or ``shell``, or ``network``.
-            tool: The tool's name.
-            arguments: JSON data, frozen now: execute `Decision.arguments` and nothing else.
-            hints: What the server says of its tool.
-            changed: How the tool differs from the one that an API was generated for; whoever is asked is shown this.
+        """Decide about one call; see `Call.freeze` for the arguments. Cancelling this withdraws the request.
 
         Returns:
-            The decision, which is on record.
+            The decision, which is on record. Execute `Decision.arguments` and nothing else.
 
         Raises:
-            InvalidInputError: The arguments are not valid JSON.
+            InvalidInputError: The arguments are not a JSON object, or are nested too deeply.
         """
         if self._turn.locked():
             async with self._turn:
-                await asyncio.sleep(0)  # to freeze long arguments takes its time, too
+                await asyncio.sleep(0)  # freezing long arguments takes time, too
         call = Call.freeze(kind, server, tool, arguments, hints, changed)
         verdict = await self._verdict(call)
         if verdict.outcome == "ask":

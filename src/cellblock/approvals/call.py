@@ -76,11 +76,11 @@ class Call:
 
         Args:
             kind: ``tool``, ``shell`` or ``network``.
-            server: The server's name.
+            server: The MCP server's name, or ``shell``, or ``network``.
             tool: The tool's name.
-            arguments: JSON data. What becomes of the mapping later has no effect.
-            hints: What the server says of the tool.
-            changed: How the tool differs from the one that an API was generated for.
+            arguments: JSON data. Later changes to the mapping have no effect.
+            hints: What the server says about the tool.
+            changed: How the tool differs from the one that an API was generated for. Whoever is asked is shown this.
 
         Raises:
             InvalidInputError: The arguments are not a JSON object, or are nested too deeply.

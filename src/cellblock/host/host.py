@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal, Self, Unpack
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checks import Isolate, check_isolation, default_isolation, fit_policy
+from cellblock.host.checks import OURS, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import Closing
 from cellblock.host.launch.fork_server import ForkServer
-from cellblock.host.launch.launcher import Launcher
+from cellblock.host.launch.launcher import Boot, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
 from cellblock.host.launch.spawner import Spawner
 from cellblock.host.launch.srt import UnderSrt
@@ -75,9 +75,10 @@ class Host:
             launch: ``zygote`` forks kernels from a warm process, ``spawn`` starts an interpreter for each. By default
                 ``zygote`` on Linux and ``spawn`` elsewhere.
             start_timeout: Seconds until a kernel must be ready.
-            isolate: ``native`` puts kernels in sandboxes made of Linux namespaces, mounts and system-call filters; ``srt``
-                runs them under that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights
-                of this process. By default ``native`` on Linux and ``srt`` elsewhere.
+            isolate: ``native`` puts kernels in sandboxes made of Linux namespaces, mounts and system-call filters;
+                ``landlock`` does without namespaces and mounts, and promises less (docs/landlock.md); ``srt`` runs them under
+                that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights of this process.
+                By default as ``CELLBLOCK_ISOLATE`` says, or else ``native`` on Linux and ``srt`` elsewhere.
             policy: What sandboxed kernels may do; sessions can narrow it. For ``srt`` also an `SrtPolicy`: its own settings.
 
         Raises:
@@ -294,7 +295,7 @@ class Host:
 
     def _sweep(self, isolate: Isolate) -> None:
         """Remove what hosts that were killed have left. Nobody waits for it: it may be much, or the directory a large one."""
-        if isolate == "native" and self._sweeping is None:
+        if isolate in OURS and self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
 
     def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
@@ -304,6 +305,8 @@ class Host:
             return setup
         if wanted.isolate == "srt":
             return srt.complete(setup, policy, self.facts)
+        if wanted.isolate == "landlock":
+            return replace(setup, policy=policy.to_dict(), landlock=True)
         if launcher.interpreter is None:
             return replace(setup, policy=policy.to_dict())
         return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))
@@ -312,7 +315,7 @@ class Host:
         interpreter, preload, isolate, policy, workspace = key
         starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
         kind = ForkServer if self._launch == "zygote" else Spawner
-        return kind(interpreter, preload, isolate, starter, self.places, self._groups_for(isolate))
+        return kind(Boot(interpreter, preload, isolate, starter, self.places, self._groups_for(isolate)))
 
     def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:
         if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:

@@ -35,14 +35,14 @@ class SessionOptions:
         python: The interpreter that kernels run in: a path, a virtual environment's directory, or a command. It needs Python
             3.11 or newer, and IPython. By default the host's.
         preload: Modules that each kernel has imported when it starts, at no cost. By default the host's.
-        isolate: How kernels are isolated: ``native``, ``srt`` or ``none``. By default the host's.
+        isolate: How kernels are isolated: ``native``, ``landlock``, ``srt`` or ``none``. By default the host's.
         policy: What the session may do. If the host was given a policy, a session can only ask for less. By default the
             host's.
         on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
             (docs/shell.md). Anything but True is a no, and text says why. Without it nobody is asked.
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
         forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
-            `on_command`: commands that it lets through run beside the kernel. ``isolate="native"`` only.
+            `on_command`: commands that it lets through run beside the kernel. ``native`` and ``landlock`` only.
 
     Raises:
         InvalidInputError: An option is of the wrong type.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
-from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_code, check_place, check_timeout
+from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_code, check_place, check_timeout
 from cellblock.host.closing import Closing
 from cellblock.host.kernels.cell import Cell, Notice, OnInput
 from cellblock.host.kernels.cells import Cells
@@ -25,6 +25,7 @@ from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.launch.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, SessionHooks, SessionOptions, resolve
 from cellblock.host.packages import SessionPackages
+from cellblock.host.place import PrivateDirectories
 from cellblock.host.reader import Reader
 from cellblock.host.session_spec import kernel_spec, session_environment
 from cellblock.model import (
@@ -92,10 +93,12 @@ class Session:
         self._writable = resolved.writable
         self._network = (
             SandboxNetwork(resolved.policy.network, lambda line: self.reader.note(line), options.on_host)
-            if resolved.isolate == "native"
+            if resolved.isolate in OURS
             else None
         )
-        env = session_environment(options.kernel_env or {}, resolved, self._network)
+        # Beside the packages, so that whatever removes these after the host removes it as well.
+        self._private = PrivateDirectories(f"{host.places}{number}-own") if resolved.isolate == "landlock" else None
+        env = session_environment(options.kernel_env or {}, resolved, self._network, self._private)
         self._packages = SessionPackages(
             f"{host.places}{number}", resolved.interpreter, env, resolved.cwd, isolate=resolved.isolate
         )
@@ -110,12 +113,13 @@ class Session:
             env,
             takers=takers,
             packages=self._packages,
+            private=self._private,
             index=host.index,
             installer=self._install,
             session=self._name,
         )
         self.trace = SessionTrace(self._name)
-        self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._packages.prepare))
+        self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._prepare))
         self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, resolved.images_dir)
         self.reader = Reader(self._cells, self._kernels)
         self._closing = Closing()
@@ -175,6 +179,14 @@ class Session:
         if self._network is not None:
             await self._network.close()
         await self._packages.remove()
+        if self._private is not None:
+            await self._private.remove()
+
+    def _prepare(self) -> None:
+        """Make the directories that a kernel needs; there is a process by now that removes them if we are killed."""
+        self._packages.prepare()
+        if self._private is not None:
+            self._private.make()
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 

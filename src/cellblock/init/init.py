@@ -5,7 +5,6 @@ When the host, the zygote or the worker is gone, it kills everything below it an
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import select
 import signal
@@ -17,13 +16,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.init import processes
 from cellblock.init.programs import Programs
-from cellblock.init.specialise import specialise
+from cellblock.init.supervisor import Supervisor
+from cellblock.init.worker import EXIT_BROKEN, run_worker
 from cellblock.leftovers import remove_after
-from cellblock.sandbox import mounts, namespaces
-from cellblock.sandbox.confine import confine, drop_capabilities
+from cellblock.sandbox import landlock_rules, mounts, namespaces
 from cellblock.sandbox.ground import Ground, enclose, reserve
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import HOME
+from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.syscall import hide, identity_of_root
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.control import (
@@ -55,13 +55,10 @@ from cellblock.wire.control import (
 from cellblock.wire.sandbox import Confinement, Plan, Restrictions, Step
 
 if TYPE_CHECKING:
+    from cellblock.worker.outbox import Outbox
     from cellblock.worker.shell import Shell
-    from cellblock.worker.streams import Outbox
 
-CHANNEL = 3
-"""The worker's end of the channel, the only descriptor it has besides 0 to 2."""
 
-EXIT_BROKEN = 70
 _HANDOVER, _HOST, _PARENT = 3, 4, 5
 
 
@@ -90,7 +87,7 @@ def run_init(
     try:
         prepared = ground.enter_namespaces() if ground is not None else ()
         wanted = {_HANDOVER: handover, _HOST: host, _PARENT: parent}
-        _place({place: descriptor for place, descriptor in wanted.items() if descriptor is not None})
+        processes.keep_only({place: descriptor for place, descriptor in wanted.items() if descriptor is not None})
         if os.getsid(0) != os.getpid():
             os.setsid()
         processes.become_subreaper()
@@ -99,7 +96,7 @@ def run_init(
         wake = _wake_on_signals()
         worker = os.fork()
         if worker == 0:
-            _run_worker(theirs, warmed, preload, ground is not None)
+            run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
         if not select.select([_HANDOVER], [], [], 0)[0]:  # nobody waits
             rehearse(prepared)  # copies the pages that this touches before somebody does
@@ -128,12 +125,6 @@ def rehearse(beginning: tuple[Step, ...]) -> None:
         encoder(kind)
 
 
-def _place(wanted: dict[int, int]) -> None:
-    """Put descriptors where they belong, close everything else above standard error, and read nothing."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0, inheritable=True)
-    processes.place_descriptors(wanted)
-
-
 def _wake_on_signals() -> int:
     """Have SIGCHLD and SIGTERM wake a poll; return the descriptor to poll."""
     reader, writer = os.pipe()
@@ -144,69 +135,6 @@ def _wake_on_signals() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return reader
-
-
-def _run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
-    status, setup = EXIT_BROKEN, None
-    try:
-        processes.die_with_parent(signal.SIGKILL)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        _place({CHANNEL: inner.detach()})
-        if native:
-            drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
-        if warmed is None:
-            # It takes long and may fail: what it says is for the session's standard error, which comes first.
-            setup = _take_over()
-            from cellblock.worker.warm import warm
-
-            warmed = warm(preload)
-        shell, outbox = warmed
-        from cellblock.worker.main import Worker, leave
-
-        # The socket by its number: what the channel is to be lies elsewhere until a session takes this process over.
-        worker = Worker(shell, outbox, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL))
-        if setup is None:
-            if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits
-                worker.touch_pages()
-            setup = _take_over()
-        # First this: in the session's directory, whatever imports something may find the session's own file.
-        if setup.confinement is not None:
-            confine(setup.confinement)
-        specialise(setup)
-        faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
-        worker.stay_in = setup.stay_in
-        worker.commands = setup.commands
-        worker.offline = setup.offline
-        worker.run()
-        leave()
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else EXIT_BROKEN
-    except BaseException:  # told, whatever it is, before the process ends
-        sys.stderr = sys.__stderr__
-        traceback.print_exc()
-    finally:
-        try:
-            if sys.__stderr__ is not None:
-                sys.__stderr__.flush()
-        finally:
-            os._exit(status)
-
-
-def _take_over() -> WorkerSetup:
-    """In the worker: wait for the session's channel, stdout and stderr, put them into place, and return what to be."""
-    with socket.socket(fileno=CHANNEL) as inner:
-        data, descriptors, _, _ = socket.recv_fds(inner, MAX_CONTROL, MAX_DESCRIPTORS)
-        if not data:
-            os._exit(0)  # init is gone before anybody wanted us
-        inner.detach()
-    channel, out, err = descriptors
-    for source, place in ((out, 1), (err, 2), (channel, CHANNEL)):
-        os.dup2(source, place, inheritable=place < CHANNEL)
-        os.close(source)
-    return TO_WORKER.decode(data)
 
 
 class _Init:
@@ -240,11 +168,15 @@ class _Init:
         self._poll = select.poll()
         for descriptor in (handover.fileno(), *ending, wake):
             self._poll.register(descriptor, select.POLLIN)
+        self._supervisor: Supervisor | None = None
+        """Answers system calls of the session, in a sandbox made of Landlock."""
 
     def run(self) -> NoReturn:
         while True:
-            for descriptor, _ in self._poll.poll():
-                if descriptor == self._wake:
+            for descriptor, event in self._poll.poll():
+                if self._supervisor is not None and descriptor in self._supervisor:
+                    self._supervisor.serve(descriptor, event)
+                elif descriptor == self._wake:
                     if signal.SIGTERM in os.read(self._wake, 4096):
                         self._end()
                     self._reap()
@@ -275,7 +207,11 @@ class _Init:
         if setup.commands == "forbidden" and ready.confinement is not None:
             ready = replace(ready, confinement=replace(ready.confinement, programs=False))
         self._handover.close()
-        socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err])
+        report = None if self._supervisor is None else self._supervisor.expect()
+        rest = [] if report is None else [report.detach()]
+        socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err, *rest])
+        for descriptor in rest:
+            os.close(descriptor)
         self._inner.close()
         _place_output(out, err)
         os.close(channel)
@@ -287,6 +223,8 @@ class _Init:
         self._programs.inherited = {name: os.environ[name] for name in setup.inherit if name in os.environ}
         env = {**self._programs.inherited, **setup.env}
         confinement = None
+        if setup.landlock:
+            confinement = self._confine_by_landlock(setup)
         if setup.restrictions is not None:
             mounts.keep_kernel_settings()
             confinement = Confinement(identity_of_root(), setup.restrictions)
@@ -300,14 +238,26 @@ class _Init:
             confinement = enclose(plan, self._prepared)
         for name, listener in setup.listeners.items():
             env[listener.variable] = str(self._listen(listener.port, name))
-        offline = self._ground is not None and "egress" not in setup.listeners
+        offline = (self._ground is not None or setup.landlock) and "egress" not in setup.listeners
         return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
+
+    def _confine_by_landlock(self, setup: Setup) -> Confinement:
+        """Work out what the session's processes apply to themselves, and be ready for what they leave to this one."""
+        policy = Policy.from_dict(setup.policy or {})
+        confinement = landlock_rules.confinement(policy, setup.cwd, identity_of_root(), setup.mounts)
+        self._supervisor = Supervisor(self._poll)
+        self._supervisor.writable = landlock_rules.writable(confinement)
+        self._programs.supervise = self._supervisor.expect
+        hide()
+        return confinement
 
     def _listen(self, port: int, name: str | None) -> int:
         """Make a listener in the session, for the host to serve; return its port."""
         assert self._control is not None
         with namespaces.listen(port) as listener:
             port = listener.getsockname()[1]
+            if self._supervisor is not None:
+                self._supervisor.ports.add(port)
             socket.send_fds(self._control, [encode_control(HttpServer(port, name))], [listener.fileno()])
         return port
 
@@ -330,7 +280,7 @@ class _Init:
             case Listen():
                 self._listen(0, None)
             case Measure() as message:
-                self._tell(Memory(processes.memory_of_namespace(self._home, message.enough)))
+                self._tell(Memory(self._measure(message.enough)))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 self._interrupt()
@@ -343,6 +293,11 @@ class _Init:
                 self._tell(Done())
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _measure(self, enough: int) -> int:
+        if self._ground is None:
+            return processes.memory_of(processes.descendants(os.getpid()), enough)
+        return processes.memory_of_namespace(self._home, enough)
 
     def _interrupt(self) -> None:
         self._programs.interrupt()

@@ -68,6 +68,12 @@ def place_descriptors(wanted: dict[int, int]) -> None:
     close_descriptors(max(wanted) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
+def keep_only(wanted: dict[int, int]) -> None:
+    """Put descriptors where they belong, close everything else above standard error, and have nothing to read."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0, inheritable=True)
+    place_descriptors(wanted)
+
+
 def close_descriptors(first: int, end: int = HIGH) -> None:
     """Close the descriptors from one number up to another."""
     os.closerange(first, end)
@@ -169,6 +175,19 @@ def memory_of_namespace(home: str, enough: int) -> int:
     files += sum(map(_kept_by_kernel, pids)) + system_v.held()
     at_most = files + sum(map(_resident, pids)) + sockets.at_most()
     return at_most if at_most <= enough else files + sum(map(_proportional_share, pids)) + sockets.buffered()
+
+
+def memory_of(pids: Iterable[int], enough: int) -> int:
+    """Return the bytes of memory that some processes use, where there is no namespace of theirs to measure.
+
+    Args:
+        pids: The processes.
+        enough: If it is certainly not more than this, a number above the true one will do.
+    """
+    names = [str(pid) for pid in pids]
+    kept = sum(map(_kept_by_kernel, names))
+    at_most = kept + sum(map(_resident, names))
+    return at_most if at_most <= enough else kept + sum(map(_proportional_share, names))
 
 
 def _kept_by_kernel(pid: str) -> int:

@@ -8,12 +8,24 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import struct
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from cellblock.sandbox import abi
+from cellblock.sandbox.mount_api import (
+    READ_ONLY,
+    WRITABLE,
+    clone,
+    clone_tree,
+    move,
+    move_onto,
+    new_filesystem,
+    open_without_links,
+    pin,
+    set_attributes,
+    set_read_only,
+    without_links,
+)
 from cellblock.sandbox.namespaces import kernel_version
 from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.placeholders import is_placeholder
@@ -42,15 +54,13 @@ from cellblock.wire.sandbox import (
 BASE = "/dev/shm"
 _STAGE = f"{BASE}{STAGE}"
 
-_WRITABLE = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NODEV
-_READ_ONLY = _WRITABLE | abi.MOUNT_ATTR_RDONLY
 _DEVICES = abi.MOUNT_ATTR_RDONLY | abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
-_BIND_ATTRIBUTES = {"ro": _READ_ONLY, "rw": _WRITABLE, "dev": _DEVICES}
+_BIND_ATTRIBUTES = {"ro": READ_ONLY, "rw": WRITABLE, "dev": _DEVICES}
 
 
 def cut_ties() -> None:
     """Keep mounts that are made in this mount namespace out of others, and those of others out of this one."""
-    _set_attributes(abi.AT_FDCWD, b"/", 0, propagation=abi.MS_PRIVATE)
+    set_attributes(abi.AT_FDCWD, b"/", 0, propagation=abi.MS_PRIVATE)
 
 
 def cover_interpreter() -> None:
@@ -60,9 +70,9 @@ def cover_interpreter() -> None:
     whoever owns the file could change its mode there, and on Linux 6.11 and 6.12 its bytes.
     """
     own = os.path.realpath("/proc/self/exe")
-    descriptor = _clone_tree(own)
-    _set_read_only(descriptor)
-    _move(descriptor, own)
+    descriptor = clone_tree(own)
+    set_read_only(descriptor)
+    move(descriptor, own)
 
 
 def make_base(steps: Sequence[Step]) -> None:
@@ -73,7 +83,7 @@ def make_base(steps: Sequence[Step]) -> None:
     """
     builder = _Builder(steps)
     builder.take_sources()
-    _move(_new_root(), BASE)
+    move(_new_root(), BASE)
     before = os.getcwd()
     os.chdir(BASE)
     builder.do_steps()
@@ -92,7 +102,7 @@ def prepare(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     try:
         builder = _Builder(steps)
         builder.take_sources()
-        _move(_new_root(), _STAGE)
+        move(_new_root(), _STAGE)
         os.chdir(_STAGE)
         builder.do_steps()
     except OSError:
@@ -103,7 +113,7 @@ def prepare(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _new_root() -> int:
-    return _new_filesystem("tmpfs", {"size": "8m", "mode": "755"}, _WRITABLE)
+    return new_filesystem("tmpfs", {"size": "8m", "mode": "755"}, WRITABLE)
 
 
 def build(plan: Plan, prepared: tuple[Step, ...]) -> None:
@@ -119,11 +129,11 @@ def build(plan: Plan, prepared: tuple[Step, ...]) -> None:
     builder = _Builder(plan.steps[len(prepared) :] if begun else plan.steps)
     builder.take_sources()
     if plan.everything:
-        root = _clone_tree("/")
-        _set_read_only(root)
-        _move(root, _STAGE)
+        root = clone_tree("/")
+        set_read_only(root)
+        move(root, _STAGE)
     elif not begun:
-        _move(_new_root(), _STAGE)
+        move(_new_root(), _STAGE)
     os.chdir(_STAGE)
     builder.do_steps()
     call("pivot_root", b".", b".")
@@ -138,7 +148,7 @@ def _detach_old_root() -> None:
 
 
 def _seal_root() -> None:
-    _set_attributes(abi.AT_FDCWD, b"/", abi.MOUNT_ATTR_RDONLY, recursive=False)
+    set_attributes(abi.AT_FDCWD, b"/", abi.MOUNT_ATTR_RDONLY, recursive=False)
 
 
 def keep_kernel_settings() -> None:
@@ -154,11 +164,11 @@ def keep_kernel_settings() -> None:
     for path in PROC_OF_ROOT:
         if not os.path.exists(path) or os.statvfs(path).f_flag & os.ST_RDONLY:
             continue
-        descriptor = _clone_tree(path)
-        _set_read_only(descriptor)
-        place = _open_without_links(path, 0)
+        descriptor = clone_tree(path)
+        set_read_only(descriptor)
+        place = open_without_links(path, 0)
         try:
-            _move_onto(descriptor, place)
+            move_onto(descriptor, place)
         finally:
             os.close(place)
 
@@ -182,10 +192,10 @@ class _Builder:
                 case Bind():
                     self._take(step)
                 case Graft(target):
-                    self._sources[step] = _clone_tree(f"{BASE}{target}")
+                    self._sources[step] = clone_tree(f"{BASE}{target}")
                 case Protect(target=target) | Mask(target=target):
                     # Now, because the new tree is built on top of some of it. Later the links lead elsewhere, or nowhere.
-                    if (resolved := _resolved(target)) is None:
+                    if (resolved := without_links(target)) is None:
                         self._missing.add(target)
                     else:
                         self._resolved[target] = resolved
@@ -198,12 +208,12 @@ class _Builder:
 
     def _take(self, step: Bind) -> None:
         try:
-            descriptor = _clone_tree(step.source)
+            descriptor = clone_tree(step.source)
         except OSError as error:
             if step.optional and error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return
             raise OSError(error.errno, f"cannot open {step.source}: {error.strerror}") from error
-        _set_attributes(descriptor, b"", _BIND_ATTRIBUTES[step.access])
+        set_attributes(descriptor, b"", _BIND_ATTRIBUTES[step.access])
         self._sources[step] = descriptor
 
     def do_steps(self) -> None:
@@ -219,12 +229,12 @@ class _Builder:
                 self._attach(step)
             case Tmpfs(target, size, mode):
                 options = {"size": str(size), "nr_inodes": str(max(size // 4096, 1024)), "mode": f"{mode:o}"}
-                _mount_new("tmpfs", target, options, _WRITABLE)
+                _mount_new("tmpfs", target, options, WRITABLE)
             case Devpts(target):
                 attributes = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
                 _mount_new("devpts", target, {"ptmxmode": "666", "mode": "620"}, attributes)
             case Proc(target):
-                _mount_new("proc", target, {}, _WRITABLE | abi.MOUNT_ATTR_NOEXEC)
+                _mount_new("proc", target, {}, WRITABLE | abi.MOUNT_ATTR_NOEXEC)
             case Directory(target):
                 _make_target(target, directory=True)
             case Link(target, value):
@@ -235,7 +245,7 @@ class _Builder:
             case ReadOnly(target):
                 _make_read_only(target)
             case Seal(target):
-                _set_attributes(abi.AT_FDCWD, os.fsencode(f".{target}"), abi.MOUNT_ATTR_RDONLY, recursive=False)
+                set_attributes(abi.AT_FDCWD, os.fsencode(f".{target}"), abi.MOUNT_ATTR_RDONLY, recursive=False)
             case Mask(target=target) if target in self._missing:
                 pass  # most names are missing
             case Protect(top, target) if target in self._missing and os.path.dirname(target) == top:
@@ -253,7 +263,7 @@ class _Builder:
         descriptor = self._sources.pop(step, None)
         if descriptor is not None:
             _make_target(step.target, directory=_is_directory(descriptor))
-            _move(descriptor, f".{step.target}")
+            move(descriptor, f".{step.target}")
 
     def _protect(self, top: str, target: str) -> None:
         """Let nothing at a path below a writable directory be changed, nor the path itself by renaming what leads there."""
@@ -264,16 +274,16 @@ class _Builder:
                 if place is None:
                     return
                 if stat.S_ISLNK(mode):
-                    _move_onto(_clone_tree(f"{BASE}{BLANK}"), place)  # a link cannot be made read-only, but hidden
+                    move_onto(clone_tree(f"{BASE}{BLANK}"), place)  # a link cannot be made read-only, but hidden
                     break
                 if path == target or not stat.S_ISDIR(mode) or is_placeholder(mode):
-                    descriptor = _clone(place)
-                    _set_read_only(descriptor)
-                    _move_onto(descriptor, place)
+                    descriptor = clone(place)
+                    set_read_only(descriptor)
+                    move_onto(descriptor, place)
                     return
                 if path not in self._pinned:
                     self._pinned.add(path)
-                    _pin(place)
+                    pin(place)
         self._protect_end_of_link(top, target)
 
     def _protect_end_of_link(self, top: str, target: str) -> None:
@@ -287,7 +297,7 @@ class _Builder:
                 continue  # a link to where it lies itself: another session would lose its workspace
             with _taken(path) as (place, mode):
                 if place is not None:
-                    _move_onto(self._cover(path, mode), place)
+                    move_onto(self._cover(path, mode), place)
 
     def _end_of_masked_link(self, target: str, top: str | None) -> str:
         """Return where a masked path leads, if that is to be masked as well.
@@ -307,11 +317,11 @@ class _Builder:
         binds = [(step.target, held) for step, held in self._sources.items() if isinstance(step, Bind)]
         shown = {target: held for target, held in binds if target != path and is_inside(target, path)}
         if not stat.S_ISDIR(mode) or not shown:
-            return _clone_tree(f"{BASE}{EMPTY if stat.S_ISDIR(mode) else BLANK}")
-        made = _new_filesystem("tmpfs", {"size": "1m", "mode": "755"}, _WRITABLE)
+            return clone_tree(f"{BASE}{EMPTY if stat.S_ISDIR(mode) else BLANK}")
+        made = new_filesystem("tmpfs", {"size": "1m", "mode": "755"}, WRITABLE)
         for target, held in shown.items():
             _make_way(made, target[len(path) + 1 :].split("/"), directory=_is_directory(held))
-        _set_read_only(made)
+        set_read_only(made)
         return made
 
 
@@ -321,34 +331,11 @@ def detach(path: str) -> None:
         continue  # there may be another below
 
 
-# -- the mount API -------------------------------------------------------------------------------------------------------
-
-
-def _clone_tree(path: str) -> int:
-    """Return a copy of the mounts at a path, attached nowhere. No symbolic link on the way to it is followed."""
-    descriptor = _open_without_links(path, 0)
-    try:
-        return _clone(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _open_without_links(path: str, flags: int) -> int:
-    """Take hold of a path, on the way to which no symbolic link is followed; with O_NOFOLLOW the last part may be one."""
-    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC | flags, 0, abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS)
-    return call("openat2", abi.AT_FDCWD, os.fsencode(path), how, len(how))
-
-
-def _clone(descriptor: int) -> int:
-    flags = abi.OPEN_TREE_CLONE | os.O_CLOEXEC | abi.AT_EMPTY_PATH | abi.AT_RECURSIVE
-    return call("open_tree", descriptor, b"", flags)
-
-
 @contextmanager
 def _taken(target: str) -> Iterator[tuple[int | None, int]]:
     """Hold what lies at a path of the new tree, and its mode; None where nothing does, or a link is on the way to it."""
     try:
-        place = _open_without_links(f".{target}", os.O_NOFOLLOW)
+        place = open_without_links(f".{target}", os.O_NOFOLLOW)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise
@@ -358,58 +345,6 @@ def _taken(target: str) -> Iterator[tuple[int | None, int]]:
         yield place, os.fstat(place).st_mode
     finally:
         os.close(place)
-
-
-def _set_attributes(descriptor: int, path: bytes, attributes: int, propagation: int = 0, recursive: bool = True) -> None:
-    value = struct.pack("QQQQ", attributes, 0, propagation, 0)
-    flags = (abi.AT_RECURSIVE if recursive else 0) | (0 if path else abi.AT_EMPTY_PATH)
-    call("mount_setattr", descriptor, path, flags, value, len(value))
-
-
-def _set_read_only(descriptor: int) -> None:
-    _set_attributes(descriptor, b"", _READ_ONLY)
-
-
-def _new_filesystem(kind: str, options: dict[str, str], attributes: int) -> int:
-    context = call("fsopen", kind.encode(), abi.FSOPEN_CLOEXEC)
-    try:
-        for name, value in options.items():
-            call("fsconfig", context, abi.FSCONFIG_SET_STRING, name.encode(), value.encode(), 0)
-        call("fsconfig", context, abi.FSCONFIG_CMD_CREATE, None, None, 0)
-        return call("fsmount", context, abi.FSMOUNT_CLOEXEC, attributes)
-    finally:
-        os.close(context)
-
-
-def _move(descriptor: int, target: str) -> None:
-    try:
-        call("move_mount", descriptor, b"", abi.AT_FDCWD, os.fsencode(target), abi.MOVE_MOUNT_F_EMPTY_PATH)
-    finally:
-        os.close(descriptor)
-
-
-def _move_onto(descriptor: int, place: int) -> None:
-    try:
-        call("move_mount", descriptor, b"", place, b"", abi.MOVE_MOUNT_F_EMPTY_PATH | abi.MOVE_MOUNT_T_EMPTY_PATH)
-    finally:
-        os.close(descriptor)
-
-
-def _pin(place: int) -> None:
-    """Mount what lies at a place onto itself: a mount point cannot be renamed."""
-    _move_onto(_clone(place), place)
-
-
-def _resolved(path: str) -> str | None:
-    """Return a path without symbolic links, or None if nothing is there and no link is on the way.
-
-    That is one look if there are no links, as is usual, instead of one for each part.
-    """
-    try:
-        os.close(_open_without_links(path, 0))
-    except OSError as error:
-        return None if error.errno == errno.ENOENT else os.path.realpath(path)
-    return path
 
 
 def _ends_of_parts(path: str) -> list[int]:
@@ -434,7 +369,7 @@ def _make_way(top: int, parts: list[str], *, directory: bool) -> None:
 
 def _mount_new(kind: str, target: str, options: dict[str, str], attributes: int) -> None:
     _make_target(target, directory=True)
-    _move(_new_filesystem(kind, options, attributes), f".{target}")
+    move(new_filesystem(kind, options, attributes), f".{target}")
 
 
 def _make_file(target: str, content: str, mode: int) -> None:
@@ -446,9 +381,9 @@ def _make_file(target: str, content: str, mode: int) -> None:
 
 def _make_read_only(target: str) -> None:
     if os.path.lexists(f".{target}"):
-        descriptor = _clone_tree(f".{target}")
-        _set_read_only(descriptor)
-        _move(descriptor, f".{target}")
+        descriptor = clone_tree(f".{target}")
+        set_read_only(descriptor)
+        move(descriptor, f".{target}")
 
 
 def _make_target(target: str, *, directory: bool) -> None:
@@ -458,6 +393,3 @@ def _make_target(target: str, *, directory: bool) -> None:
     elif not os.path.lexists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o444))
-
-
-assert sys.byteorder == "little", "the layouts above are for little-endian machines"

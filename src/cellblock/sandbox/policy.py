@@ -7,22 +7,16 @@ A policy is read from the JSON of sandbox-runtime (``network``, ``filesystem``, 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import json
 import os
-import reprlib
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox.paths import is_inside
+from cellblock.sandbox.settings import Section, read_settings
 
 MIB = 1024 * 1024
-_MAX_FILE = MIB  # bytes of a file of settings
-_MAX_SHOWN = 200  # characters of a wrong value in a message
-_MAX_ITEMS = 1000  # in one list of a policy: each costs a mount, or a comparison with all others
 
 # What programs read at their start, where it lies in a home directory.
 START_UP = (
@@ -180,10 +174,10 @@ class Policy:
         Raises:
             InvalidInputError: A key is unknown, or a value is of the wrong kind; the message names it.
         """
-        top = _Section(source, "", data, _TOP)
-        files = _Section(source, "filesystem.", top.get("filesystem", {}), _FILES)
-        network = _Section(source, "network.", top.get("network", {}), _NETWORK)
-        resources = _Section(source, "resources.", top.get("resources", {}), _RESOURCES)
+        top = Section(source, "", data, _TOP)
+        files = Section(source, "filesystem.", top.get("filesystem", {}), _FILES)
+        network = Section(source, "network.", top.get("network", {}), _NETWORK)
+        resources = Section(source, "resources.", top.get("resources", {}), _RESOURCES)
         fields = {_RESOURCES[key]: resources.integer(key) for key in _RESOURCES if key in resources.data}
         return cls(
             Filesystem(
@@ -302,52 +296,6 @@ _BOUNDS = {
 }
 
 
-class _Section:
-    """One object of the JSON, with the keys that may be in it."""
-
-    def __init__(self, source: str, prefix: str, data: object, known: Mapping[str, str]) -> None:
-        self._where = f"{source}: {prefix}"
-        if not isinstance(data, dict):
-            raise InvalidInputError(f"{self._where.rstrip('.')} must be an object, not {type(data).__name__}")
-        self.data = data
-        for key in data:
-            if key not in known:
-                shown = str(key)[:_MAX_SHOWN]
-                near = difflib.get_close_matches(shown, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
-                raise InvalidInputError(f"{self._where}{shown} is not a known key{hint}")
-
-    def get(self, key: str, default: object) -> object:
-        return self.data.get(key, default)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        value = self.data.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise InvalidInputError(f"{self._where}{key} must be a list of strings, not {_shown(value)}")
-        _check_count(f"{self._where}{key}", value)
-        return tuple(value)
-
-    def boolean(self, key: str) -> bool:
-        value = self.data.get(key, False)
-        if not isinstance(value, bool):
-            raise InvalidInputError(f"{self._where}{key} must be true or false, not {_shown(value)}")
-        return value
-
-    def integer(self, key: str) -> int:
-        value = self.data.get(key)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidInputError(f"{self._where}{key} must be an integer, not {_shown(value)}")
-        return value
-
-
-def _shown(value: object) -> str:
-    """Return a value for a message. Its own words could be of any length, and of any depth."""
-    try:
-        return reprlib.repr(value)[:_MAX_SHOWN]
-    except ValueError:  # an integer with thousands of digits
-        return f"that {type(value).__name__}"
-
-
 def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))
 
@@ -377,31 +325,3 @@ def _may_hold(denial: str, item: str) -> bool:
 
 def _start(path: str) -> str:
     return path[0] if path[:1] in ("/", "~") else ""
-
-
-def read_settings(path: str | os.PathLike[str]) -> Any:
-    """Read a file of settings: JSON, in which lines that begin with ``//`` are comments.
-
-    Raises:
-        InvalidInputError: It cannot be read, it is not valid JSON, or it is too large or too deep.
-    """
-    try:
-        lines = _read(Path(path).expanduser()).splitlines()
-        # Empty instead of gone: an error names the right line.
-        return json.loads(b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in lines))
-    except OSError as error:
-        raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"the sandbox configuration {path} cannot be parsed: {error}") from error
-
-
-def _read(path: Path) -> bytes:
-    """Read a file that may lie in a workspace, where a session could have put anything."""
-    from cellblock import config  # late: what runs in a sandbox loads this module, and reads no settings
-
-    return config.read_file(path, _MAX_FILE)
-
-
-def _check_count(where: str, items: Sized) -> None:
-    if len(items) > _MAX_ITEMS:
-        raise InvalidInputError(f"{where} has {len(items)} items, and the limit is {_MAX_ITEMS}")

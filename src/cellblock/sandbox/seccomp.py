@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import errno
 import functools
-import struct
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from cellblock.sandbox import abi
+from cellblock.sandbox.bpf import ALLOW, ANY, JEQ, LOAD, RET, Assembler, Comparison, Conditional, compiled, error
 from cellblock.sandbox.syscall_numbers import BY_MACHINE
 
 ALLOWED: tuple[tuple[str, str], ...] = (
@@ -105,77 +103,44 @@ nowhere), landlock (rules without number, in the kernel's memory): for all of th
 _SETID = 0o6000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
-
-
-class Test(NamedTuple):
-    """One comparison of the low 32 bits of an argument: ``argument & mask == value``."""
-
-    argument: int
-    mask: int
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class Conditional:
-    """A system call that depends on its arguments.
-
-    Attributes:
-        names: The calls.
-        reason: Why.
-        cases: What decides, in order: all of these tests hold, then this outcome.
-        otherwise: The outcome where no case holds.
-    """
-
-    names: str
-    reason: str
-    cases: tuple[tuple[tuple[Test, ...], int], ...]
-    otherwise: int
-
-
-ALLOW = 0x7FFF0000
-KILL = 0x80000000
-
-
-def error(number: int) -> int:
-    """Return the outcome that makes a call fail with this errno."""
-    return 0x00050000 | number
-
-
 _PERM = error(errno.EPERM)
-_ANY = 0xFFFFFFFF
 
 
-def _same(argument: int, value: int) -> Test:
-    return Test(argument, _ANY, value)
+def _same(argument: int, value: int) -> Comparison:
+    return Comparison(argument, ANY, value)
 
 
-def _has(argument: int, bits: int) -> tuple[tuple[Test, ...], ...]:
+def _has(argument: int, bits: int) -> tuple[tuple[Comparison, ...], ...]:
     """Return the cases in which an argument has any one of some bits."""
-    return tuple((Test(argument, 1 << bit, 1 << bit),) for bit in range(32) if bits >> bit & 1)
+    return tuple((Comparison(argument, 1 << bit, 1 << bit),) for bit in range(32) if bits >> bit & 1)
 
 
-def _deny(cases: tuple[tuple[Test, ...], ...]) -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _deny(cases: tuple[tuple[Comparison, ...], ...]) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return tuple((tests, _PERM) for tests in cases)
 
 
-def _mode(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _mode(argument: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return _deny(_has(argument, _SETID))
 
 
-def _node(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
-    devices = tuple((Test(argument, 0o170000, kind),) for kind in (0o020000, 0o060000))
+def _node(argument: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    devices = tuple((Comparison(argument, 0o170000, kind),) for kind in (0o020000, 0o060000))
     return _deny((*devices, *_has(argument, _SETID)))
 
 
-def _creating(flags: int, mode: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _creating(flags: int, mode: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return _deny(
-        tuple((Test(flags, creating, creating), *tests) for creating in (_O_CREAT, _O_TMPFILE) for tests in _has(mode, _SETID))
+        tuple(
+            (Comparison(flags, creating, creating), *tests)
+            for creating in (_O_CREAT, _O_TMPFILE)
+            for tests in _has(mode, _SETID)
+        )
     )
 
 
-def _internet(family: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _internet(family: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return tuple(
-        ((_same(0, family), Test(1, 0xF, kind), _same(2, protocol)), ALLOW)
+        ((_same(0, family), Comparison(1, 0xF, kind), _same(2, protocol)), ALLOW)
         for kind, protocol in ((1, 0), (1, 6), (2, 0), (2, 17))
     )
 
@@ -200,15 +165,15 @@ _PRCTL_OPTIONS = (
 )
 
 
-def _file_commands() -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _file_commands() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     """Attributes of files in the workspace would outlive the session: a directory that cannot be written, for one."""
     return (
         *(((_same(1, command),), ALLOW) for command in _FILE_COMMANDS),
-        *(((Test(1, 0xFF00, kind << 8),), _PERM) for kind in _FILE_COMMAND_TYPES),
+        *(((Comparison(1, 0xFF00, kind << 8),), _PERM) for kind in _FILE_COMMAND_TYPES),
     )
 
 
-def _prctl_options() -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _prctl_options() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return tuple(((_same(0, option),), ALLOW) for option in _PRCTL_OPTIONS)
 
 
@@ -218,10 +183,38 @@ def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
     Args:
         unix_sockets: Whether sockets of the AF_UNIX family may be made, other than in pairs.
     """
+    return (*_for_processes(), *_for_sockets(unix_sockets), *_for_files())
+
+
+def _for_processes() -> tuple[Conditional, ...]:
+    return (
+        Conditional("clone", "threads and forks, but no new namespace", _deny(_has(0, abi.CLONE_NEW_ALL)), ALLOW),
+        Conditional(
+            "prctl",
+            "by list, because new options come with power, and with memory of the kernel's (PR_FUTEX_HASH); no filters, "
+            "tracers, memory maps, core scheduling or dispatch of one's own",
+            _prctl_options(),
+            _PERM,
+        ),
+        Conditional(
+            "personality",
+            "Linux as it is, without address randomization at most",
+            tuple(((_same(0, value),), ALLOW) for value in (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)),
+            _PERM,
+        ),
+        Conditional(
+            "semget",
+            "at most 15 semaphores in a set: the kernel lets a session have 32,000 sets, and counts them nowhere",
+            (((Comparison(1, 0xFFFFFFF0, 0),), ALLOW),),
+            error(errno.EINVAL),
+        ),
+    )
+
+
+def _for_sockets(unix_sockets: bool) -> tuple[Conditional, ...]:
     unix = (((_same(0, _AF_UNIX),), ALLOW),) if unix_sockets else (((_same(0, _AF_UNIX),), _PERM),)
     unsupported = error(errno.EAFNOSUPPORT)
     return (
-        Conditional("clone", "threads and forks, but no new namespace", _deny(_has(0, abi.CLONE_NEW_ALL)), ALLOW),
         Conditional(
             "socket", "TCP, UDP and local: others are where kernels break", (*unix, *_internet(2), *_internet(10)), unsupported
         ),
@@ -229,7 +222,7 @@ def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
             "socketpair",
             "local only; one for datagrams can be sent to any socket in the file system",
             (
-                *(((_same(0, _AF_UNIX), Test(1, 0xF, kind)), ALLOW) for kind in ((1, 2, 5) if unix_sockets else (1, 5))),
+                *(((_same(0, _AF_UNIX), Comparison(1, 0xF, kind)), ALLOW) for kind in ((1, 2, 5) if unix_sockets else (1, 5))),
                 ((_same(0, _AF_UNIX),), _PERM),
             ),
             unsupported,
@@ -245,6 +238,11 @@ def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
             ),
             ALLOW,
         ),
+    )
+
+
+def _for_files() -> tuple[Conditional, ...]:
+    return (
         Conditional(
             "ioctl",
             "no typing into a terminal, no attributes of files that outlive the session; the low half only, as that is all "
@@ -252,39 +250,17 @@ def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
             (*_deny(tuple((_same(1, command),) for command in (0x5412, 0x541C, 0x5423))), *_file_commands()),
             ALLOW,
         ),
-        Conditional(
-            "prctl",
-            "by list, because new options come with power, and with memory of the kernel's (PR_FUTEX_HASH); no filters, "
-            "tracers, memory maps, core scheduling or dispatch of one's own",
-            _prctl_options(),
-            _PERM,
-        ),
-        Conditional(
-            "semget",
-            "at most 15 semaphores in a set: the kernel lets a session have 32,000 sets, and counts them nowhere",
-            (((Test(1, 0xFFFFFFF0, 0),), ALLOW),),
-            error(errno.EINVAL),
-        ),
         Conditional("chmod fchmod mkdir creat", "set-id files would land in the host's workspace", _mode(1), ALLOW),
         Conditional("fchmodat fchmodat2 mkdirat", "likewise", _mode(2), ALLOW),
         Conditional("open", "likewise", _creating(1, 2), ALLOW),
         Conditional("openat", "likewise", _creating(2, 3), ALLOW),
         Conditional("mknod", "likewise, and devices", _node(1), ALLOW),
         Conditional("mknodat", "likewise, and devices", _node(2), ALLOW),
-        Conditional(
-            "personality",
-            "Linux as it is, without address randomization at most",
-            tuple(((_same(0, value),), ALLOW) for value in (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)),
-            _PERM,
-        ),
     )
 
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
-
-# Classic BPF: load a word, compare, jump, return.
-_LOAD, _AND, _JEQ, _JGE, _JA, _RET = 0x20, 0x54, 0x15, 0x35, 0x05, 0x06
 
 
 def supported(machine: str) -> bool:
@@ -293,13 +269,19 @@ def supported(machine: str) -> bool:
 
 
 @functools.cache
-def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = frozenset()) -> bytes:
+def program(
+    machine: str,
+    unix_sockets: bool = True,
+    without: frozenset[str] = frozenset(),
+    instead: tuple[Conditional, ...] = (),
+) -> bytes:
     """Return the BPF program, ready for ``prctl(PR_SET_SECCOMP)``.
 
     Args:
         machine: The architecture, as `platform.machine` names it.
         unix_sockets: Whether local sockets may be made, other than in pairs.
         without: Names of calls to allow after all, for tests that show what each rule stops.
+        instead: Rules that win over those here.
     """
     table = BY_MACHINE[machine]
     outcomes: dict[int, int | Conditional] = {}
@@ -307,19 +289,10 @@ def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = f
         outcomes |= {table[name]: ALLOW for name in names.split() if name in table}
     for _reason, names in REFUSED:
         outcomes |= {table[name]: _PERM for name in names.split() if name in table}
-    for rule in conditionals(unix_sockets):
+    for rule in (*conditionals(unix_sockets), *instead):
         outcomes |= {table[name]: rule for name in rule.names.split() if name in table}
     outcomes |= {table[name]: ALLOW for name in without if name in table}
-    code = _Assembler()
-    code.add(_LOAD, 4)
-    code.add(_JEQ, _ARCHITECTURES[machine], 1, 0)
-    code.add(_RET, KILL)
-    code.add(_LOAD, 0)
-    if machine == "x86_64":
-        code.add(_JGE, _X32, 0, 1)
-        code.add(_RET, KILL)
-    _search(code, _ranges(outcomes))
-    return code.bytes()
+    return compiled(_ARCHITECTURES[machine], outcomes, kill_from=_X32 if machine == "x86_64" else None)
 
 
 def no_programs(machine: str) -> bytes:
@@ -331,79 +304,17 @@ def no_programs(machine: str) -> bytes:
         machine: The architecture, as `platform.machine` names it.
     """
     table = BY_MACHINE[machine]
-    code = _Assembler()
-    code.add(_LOAD, 0)
+    code = Assembler()
+    code.add(LOAD, 0)
     for name in ("execve", "execveat"):
-        code.add(_JEQ, table[name], 0, 1)
-        code.add(_RET, _PERM)
+        code.add(JEQ, table[name], 0, 1)
+        code.add(RET, _PERM)
     # Programs that were approved, and init, have the same user: only their own processes may be limited.
-    code.add(_JEQ, table["prlimit64"], 1, 0)
-    code.add(_RET, ALLOW)
+    code.add(JEQ, table["prlimit64"], 1, 0)
+    code.add(RET, ALLOW)
     for half in (16, 20):
-        code.add(_LOAD, half)
-        code.add(_JEQ, 0, 1, 0)
-        code.add(_RET, _PERM)
-    code.add(_RET, ALLOW)
+        code.add(LOAD, half)
+        code.add(JEQ, 0, 1, 0)
+        code.add(RET, _PERM)
+    code.add(RET, ALLOW)
     return code.bytes()
-
-
-def _ranges(outcomes: dict[int, int | Conditional]) -> list[tuple[int, int | Conditional]]:
-    """Return where each run of equal outcomes starts, from number 0 upwards."""
-    ranges: list[tuple[int, int | Conditional]] = []
-    absent = error(errno.ENOSYS)
-    for number in range(max(outcomes) + 2):
-        outcome = outcomes.get(number, absent)
-        if not ranges or ranges[-1][1] != outcome:
-            ranges.append((number, outcome))
-    return ranges
-
-
-class _Assembler:
-    """Instructions in order; jumps forward are filled in when their targets are known."""
-
-    def __init__(self) -> None:
-        self._code: list[tuple[int, int, int, int]] = []
-
-    def add(self, operation: int, value: int, true: int = 0, false: int = 0) -> int:
-        self._code.append((operation, true, false, value))
-        return len(self._code) - 1
-
-    def land(self, jump: int) -> None:
-        """Let an unconditional jump made before go to what comes next."""
-        operation, true, false, _ = self._code[jump]
-        self._code[jump] = (operation, true, false, len(self._code) - jump - 1)
-
-    def bytes(self) -> bytes:
-        return b"".join(struct.pack("=HBBI", *instruction) for instruction in self._code)
-
-
-def _search(code: _Assembler, ranges: list[tuple[int, int | Conditional]]) -> None:
-    """Find the outcome of the number that is loaded, in a dozen comparisons instead of hundreds."""
-    if len(ranges) == 1:
-        outcome = ranges[0][1]
-        if isinstance(outcome, Conditional):
-            _decide(code, outcome)
-        else:
-            code.add(_RET, outcome)
-        return
-    middle = len(ranges) // 2
-    code.add(_JGE, ranges[middle][0], 0, 1)
-    right = code.add(_JA, 0)
-    _search(code, ranges[:middle])
-    code.land(right)
-    _search(code, ranges[middle:])
-
-
-def _decide(code: _Assembler, rule: Conditional) -> None:
-    for tests, outcome in rule.cases:
-        failed = []
-        for test in tests:
-            code.add(_LOAD, 16 + 8 * test.argument)
-            if test.mask != _ANY:
-                code.add(_AND, test.mask)
-            code.add(_JEQ, test.value, 1, 0)
-            failed.append(code.add(_JA, 0))
-        code.add(_RET, outcome)
-        for jump in failed:
-            code.land(jump)
-    code.add(_RET, rule.otherwise)

@@ -17,8 +17,9 @@ from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import plan, seccomp
-from cellblock.sandbox.policy import Network, Policy, read_settings
+from cellblock.sandbox.policy import Network, Policy
 from cellblock.sandbox.probe import Facts
+from cellblock.sandbox.settings import read_settings
 from cellblock.wire.control import Setup
 
 PACKAGES = "CELLBLOCK_PACKAGES"

@@ -13,7 +13,7 @@ from IPython.core.displaypub import DisplayPublisher
 
 from cellblock.errors import ProtocolError
 from cellblock.wire.messages import MAX_MIMES, PIECE, Clear, Display, Part
-from cellblock.worker.streams import Outbox
+from cellblock.worker.outbox import Outbox
 from cellblock.worker.widgets import VIEW, text_now
 
 _MAX_WIDGETS = 100

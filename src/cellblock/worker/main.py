@@ -42,9 +42,10 @@ from cellblock.worker.commands import Commands
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop
 from cellblock.worker.offline import explain_failures
+from cellblock.worker.outbox import Outbox
 from cellblock.worker.requests import Requester
 from cellblock.worker.shell import CellError, Shell
-from cellblock.worker.streams import Outbox
+from cellblock.worker.streams import replace_streams, restore_streams
 
 _MAX_MATCHES = 1000
 _fflush = ctypes.CDLL(None).fflush
@@ -97,6 +98,7 @@ class Worker:
     def run(self) -> None:
         """Serve the channel until the host says `Shutdown` or closes it."""
         self._outbox.attach(self._channel)
+        replace_streams(self._outbox)
         GATE.install(self._on_stray)
         self._interrupter.install()
         self._asker.take_places()
@@ -144,6 +146,7 @@ class Worker:
     def close(self) -> None:
         """Undo `run` and the constructor, where the process goes on: after warming up."""
         self._outbox.detach()
+        restore_streams()
         self.loop.remove_reader(self._channel.fileno())
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()

@@ -16,7 +16,7 @@ from IPython.core.error import StdinNotImplementedError, UsageError
 from cellblock.errors import ProtocolError
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, Message
 from cellblock.worker.channel import Channel
-from cellblock.worker.streams import Outbox
+from cellblock.worker.outbox import Outbox
 
 _Answer = TypeVar("_Answer", InputReply, Installed, Decided, Ended)
 

@@ -29,7 +29,8 @@ from cellblock.worker import pip
 from cellblock.worker.commands import Commands, guard_scripts
 from cellblock.worker.display import Hook, Publisher, send_bundle
 from cellblock.worker.notebook import NotebookShell
-from cellblock.worker.streams import Outbox, keep_order
+from cellblock.worker.outbox import Outbox
+from cellblock.worker.streams import keep_order
 
 _MAX_ERROR_TEXT = 256 * 1024
 _MAX_TRACEBACK = 1024 * 1024

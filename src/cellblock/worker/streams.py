@@ -1,346 +1,34 @@
-"""sys.stdout and sys.stderr of a kernel: text is sent as frames, in order with all other output.
-
-A line leaves at once. In a burst, lines are gathered for up to 10 ms, because a frame for each of a million lines would
-cost more than the lines. A small thread then sends the rest, and ends after the burst, so that a
-kernel between cells has one thread and can be forked.
-"""
+"""sys.stdout and sys.stderr of a kernel: what is written to them goes to its outbox."""
 
 from __future__ import annotations
 
-import _thread
-import array
 import codecs
-import fcntl
 import functools
 import io
 import os
-import signal
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Callable, Iterable
-from itertools import groupby
-from operator import itemgetter
-from typing import Literal, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-from cellblock.wire.messages import PIECE, Display, Message, Stream
-from cellblock.worker.channel import Channel
-from cellblock.worker.gate import GATE
-
-TICK = 0.01
-"""Seconds that text of a burst may wait."""
-
-_QUIET_TICKS = 5
-_CATCH_UP_STEP, _CATCH_UP_LONG_STEP = 0.0001, 0.002  # seconds between two looks, at first and later
-_READ_UP, _HURRIED = 0.02, 1.0  # seconds that it is waited for, and for which it is not after that was in vain
-_NONE = -1
-_PIECE_CHARS = PIECE // 6  # a character takes at most six bytes: a lone surrogate is written as an escape
+from cellblock.worker.outbox import DESCRIPTORS, Outbox, StreamName
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-StreamName = Literal["stdout", "stderr"]
-_DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
-_NAME: Callable[[tuple[StreamName, str]], StreamName] = itemgetter(0)
+
+def replace_streams(outbox: Outbox) -> None:
+    """Put streams that write to an outbox in the place of Python's own.
+
+    Args:
+        outbox: What is written goes through this one.
+    """
+    sys.stdout, sys.stderr = OutStream(outbox, "stdout"), OutStream(outbox, "stderr")
 
 
-class Outbox:
-    """Sends everything that leaves the worker, so that it stays in order."""
-
-    def __init__(self) -> None:
-        self._channel: Channel | None = None
-        self._pending: list[tuple[StreamName, str]] = []
-        self._pending_chars = 0
-        self._room = _NONE
-        """How many characters may be pending before somebody looks at them: none, unless the gathering thread is there."""
-        self._lock = _thread.RLock()
-        self._flushing = False
-        self._last = 0.0
-        self._hurried_until = 0.0
-        self._ticker: _Ticker | None = None
-        self._count = array.array("i", [0])
-        self._main = _thread.get_ident()
-        self.forked = True
-        os.register_at_fork(before=self._before_fork, after_in_child=self.leave_parent)
-
-    def attach(self, channel: Channel) -> None:
-        """Send through this channel from now on, and take the place of Python's streams."""
-        self._channel = channel
-        self._main = _thread.get_ident()
-        self.forked = False
-        sys.stdout = OutStream(self, "stdout")
-        sys.stderr = OutStream(self, "stderr")
-
-    def detach(self) -> None:
-        """Give Python's own streams back."""
-        self.settle()
-        self.forked, self._channel = True, None
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-
-    def writer(self, name: StreamName) -> Callable[[str], int]:
-        """Return the `write` of a stream: it takes text, and returns the text's length.
-
-        In a burst its few lines are all of the Python that runs for a `print`, twice; so it is a function, and no method.
-        """
-        append = self._pending.append
-
-        def write(text: str) -> int:
-            if not isinstance(text, str):
-                raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-            append((name, text))
-            size = len(text)
-            # Threads that write at the same time get it wrong, but not for long: whoever sends begins anew.
-            self._pending_chars = chars = self._pending_chars + size
-            if chars > self._room:
-                self._look(text)
-            return size
-
-        return write
-
-    def write(self, name: StreamName, text: str) -> None:
-        """Take text that is shown on a stream although no code has written it there."""
-        self.writer(name)(text)
-
-    def _look(self, text: str) -> None:
-        """Send what is pending, if it is time to, now that this was written."""
-        much = self._pending_chars > _PIECE_CHARS
-        if self.forked:
-            # Whole lines, because other processes write to the same descriptors.
-            if much or "\n" in text:
-                self._flush_descriptors()
-        elif much:
-            self.flush()
-        # `print(x, end="")` writes an empty string last: the only sign that a print without a newline is complete.
-        elif self._room == _NONE and (not text or "\n" in text or "\r" in text):
-            self.flush_soon()
-
-    def flush_soon(self) -> None:
-        """Send what is pending: now, or within `TICK` seconds where something was sent just before."""
-        if not self._pending:
-            return
-        if self.forked:
-            self._flush_descriptors()
-        elif time.monotonic() - self._last >= TICK:
-            self.flush()
-        elif self._room == _NONE:
-            self._room = _PIECE_CHARS  # before the thread is there: it may be gone again when we are
-            try:
-                self._ticker = _Ticker(self)
-            except BaseException:
-                self._room = _NONE
-                raise
-
-    def let_host_catch_up(self) -> None:
-        """Before something is written past this outbox, to a descriptor: have the host read what came before it.
-
-        Two sockets have no common order. Waiting here, and `Stream.behind` on the way back, give them one. However long it
-        takes: a host that is busy would see the wrong order, and one that makes a printing cell wait means writing as well.
-        Other threads send nothing meanwhile, as there would be no end to it.
-        """
-        if self._channel is None or self.forked:
-            return
-        # The gate before the lock, as in `flush`. It is open while this waits, so that a cell that waits can be interrupted.
-        in_main = _thread.get_ident() == self._main
-        if in_main:
-            GATE.shut += 1
-        try:
-            with self._lock:
-                self.flush()
-                step = _CATCH_UP_STEP
-                while self._channel.unread():
-                    try:
-                        if in_main:
-                            GATE.open()
-                        time.sleep(step)
-                    finally:
-                        if in_main:
-                            GATE.shut += 1
-                    step = min(2 * step, _CATCH_UP_LONG_STEP)
-        finally:
-            if in_main:
-                GATE.open()
-
-    def flush(self) -> None:
-        """Send what is pending, now."""
-        if self._channel is None or self.forked:
-            return
-        # The lock before a look at what is pending: the gathering thread may have taken that, and not sent it yet, and what
-        # its caller sends next must not overtake it. And the gate before the lock: from Python 3.14 on a handler can run, and
-        # raise, between the two halves of a `with`, and nobody would release the lock.
-        in_main = _thread.get_ident() == self._main
-        if in_main:
-            GATE.shut += 1
-        try:
-            with self._lock:
-                # Re-entered by a finalizer or a signal handler that prints: the outer call sends what was added.
-                if self._flushing or not self._pending:
-                    return
-                try:
-                    self._flushing = True
-                    self._drain(self._channel)
-                finally:
-                    self._flushing = False
-                    self._last = time.monotonic()
-        finally:
-            if in_main:
-                GATE.open()
-
-    def _flush_descriptors(self) -> None:
-        """In a process without a channel: write what is pending to descriptors 1 and 2."""
-        while self._pending:
-            name, text = self._pending.pop(0)
-            while self._pending and self._pending[0][0] == name:
-                text += self._pending.pop(0)[1]
-            self._pending_chars = 0
-            _write_descriptor(_DESCRIPTORS[name], text)
-
-    def _drain(self, channel: Channel) -> None:
-        while self._pending:
-            self._pending_chars = 0
-            taken = self._pending[:]
-            del self._pending[: len(taken)]  # and not what was written since
-            for name, run in groupby(taken, _NAME):
-                text = "".join([text for _, text in run])
-                for start in range(0, len(text), _PIECE_CHARS):
-                    piece = text[start : start + _PIECE_CHARS].encode("utf-8", "backslashreplace")
-                    channel.send(Stream(name, piece, self.behind()))
-
-    def send(self, message: Message) -> None:
-        """Send a message after everything that was written before it."""
-        if self._channel is None or self.forked:
-            # A child of user code must never write frames into its parent's channel. Its displays become text.
-            if isinstance(message, Display):
-                self._flush_descriptors()
-                text = message.data.get("text/plain", b"").decode("utf-8", "replace")
-                _write_descriptor(2 if message.kind == "error" else 1, f"{text}\n")
-            return
-        self.flush()
-        self._channel.send(message)
-
-    def behind(self) -> bool:
-        """Whether what is sent now stands behind bytes that the host has not read from descriptors 1 and 2.
-
-        It is given a moment to read them, because when it has been told of them it reads what is there, also what was written
-        later. Where something else writes without end that is not waited for each time.
-        """
-        if not self._descriptors_pending():
-            return False
-        now = time.monotonic()
-        if now < self._hurried_until:
-            return True
-        while self._descriptors_pending():
-            if time.monotonic() - now > _READ_UP:
-                self._hurried_until = now + _HURRIED
-                return True
-            time.sleep(_CATCH_UP_STEP)
-        return False
-
-    def _descriptors_pending(self) -> bool:
-        """Whether bytes written to descriptors 1 and 2 still lie in their pipes, unread by the host.
-
-        It costs two system calls, and is what keeps `os.write(1, …)` before `print` in the order of the code.
-        """
-        for descriptor in (1, 2):
-            try:
-                fcntl.ioctl(descriptor, termios.FIONREAD, self._count, True)
-            except OSError:
-                continue  # the code closed it, or put something else in its place
-            if self._count[0]:
-                return True
-        return False
-
-    def tick(self) -> bool:
-        """Send what a burst left over, unless another thread is about to; return whether there was anything."""
-        busy = bool(self._pending)
-        # Not waited for: who holds it may wait for the end of the gathering thread, which calls this.
-        if self._lock.acquire(blocking=False):
-            try:
-                self.flush()
-            finally:
-                self._lock.release()
-        return busy
-
-    def last_tick(self) -> bool:
-        """Send what was written before, and look at each text again; return whether that could be done."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            self.look_again()
-            self.flush()
-        finally:
-            self._lock.release()
-        return True
-
-    def look_again(self) -> None:
-        """Look at each text that is written: there is no gathering thread any more."""
-        self._room = _NONE
-
-    def settle(self) -> None:
-        """Send everything and end the gathering thread. After this the worker has no thread of ours."""
-        if self.forked:
-            return  # at the forks of the zygote and of init, above all, where whatever is touched is copied
-        in_main = _thread.get_ident() == self._main
-        if in_main:
-            GATE.shut += 1
-        try:
-            ticker, self._ticker = self._ticker, None
-            if ticker is not None:
-                ticker.stop()
-                self.look_again()
-            self.flush()
-        finally:
-            if in_main:
-                GATE.open()
-
-    def _before_fork(self) -> None:
-        self.settle()
-        self.let_host_catch_up()  # the child writes to the descriptors
-
-    def leave_parent(self) -> None:
-        """In a child that user code forked: never touch the parent's channel again."""
-        if self.forked and not self._pending:
-            return
-        self.forked = True
-        GATE.reset()
-        self._pending.clear()
-        self._pending_chars = 0
-        if self._channel is not None:
-            self._channel.close()
-
-
-class _Ticker:
-    """A thread that sends what is pending every `TICK` seconds, until it is stopped or nothing happens for a while."""
-
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self._wake = _thread.allocate_lock()
-        self._wake.acquire()
-        self._done = _thread.allocate_lock()
-        self._done.acquire()
-        # `_thread`, because a `threading.Thread` would show up in the user's `threading.enumerate()`.
-        _thread.start_new_thread(self._run, ())
-
-    def _run(self) -> None:
-        try:
-            # Signals belong to the main thread: one that landed here would not wake it from a system call.
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            quiet = 0
-            while quiet < _QUIET_TICKS or not self._outbox.last_tick():
-                if self._wake.acquire(timeout=TICK):
-                    return  # whoever stops it sends what is left
-                quiet = 0 if self._outbox.tick() else quiet + 1
-        except BaseException:
-            self._outbox.look_again()
-            raise
-        finally:
-            self._done.release()
-
-    def stop(self) -> None:
-        """End the thread and wait until it is gone."""
-        self._wake.release()
-        self._done.acquire()
-        self._done.release()
+def restore_streams() -> None:
+    """Give Python's own streams back."""
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
 class OutStream(io.TextIOBase):
@@ -382,7 +70,7 @@ class OutStream(io.TextIOBase):
 
     def fileno(self) -> int:
         """The descriptor that subprocesses write to; the host hears it as well."""
-        return _DESCRIPTORS[self._stream]
+        return DESCRIPTORS[self._stream]
 
     def isatty(self) -> bool:
         """A kernel has no terminal."""
@@ -457,9 +145,3 @@ def keep_order(outbox: Outbox) -> None:
     os.kill = behind(os.kill, always)
     os.killpg = behind(os.killpg, always)
     subprocess.Popen.__init__ = behind(subprocess.Popen.__init__, always)  # type: ignore[assignment, method-assign]
-
-
-def _write_descriptor(descriptor: int, text: str) -> None:
-    data = memoryview(text.encode("utf-8", "backslashreplace"))
-    while data:
-        data = data[os.write(descriptor, data) :]

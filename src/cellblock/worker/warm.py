@@ -19,8 +19,8 @@ from cellblock.wire.protocol import Conversation, Side, State
 
 if TYPE_CHECKING:
     from cellblock.worker.main import Worker
+    from cellblock.worker.outbox import Outbox
     from cellblock.worker.shell import Shell
-    from cellblock.worker.streams import Outbox
 
 _CELLS = (
     "x = 1",
@@ -52,7 +52,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
         from cellblock.worker import shell as shells
         from cellblock.worker.loop import allow_nested_run
         from cellblock.worker.main import Worker
-        from cellblock.worker.streams import Outbox
+        from cellblock.worker.outbox import Outbox
     except ImportError:
         traceback.print_exc()
         sys.exit(EXIT_NO_IPYTHON)

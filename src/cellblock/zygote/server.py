@@ -36,8 +36,8 @@ from cellblock.worker.warm import warm
 from cellblock.zygote.hugepages import collapse
 
 if TYPE_CHECKING:
+    from cellblock.worker.outbox import Outbox
     from cellblock.worker.shell import Shell
-    from cellblock.worker.streams import Outbox
 
 _IDLE = 2
 """Milliseconds without a request after which there is time to fork ahead of the next one."""

@@ -10,42 +10,16 @@ from collections.abc import Sequence
 
 from cellblock.errors import LaunchError, ProtocolError
 from cellblock.host.descriptors import Tail
-from cellblock.host.launch.launcher import (
-    Ends,
-    cannot_start,
-    connect,
-    exit_code,
-    failure,
-    launching,
-    make_group,
-    opened,
-    quote,
-    run_boot,
-    send_hello,
-)
-from cellblock.host.launch.start import Starter
-from cellblock.sandbox.cgroups import Group, Groups
+from cellblock.host.launch.launcher import Boot, Ends, cannot_start, connect, exit_code, launching, opened, quote
+from cellblock.sandbox.cgroups import Group
 from cellblock.wire.control import FROM_LAUNCHER, MAX_CONTROL, End, Failed, Fork, Kill, Ready, Setup, encode_control
 
 
 class ForkServer:
     """A fork server for one interpreter, one set of preloaded modules and one kind of isolation."""
 
-    def __init__(
-        self,
-        interpreter: str,
-        preload: tuple[str, ...],
-        isolate: str,
-        starter: Starter,
-        places: str | None,
-        groups: Groups | None = None,
-    ) -> None:
-        self._interpreter = interpreter
-        self._preload = preload
-        self._isolate = isolate
-        self._starter = starter
-        self._places = places
-        self._groups = groups
+    def __init__(self, boot: Boot) -> None:
+        self._boot = boot
         self._group: Group | None = None
         self.interpreter: tuple[str, ...] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,7 +60,7 @@ class ForkServer:
         if self._control is None:
             raise LaunchError(f"the fork server has ended{quote(self._stderr.text())}")
         # The zygote makes processes ahead, in a group that it was given ahead; with each request comes the group of the next.
-        group, following = self._group, make_group(self._groups)
+        group, following = self._group, self._boot.make_group()
         with launching(following):
             ends = connect(setup, group, lambda descriptors: self._fork(number, descriptors, following))
         self._group = following
@@ -102,12 +76,11 @@ class ForkServer:
             reader, writer = os.pipe()
             try:
                 self._stderr.follow(reader)
-                self._group = make_group(self._groups)
-                arguments = ["zygote", self._isolate, *self._preload]
-                self._process = run_boot(self._starter, self._interpreter, arguments, theirs, writer)
+                self._group = self._boot.make_group()
+                self._process = self._boot.run("zygote", theirs, writer)
             finally:
                 os.close(writer)
-        send_hello(ours, self._places, self._group)
+        self._boot.greet(ours, self._group)
 
     def _fail(self, error: LaunchError) -> None:
         assert self._ready is not None
@@ -151,7 +124,7 @@ class ForkServer:
         assert self._process is not None
         self._stderr.drain()
         code = exit_code(self._process)
-        return failure(self._starter.command, self._interpreter, self._preload, code, self._stderr.text())
+        return self._boot.failure(code, self._stderr.text())
 
     def _say_goodbye(self) -> None:
         """Tell the zygote that this is an end in good order: it need not wait to see whether this process ends as well."""
@@ -178,7 +151,7 @@ class ForkServer:
 
     def packages(self, number: int) -> str | None:
         """See `Launcher`."""
-        return None if self._process is None else self._starter.packages(self._process)
+        return None if self._process is None else self._boot.starter.packages(self._process)
 
     def explain(self, number: int, said: str, status: int | None) -> LaunchError:
         """See `Launcher`."""
@@ -197,7 +170,7 @@ class ForkServer:
         if self._ready is not None:
             self._fail(LaunchError("the host was closed while the fork server started"))
         if self._process is not None:
-            await self._starter.end(self._process)
+            await self._boot.starter.end(self._process)
         if self._group is not None:
             self._group.remove()
         self._stderr.close()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError, SandboxError
 from cellblock.host.launch.start import Starter
@@ -88,6 +88,86 @@ class Launcher(Protocol):
         """End every process of this launcher."""
 
 
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """What a launcher starts its processes with.
+
+    Attributes:
+        interpreter: The interpreter that kernels run in.
+        preload: Modules that they have imported when they start.
+        isolate: How they are isolated.
+        starter: Starts a process, directly or in a sandbox of srt.
+        places: What is to be removed when this process has ended: all whose path begins in this way. None: nothing.
+        groups: Where each kernel gets a control group, if it gets one.
+    """
+
+    interpreter: str
+    preload: tuple[str, ...]
+    isolate: str
+    starter: Starter
+    places: str | None
+    groups: Groups | None = None
+
+    def run(self, role: Literal["zygote", "spawn"], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+        """Start a process: a zygote, or the init of one kernel.
+
+        Raises:
+            InterpreterError: The interpreter cannot be executed.
+            LaunchError: There is no room for another process.
+        """
+        command = [self.interpreter, str(_BOOT), role, self.isolate, *self.preload]
+        try:
+            return self.starter.start(command, control, stderr)
+        except OSError as error:
+            if error.errno in _TRANSIENT:
+                raise cannot_start(error) from error
+            raise InterpreterError(f"{self.interpreter} cannot be started: {error.strerror}") from error
+
+    def greet(self, control: socket.socket, group: Group | None) -> None:
+        """Send the first message to a process, with a pidfd of this one: a fork of this one may hold the sockets open.
+
+        Args:
+            control: Where to.
+            group: The control group of the first kernel, which comes along.
+        """
+        hello = encode_control(Hello(self.places))
+        if sys.platform != "linux":
+            control.send(hello)
+            return
+        own = os.pidfd_open(os.getpid())
+        try:
+            with opened(group) as descriptors:
+                socket.send_fds(control, [hello], [own, *descriptors])
+        except ConnectionError:
+            pass  # it has ended already, and its end is about to be noticed
+        finally:
+            os.close(own)
+
+    def make_group(self) -> Group | None:
+        """Make the control group of a kernel, if kernels have one.
+
+        Raises:
+            SandboxError: It cannot be made.
+        """
+        try:
+            return None if self.groups is None else self.groups.make()
+        except OSError as error:
+            raise SandboxError(f"no control group can be made for a kernel: {error}; 'cellblock doctor' says more") from error
+
+    def failure(self, code: int | None, said: str) -> LaunchError:
+        """Return what the exit code of a process means, and what it said."""
+        if code == _EXIT_TOO_OLD:
+            return InterpreterError(f"{self.interpreter} is older than Python 3.11, which kernels need{quote(said)}")
+        if code == EXIT_NO_IPYTHON:
+            advice = f"install it there with '{self.interpreter} -m pip install ipython'"
+            return InterpreterError(f"{self.interpreter} cannot import IPython: {advice}{quote(said)}")
+        if code == EXIT_PRELOAD:
+            where = f"{self.interpreter} cannot import a module of preload={self.preload!r}"
+            return PreloadError(f"{where}: install it there, or leave it out{quote(said)}")
+        ending = "does not answer" if code is None else f"ended with status {code}"
+        return LaunchError(f"{self.starter.command or self.interpreter} {ending} before a kernel was ready{quote(said)}")
+
+
 def connect(setup: Setup, group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:
     """Make a kernel's connections, have the other ends taken by ``start(descriptors)``, and return ours."""
     with ExitStack() as undo, ExitStack() as theirs:
@@ -111,18 +191,6 @@ def connect(setup: Setup, group: Group | None, start: Callable[[Sequence[int]], 
         start([their_channel.fileno(), their_control.fileno(), *writers])
         undo.pop_all()
     return Ends(channel, control, readers[0], readers[1], group)
-
-
-def make_group(groups: Groups | None) -> Group | None:
-    """Make the control group of a kernel, where there are any.
-
-    Raises:
-        SandboxError: It cannot be made.
-    """
-    try:
-        return None if groups is None else groups.make()
-    except OSError as error:
-        raise SandboxError(f"no control group can be made for a kernel: {error}; 'cellblock doctor' says more") from error
 
 
 @contextmanager
@@ -159,67 +227,12 @@ def opened(group: Group | None) -> Iterator[list[int]]:
             os.close(descriptor)
 
 
-def run_boot(
-    starter: Starter, interpreter: str, arguments: Sequence[str], control: socket.socket, stderr: int
-) -> subprocess.Popen[bytes]:
-    """Start the first process of a launcher.
-
-    Raises:
-        InterpreterError: The interpreter cannot be executed.
-        LaunchError: There is no room for another process.
-    """
-    try:
-        return starter.start([interpreter, str(_BOOT), *arguments], control, stderr)
-    except OSError as error:
-        if error.errno in _TRANSIENT:
-            raise cannot_start(error) from error
-        raise InterpreterError(f"{interpreter} cannot be started: {error.strerror}") from error
-
-
 def exit_code(process: subprocess.Popen[bytes]) -> int | None:
     """Return the exit code of a process whose connections are closed: it ends an instant later, and then can be waited for."""
     try:
         return process.wait(timeout=2)
     except subprocess.TimeoutExpired:
         return None
-
-
-def send_hello(control: socket.socket, places: str | None, group: Group | None) -> None:
-    """Say hello, with a pidfd of this process: its end is noticed even where a fork of it holds the sockets open.
-
-    Args:
-        control: Where to.
-        places: What is to be removed after this process: all whose path begins in this way, or None.
-        group: What the first session is to be in, which comes along.
-    """
-    hello = encode_control(Hello(places))
-    if sys.platform != "linux":
-        control.send(hello)
-        return
-    own = os.pidfd_open(os.getpid())
-    try:
-        with opened(group) as descriptors:
-            socket.send_fds(control, [hello], [own, *descriptors])
-    except ConnectionError:
-        pass  # it has ended already, and its end is about to be noticed
-    finally:
-        os.close(own)
-
-
-def failure(command: str | None, interpreter: str, preload: tuple[str, ...], code: int | None, said: str) -> LaunchError:
-    """Return what the exit code of boot.py means, and what it said."""
-    if code == _EXIT_TOO_OLD:
-        return InterpreterError(f"{interpreter} is older than Python 3.11, which kernels need{quote(said)}")
-    if code == EXIT_NO_IPYTHON:
-        return InterpreterError(
-            f"{interpreter} cannot import IPython: install it there with '{interpreter} -m pip install ipython'{quote(said)}"
-        )
-    if code == EXIT_PRELOAD:
-        return PreloadError(
-            f"{interpreter} cannot import a module of preload={preload!r}: install it there, or leave it out{quote(said)}"
-        )
-    ending = "does not answer" if code is None else f"ended with status {code}"
-    return LaunchError(f"{command or interpreter} {ending} before a kernel was ready{quote(said)}")
 
 
 def quote(said: str) -> str:

@@ -8,30 +8,16 @@ import subprocess
 from collections.abc import Sequence
 
 from cellblock.errors import LaunchError
-from cellblock.host.launch.launcher import Ends, connect, exit_code, failure, launching, make_group, run_boot, send_hello
-from cellblock.host.launch.start import Starter
-from cellblock.sandbox.cgroups import Group, Groups
+from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launching
+from cellblock.sandbox.cgroups import Group
 from cellblock.wire.control import Fork, Setup, encode_control
 
 
 class Spawner:
     """Starts a fresh interpreter for every kernel, if forking a loaded one is not safe."""
 
-    def __init__(
-        self,
-        interpreter: str,
-        preload: tuple[str, ...],
-        isolate: str,
-        starter: Starter,
-        places: str | None,
-        groups: Groups | None = None,
-    ) -> None:
-        self._interpreter = interpreter
-        self._preload = preload
-        self._isolate = isolate
-        self._starter = starter
-        self._places = places
-        self._groups = groups
+    def __init__(self, boot: Boot) -> None:
+        self._boot = boot
         self.interpreter: tuple[str, ...] | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -49,7 +35,7 @@ class Spawner:
     def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
         self._forget_ended()
-        group = make_group(self._groups)
+        group = self._boot.make_group()
         with launching(group):
             return connect(setup, group, lambda descriptors: self._spawn(number, descriptors, group))
 
@@ -57,9 +43,8 @@ class Spawner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             # Whatever goes wrong before the descriptors are in place is written to the kernel's own stderr.
-            arguments = ["spawn", self._isolate, *self._preload]
-            self._processes[number] = run_boot(self._starter, self._interpreter, arguments, theirs, descriptors[-1])
-            send_hello(ours, self._places, group)
+            self._processes[number] = self._boot.run("spawn", theirs, descriptors[-1])
+            self._boot.greet(ours, group)
             try:
                 socket.send_fds(ours, [encode_control(Fork(number))], descriptors)
             except ConnectionError:
@@ -70,12 +55,12 @@ class Spawner:
         process = self._processes.get(number)
         if process is not None and process.poll() is None:
             # SIGTERM first would do on Linux; but what init leaves behind has nobody else to end it here.
-            self._starter.terminate(process)
+            self._boot.starter.terminate(process)
 
     def packages(self, number: int) -> str | None:
         """See `Launcher`."""
         process = self._processes.get(number)
-        return None if process is None else self._starter.packages(process)
+        return None if process is None else self._boot.starter.packages(process)
 
     def explain(self, number: int, said: str, status: int | None) -> LaunchError:
         """See `Launcher`."""
@@ -85,7 +70,7 @@ class Spawner:
             code = os.WEXITSTATUS(status)
         elif process is not None:
             code = exit_code(process)
-        return failure(self._starter.command, self._interpreter, self._preload, code, said)
+        return self._boot.failure(code, said)
 
     def _forget_ended(self) -> None:
         for number, process in [*self._processes.items()]:
@@ -95,5 +80,5 @@ class Spawner:
     async def close(self) -> None:
         """See `Launcher`."""
         for process in self._processes.values():
-            await self._starter.end(process)
+            await self._boot.starter.end(process)
         self._processes.clear()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
 from cellblock.host.descriptors import pending, process_ended, read_some
 from cellblock.host.launch.control import Control
+from cellblock.host.launch.launcher import Boot
 from cellblock.host.launch.spawner import Spawner
 from cellblock.leftovers import remove_place
 from cellblock.model import StreamName
@@ -119,7 +120,7 @@ async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> 
         LaunchError: srt cannot be started.
     """
     workspace = kernel.wanted.setup.cwd
-    launcher = Spawner(kernel.wanted.interpreter, (), "srt", UnderSrt(policy, facts, workspace), None)
+    launcher = Spawner(Boot(kernel.wanted.interpreter, (), "srt", UnderSrt(policy, facts, workspace), None))
     setup = srt.complete(Setup(kernel.wanted.setup.env, "/", None, packages="none"), policy, facts)
     try:
         ends = launcher.launch(0, setup)

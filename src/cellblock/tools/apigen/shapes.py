@@ -8,21 +8,19 @@ does, never less, and a note says so: the server checks its arguments anyway.
 from __future__ import annotations
 
 import ast
-import json
 import math
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cellblock.tools.apigen.document import NO_OBJECT, TOO_LARGE, Document
 from cellblock.tools.apigen.names import class_name, member_names
-from cellblock.tools.apigen.schema import DEEPEST, EMPTY, MOST_OPTIONS, Node, is_number, merged, own, reference, resolved
+from cellblock.tools.apigen.schema import DEEPEST, MOST_OPTIONS, Node, merged, reference
+from cellblock.tools.apigen.values import is_text, json_text, literal_of, only_value, plain_number, source_of
 
-_MOST_NODES = 10_000
 _MOST_CLASSES = 100
 _MOST_PROPERTIES = 300
-_MOST_VALUES = 200
 _LONGEST_NAME = 200
-_LONGEST_VALUE = 200
 
 _TYPES = {"string": "str", "integer": "int", "number": "int | float", "boolean": "bool", "null": "None"}
 
@@ -38,12 +36,9 @@ _ARGUMENTS["integer"] = _ARGUMENTS["number"] = (
     ("multipleOf", "multiple_of"),
 )
 
-_TOO_LARGE = "it is too large to follow to its end"
-_ELSEWHERE = "it refers to something that is not in it"
 _ROUND = "it refers to itself where Python's types cannot"
 _VALUES = "it lists values that Python's Literal cannot"
 _NAMES = "it has names that cannot be given to attributes"
-_NO_OBJECT = "it does not describe an object, which the arguments of a tool are"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +126,10 @@ class _Reader:
     """Reads one schema, breadth first, within a budget."""
 
     def __init__(self, document: object, name: str, taken: set[str], *, strict: bool) -> None:
-        self._document = document
+        self._document = Document(document)
         self._root = name
         self._strict = strict
         self._taken = taken | {"Params", "Result"}
-        self._left = _MOST_NODES
-        self._notes: dict[str, None] = {}
         # Schemas are told apart by where they are in memory; those that are made on the way are kept, so that none takes
         # the place of another.
         self._classes: dict[tuple[int, int], str] = {}
@@ -146,43 +139,40 @@ class _Reader:
         self._depth = 0  # how many classes lead to the one that is read
 
     def read(self) -> Shapes:
-        root = self._flat(self._document)
+        root = self._document.flat(self._document.root)
         if root.may_be_object():
             # Several forms of an object become one with the attributes of all, so that there is something to call.
             if root.options:
-                root = self._fold(root)
-            for schema in (self._document, self._follow(self._document)):
+                root = self._document.fold(root)
+            for schema in (self._document.root, self._document.follow(self._document.root)):
                 if isinstance(schema, dict) and schema:
                     self._classes[id(schema), 0] = self._root
             self._todo.append((self._root, root, 0))
             first: list[Shape] = []
         elif self._strict:
-            self._note(_NO_OBJECT)
+            self._document.note(NO_OBJECT)
             first = [Shape(self._root)]
         else:
-            annotation = " | ".join(self._annotation(self._document, self._root, frozenset()))
+            annotation = " | ".join(self._annotation(self._document.root, self._root, frozenset()))
             first = [Shape(self._root, description=root.description, root=annotation, strict=False)]
         shapes = first
         while self._todo:
             name, node, self._depth = self._todo.popleft()
             shapes.append(self._shape(name, node))
         enums = [Shape(name, values=values) for values, name in self._enums.items()]
-        return Shapes((*_merged_equal(shapes), *enums), tuple(self._notes))
-
-    def _note(self, note: str) -> None:
-        self._notes[note] = None
+        return Shapes((*_merged_equal(shapes), *enums), tuple(self._document.notes))
 
     def _shape(self, name: str, node: Node) -> Shape:
         properties: list[Property] = []
         dropped = False
         declared = node.properties or {}
         for key in [*declared, *sorted(node.required - set(declared))]:
-            if len(properties) == _MOST_PROPERTIES or not self._spend():
-                self._note(_TOO_LARGE)
+            if len(properties) == _MOST_PROPERTIES or not self._document.spend():
+                self._document.note(TOO_LARGE)
                 dropped = True
                 break
-            if len(key) > _LONGEST_NAME or not _is_text(key):
-                self._note(_NAMES)
+            if len(key) > _LONGEST_NAME or not is_text(key):
+                self._document.note(_NAMES)
                 dropped = True
                 continue
             properties.append(self._property(key, declared.get(key), required=key in node.required))
@@ -191,14 +181,14 @@ class _Reader:
         return Shape(name, tuple(properties), extra, node.description, strict=self._strict)
 
     def _property(self, key: str, schema: Any, *, required: bool) -> Property:
-        node = self._flat(schema)
+        node = self._document.flat(schema)
         parts = self._annotation(schema, key, frozenset())
         nullable = "None" in parts or parts == ["Any"]
         default = None
         said: list[Any] = [] if node.default is None else [node.default]
         if required:
             # A constant can only be what it is: it is sent without being given.
-            if self._strict and (constant := _constant(node)) is not None and parts == [f"Literal[{constant}]"]:
+            if self._strict and (constant := only_value(node)) is not None and parts == [f"Literal[{constant}]"]:
                 default, said = constant, []
         else:
             default = self._default(node.default, parts)
@@ -207,7 +197,7 @@ class _Reader:
             elif not nullable:
                 parts = [*parts, "None"]
         description = " ".join(
-            [node.description, *self._remarks(node), *(f"Default: {_json(value)}" for value in said)]
+            [node.description, *self._remarks(node), *(f"Default: {json_text(value)}" for value in said)]
         ).strip()
         return Property(key, " | ".join(parts), default, description, nullable=self._strict and nullable and not required)
 
@@ -216,7 +206,7 @@ class _Reader:
         for values, name in self._enums.items():
             if name in parts and type(default) is str and default in values:
                 return f"{name}.{member_names(values)[default]}"
-        return _source_of(default, parts)
+        return source_of(default, parts)
 
     def _remarks(self, node: Node) -> list[str]:
         """Return what types do not say of a value: what it is made of, and what its forms are called."""
@@ -227,11 +217,11 @@ class _Reader:
             remarks.append(f"(a multiple of {node.step!r})")
         if self._strict and node.unique:
             remarks.append("(no duplicates)")
-        items = self._flat(node.items) if isinstance(node.items, dict) else Node()
+        items = self._document.flat(node.items) if isinstance(node.items, dict) else Node()
         # Of an object the words are at its class.
         if items.description and not items.properties:
             remarks.append(f"Each: {items.description}")
-        forms = [self._flat(option) for option in node.options[:MOST_OPTIONS]]
+        forms = [self._document.flat(option) for option in node.options[:MOST_OPTIONS]]
         words = [form.description or form.title for form in forms if not form.properties]
         if len(words := [word for word in dict.fromkeys(words) if word and word not in node.description]) > 0:
             remarks.append(f"One of: {'; '.join(words)}")
@@ -239,37 +229,37 @@ class _Reader:
 
     def _annotation(self, schema: Any, hint: str, path: frozenset[int]) -> list[str]:
         """Return the members of the union that a schema is, as source."""
-        schema, hint = self._follow(schema), self._hint(schema, hint)
+        schema, hint = self._document.follow(schema), _hint(schema, hint)
         if known := self._classes.get((id(schema), 0)):
             return [known]
         if not isinstance(schema, dict) or not schema:
             return ["Any"]
         if id(schema) in path:
-            self._note(_ROUND)
+            self._document.note(_ROUND)
             return ["Any"]
-        if len(path) == DEEPEST or not self._spend():
-            self._note(_TOO_LARGE)
+        if len(path) == DEEPEST or not self._document.spend():
+            self._document.note(TOO_LARGE)
             return ["Any"]
         path |= {id(schema)}
         self._kept.append(schema)
-        node = self._flat(schema)
+        node = self._document.flat(schema)
         if node.options and node.properties and node.may_be_object():
-            node = self._fold(node)
+            node = self._document.fold(node)
         parts: list[str] = []
         if node.options:
             for number, option in enumerate(node.options[:MOST_OPTIONS]):
                 parts += self._option(schema, node, number, option, hint, path)
             if len(node.options) > MOST_OPTIONS:
-                self._note(_TOO_LARGE)
+                self._document.note(TOO_LARGE)
                 parts = ["Any"]
         else:
             parts = self._typed(node, (id(schema), 0), hint, path)
         return ["Any"] if "Any" in parts else list(dict.fromkeys(parts))
 
     def _option(self, schema: Any, base: Node, number: int, option: Any, hint: str, path: frozenset[int]) -> list[str]:
-        if base.is_bare() and (base.types is None or self._flat(option).types is not None):
+        if base.is_bare() and (base.types is None or self._document.flat(option).types is not None):
             return self._annotation(option, hint, path)
-        node = merged(self._flat(option), replace(base, options=()))
+        node = merged(self._document.flat(option), replace(base, options=()))
         key = (id(schema), number + 1)
         return [self._classes[key]] if key in self._classes else self._typed(replace(node, options=()), key, hint, path)
 
@@ -277,9 +267,9 @@ class _Reader:
         if node.values is not None:
             if self._strict and (name := self._enum(node.values, hint)) is not None:
                 return [name, *(["None"] if None in node.values else [])]
-            if literal := _literal(node.values):
+            if literal := literal_of(node.values):
                 return literal
-            self._note(_VALUES)
+            self._document.note(_VALUES)
         types = node.types
         if types is None:
             types = ("object",) if node.properties is not None else ("array",) if node.items or node.prefix else ()
@@ -296,7 +286,7 @@ class _Reader:
     def _enum(self, values: list[Any], hint: str) -> str | None:
         """Return the class of an enumeration of strings; None if it is another one, or too large for a class."""
         texts = [value for value in values if value is not None]
-        if not all(type(value) is str for value in texts) or _literal(texts) is None:
+        if not all(type(value) is str for value in texts) or literal_of(texts) is None:
             return None
         words = tuple(dict.fromkeys(texts))
         if len(words) < 2:
@@ -314,7 +304,7 @@ class _Reader:
             return f"dict[str, {' | '.join(values)}]"
         # pydantic builds a class within the one that uses it, and Python's stack has an end.
         if len(self._classes) >= _MOST_CLASSES or self._depth == DEEPEST:
-            self._note(_TOO_LARGE)
+            self._document.note(TOO_LARGE)
             return "dict[str, Any]"
         name = class_name(hint, self._taken)
         self._taken.add(name)
@@ -342,77 +332,14 @@ class _Reader:
         bounds = [(keyword, argument) for keyword, argument in _ARGUMENTS.get(kind, ()) if keyword in node.bounds]
         if kind == "integer":  # pydantic wants integers for bounds of integers
             bounds = [bound for bound in bounds if node.bounds[bound[0]] == int(node.bounds[bound[0]])]
-        arguments = [f"{argument}={_plain(node.bounds[keyword])!r}" for keyword, argument in bounds]
+        arguments = [f"{argument}={plain_number(node.bounds[keyword])!r}" for keyword, argument in bounds]
         return f"Annotated[{annotation}, Field({', '.join(arguments)})]" if arguments else annotation
 
-    def _fold(self, node: Node, depth: int = 0) -> Node:
-        """Make one object of several forms of it: all their attributes, of which those are required that all require."""
-        if depth == DEEPEST:
-            self._note(_TOO_LARGE)
-            return replace(node, options=(), open=True)
-        forms = [self._flat(option) for option in node.options if option is not False]
-        forms = [form for form in forms[:MOST_OPTIONS] if form.may_be_object()]
-        forms = [self._fold(form, depth + 1) if form.options else form for form in forms]
-        if not forms:
-            self._note(_NO_OBJECT)
-            return replace(node, options=(), open=True)
-        properties: dict[str, Any] = {}
-        for form in forms:
-            for key, schema in (form.properties or {}).items():
-                known = properties.get(key)
-                properties[key] = schema if known is None or known == schema else {"anyOf": [known, schema]}
-        # What the object says of an attribute itself holds in every form.
-        for key, schema in (node.properties or {}).items():
-            properties[key] = schema if key not in properties else {"allOf": [schema, properties[key]]}
-        return replace(
-            node,
-            options=(),
-            properties=properties or node.properties,
-            required=node.required | frozenset.intersection(*(form.required for form in forms)),
-            # A form that only says what is required adds no attributes.
-            open=node.open or any(form.open or (form.properties is None and node.properties is None) for form in forms),
-        )
 
-    def _spend(self) -> bool:
-        self._left -= 1
-        return self._left >= 0
-
-    def _hint(self, schema: Any, hint: str) -> str:
-        place = reference(schema) if isinstance(schema, dict) else None
-        return place.rpartition("/")[2] or hint if place else hint
-
-    def _follow(self, schema: Any) -> Any:
-        """Return what a schema that is nothing but a reference leads to, so that it keeps its class."""
-        for _ in range(DEEPEST):
-            if not isinstance(schema, dict) or reference(schema) is None or not own(schema).is_bare() or "allOf" in schema:
-                break
-            target = self._resolve(reference(schema))
-            if not isinstance(target, dict) or target is schema:
-                return EMPTY
-            schema = target
-        return schema
-
-    def _flat(self, schema: Any, seen: frozenset[int] = frozenset()) -> Node:
-        if not isinstance(schema, dict) or id(schema) in seen:
-            return Node()
-        if len(seen) == DEEPEST or not self._spend():
-            self._note(_TOO_LARGE)
-            return Node(open=True)
-        node = own(schema)
-        seen |= {id(schema)}
-        if (place := reference(schema)) is not None:
-            node = merged(node, self._flat(self._resolve(place), seen))
-        whole = schema.get("allOf")
-        for part in whole[:MOST_OPTIONS] if isinstance(whole, list) else ():
-            node = merged(node, self._flat(part, seen))
-        return node
-
-    def _resolve(self, place: str | None) -> Any:
-        found = resolved(self._document, place or "")
-        if not isinstance(found, dict | bool):
-            self._note(_ELSEWHERE)
-            return EMPTY
-        return found
+def _hint(schema: Any, hint: str) -> str:
+    """Return the name of what a schema refers to, or else this one."""
+    place = reference(schema) if isinstance(schema, dict) else None
+    return place.rpartition("/")[2] or hint if place else hint
 
 
 def _merged_equal(shapes: list[Shape]) -> list[Shape]:
@@ -446,58 +373,3 @@ def _renamed(annotation: str, names: dict[str, str]) -> str:
         if isinstance(node, ast.Name):
             node.id = names.get(node.id, node.id)
     return ast.unparse(tree)
-
-
-def _constant(node: Node) -> str | None:
-    """Return the one value that something can have, as source."""
-    values = list(dict.fromkeys(map(repr, node.values or ())))
-    return values[0] if len(values) == 1 and node.values != [None] else None
-
-
-def _literal(values: list[Any]) -> list[str] | None:
-    """Return the members of a union for listed values, or None where they cannot be said."""
-    if len(values) > _MOST_VALUES or not all(type(value) in (str, int, bool, type(None)) for value in values):
-        return None
-    if any(type(value) is str and (len(value) > _LONGEST_VALUE or not _is_text(value)) for value in values):
-        return None
-    if any(type(value) is int and not is_number(value) for value in values):
-        return None
-    listed = dict.fromkeys(repr(value) for value in values if value is not None)
-    return [*([f"Literal[{', '.join(listed)}]"] if listed else []), *(["None"] if None in values else [])]
-
-
-def _source_of(default: Any, parts: list[str]) -> str:
-    """Return a default as source: the schema's if it is simple and one of its type, else None."""
-    kind = type(default)
-    if (kind is str and (len(default) > _LONGEST_VALUE or not _is_text(default))) or (
-        kind in (int, float) and not is_number(default)
-    ):
-        return "None"
-    wanted = {str: ("str",), int: ("int", "int | float"), float: ("int | float",), bool: ("bool",)}.get(kind, ())
-    for part in parts:
-        if part in wanted or any(part.startswith(f"Annotated[{plain}, ") for plain in wanted):
-            return repr(default)
-        if part.startswith("Literal["):
-            listed = ast.literal_eval(f"({part[8:-1]},)")
-            if any(type(value) is kind and value == default for value in listed):
-                return repr(default)
-    return "None"
-
-
-def _is_text(value: str) -> bool:
-    """Whether a string can be sent: JSON can hold halves of surrogate pairs, UTF-8 cannot."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _plain(value: Any) -> Any:
-    """A whole number as an integer."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

@@ -164,6 +164,8 @@ class Dialogue:
 
     async def _refresh(self) -> None:
         """Ask for the tools if they may be others than before."""
+        if not self._stale and not self._listing.locked():
+            return
         async with self._listing:
             if not self._stale:
                 return

@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from cellblock.errors import InvalidInputError
-from cellblock.sandbox.policy import Policy, read_settings
+from cellblock.sandbox.policy import Policy
+from cellblock.sandbox.settings import read_settings
 
 MAX_PARAMS = 256 * 1024
 """The most characters that parameters may have, as JSON."""

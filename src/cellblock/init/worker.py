@@ -1,0 +1,101 @@
+"""From the fork of a session's worker to its first cell: it waits to be told what to be, confines itself, and serves."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING, NoReturn
+
+from cellblock.init import processes
+from cellblock.init.specialise import specialise
+from cellblock.sandbox.confine import confine, drop_capabilities
+from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_WORKER, WorkerSetup
+
+if TYPE_CHECKING:
+    from cellblock.worker.outbox import Outbox
+    from cellblock.worker.shell import Shell
+
+CHANNEL = 3
+"""The worker's end of the channel, the only descriptor it has besides 0 to 2."""
+
+EXIT_BROKEN = 70
+
+
+def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
+    """Become the worker of a session, which runs its cells; never returns.
+
+    Args:
+        inner: The socket on which init says what to be.
+        warmed: What `warm` made, or None to do that here.
+        preload: Modules to import, if nothing is warmed.
+        native: Whether this process is in the namespaces of a native sandbox.
+    """
+    status, setup, supervisor = EXIT_BROKEN, None, None
+    try:
+        processes.die_with_parent(signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        processes.keep_only({CHANNEL: inner.detach()})
+        if native:
+            drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
+        if warmed is None:
+            # It takes long and may fail: what it says is for the session's standard error, which comes first.
+            setup, supervisor = _take_over()
+            from cellblock.worker.warm import warm
+
+            warmed = warm(preload)
+        shell, outbox = warmed
+        from cellblock.worker.main import Worker, leave
+
+        # The socket by its number: what the channel is to be lies elsewhere until a session takes this process over.
+        worker = Worker(shell, outbox, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL))
+        if setup is None:
+            if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits
+                worker.touch_pages()
+            setup, supervisor = _take_over()
+        # First this: in the session's directory, whatever imports something may find the session's own file.
+        if setup.confinement is not None:
+            confine(setup.confinement, supervisor)
+        specialise(setup)
+        faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
+        worker.stay_in = setup.stay_in
+        worker.commands = setup.commands
+        worker.offline = setup.offline
+        worker.run()
+        leave()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else EXIT_BROKEN
+    except BaseException:  # told, whatever it is, before the process ends
+        sys.stderr = sys.__stderr__
+        traceback.print_exc()
+    finally:
+        try:
+            if sys.__stderr__ is not None:
+                sys.__stderr__.flush()
+        finally:
+            os._exit(status)
+
+
+def _take_over() -> tuple[WorkerSetup, socket.socket | None]:
+    """In the worker: wait for the session's channel, stdout and stderr, and put them into place.
+
+    Returns:
+        What to be, and where the listener of its filter goes, if that has one.
+    """
+    with socket.socket(fileno=CHANNEL) as inner:
+        data, descriptors, _, _ = socket.recv_fds(inner, MAX_CONTROL, MAX_DESCRIPTORS)
+        if not data:
+            os._exit(0)  # init is gone before anybody wanted us
+        inner.detach()
+    channel, out, err, *rest = descriptors
+    for source, place in ((out, 1), (err, 2), (channel, CHANNEL)):
+        os.dup2(source, place, inheritable=place < CHANNEL)
+        os.close(source)
+    return TO_WORKER.decode(data), socket.socket(fileno=rest[0]) if rest else None

@@ -1,0 +1,95 @@
+"""Reads settings: a file of JSON with comments, and the values of its objects, with errors that name the key."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import reprlib
+from collections.abc import Mapping, Sized
+from pathlib import Path
+from typing import Any
+
+from cellblock.errors import InvalidInputError
+
+_MAX_FILE = 1024 * 1024  # bytes of a file of settings
+_MAX_SHOWN = 200  # characters of a wrong value in a message
+_MAX_ITEMS = 1000  # in one list of a policy: each costs a mount, or a comparison with all others
+
+
+def read_settings(path: str | os.PathLike[str]) -> Any:
+    """Read a file of settings: JSON, in which lines that begin with ``//`` are comments.
+
+    Raises:
+        InvalidInputError: It cannot be read, it is not valid JSON, or it is too large or too deep.
+    """
+    try:
+        lines = _read(Path(path).expanduser()).splitlines()
+        # Empty instead of gone: an error names the right line.
+        return json.loads(b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in lines))
+    except OSError as error:
+        raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"the sandbox configuration {path} cannot be parsed: {error}") from error
+
+
+class Section:
+    """One JSON object of settings, and the keys that it may have."""
+
+    def __init__(self, source: str, prefix: str, data: object, known: Mapping[str, str]) -> None:
+        self._where = f"{source}: {prefix}"
+        if not isinstance(data, dict):
+            raise InvalidInputError(f"{self._where.rstrip('.')} must be an object, not {type(data).__name__}")
+        self.data = data
+        for key in data:
+            if key not in known:
+                shown = str(key)[:_MAX_SHOWN]
+                near = difflib.get_close_matches(shown, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+                raise InvalidInputError(f"{self._where}{shown} is not a known key{hint}")
+
+    def get(self, key: str, default: object) -> object:
+        """Return a value that is not checked."""
+        return self.data.get(key, default)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of strings; none if the key is missing."""
+        value = self.data.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise InvalidInputError(f"{self._where}{key} must be a list of strings, not {_shown(value)}")
+        _check_count(f"{self._where}{key}", value)
+        return tuple(value)
+
+    def boolean(self, key: str) -> bool:
+        """Return true or false; false if the key is missing."""
+        value = self.data.get(key, False)
+        if not isinstance(value, bool):
+            raise InvalidInputError(f"{self._where}{key} must be true or false, not {_shown(value)}")
+        return value
+
+    def integer(self, key: str) -> int:
+        """Return an integer, which must be there."""
+        value = self.data.get(key)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidInputError(f"{self._where}{key} must be an integer, not {_shown(value)}")
+        return value
+
+
+def _shown(value: object) -> str:
+    """Return a value for a message, cut: it may be of any length and depth."""
+    try:
+        return reprlib.repr(value)[:_MAX_SHOWN]
+    except ValueError:  # an integer with thousands of digits
+        return f"that {type(value).__name__}"
+
+
+def _read(path: Path) -> bytes:
+    """Read a file that may be in a workspace, where a session could have put anything."""
+    from cellblock import config  # late: what runs in a sandbox loads this module, and reads no settings
+
+    return config.read_file(path, _MAX_FILE)
+
+
+def _check_count(where: str, items: Sized) -> None:
+    if len(items) > _MAX_ITEMS:
+        raise InvalidInputError(f"{where} has {len(items)} items, and the limit is {_MAX_ITEMS}")
