@@ -9,8 +9,8 @@ import pytest
 
 from cellblock.sandbox.syscall_numbers import BY_MACHINE
 
-# Where Debian's linux-libc-dev has them: from Debian 13 on those of every architecture; before, its own and the generic table, which
-# is that of aarch64.
+# Where Debian's linux-libc-dev has them: from Debian 13 on for every architecture. Before, it has its own and the generic table,
+# which is that of aarch64.
 HEADERS = {
     "x86_64": ("/usr/lib/linux/uapi/x86/asm/unistd_64.h", "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": (
