@@ -9,8 +9,7 @@ import pytest
 
 from cellblock.sandbox.syscall_numbers import BY_MACHINE
 
-# Where Debian's linux-libc-dev has them: from Debian 13 on for every architecture. Before, it has its own and the generic table,
-# which is that of aarch64.
+# From Debian's linux-libc-dev: with Debian 13, for all architectures; before, for its own. aarch64 has the generic table.
 HEADERS = {
     "x86_64": ("/usr/lib/linux/uapi/x86/asm/unistd_64.h", "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": (
