@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import json
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -19,9 +20,13 @@ from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import InvalidInputError, StateError
 
 if TYPE_CHECKING:
+    from starlette.websockets import WebSocket as StarletteWebSocket
     from websockets.asyncio.client import ClientConnection
 
-    from cellblock.tools.serving.websocket import WebSocket
+    from cellblock.tools.serving.starlette import Adapted
+    from cellblock.tools.serving.websocket import WebSocket as OwnWebSocket
+
+    WebSocket = OwnWebSocket | StarletteWebSocket
 
 ApprovalCallback = Callable[[ApprovalRequest], Awaitable[None] | bool]
 """Decides about a request: a coroutine function that accepts or rejects it, or a function that returns True or False."""
@@ -43,7 +48,7 @@ class ApprovalChannel:
         """
         self.approval_required = approval_required
         self.approval_timeout = approval_timeout
-        self._websocket: WebSocket | None = None
+        self._websocket: OwnWebSocket | Adapted | None = None
         self._pending: dict[str, ApprovalRequest] = {}
         # What is still to be sent: a request that is over by then is not, so that a client that does not read costs little.
         self._unsent: dict[str, ApprovalRequest] = {}
@@ -51,6 +56,9 @@ class ApprovalChannel:
         self._to_send = asyncio.Event()
         self._closed = asyncio.Event()
         self._closed.set()
+        # FastAPI finds out what to pass to `connect` by evaluating its annotation in this module.
+        if (starlette := sys.modules.get("starlette.websockets")) is not None:
+            globals()["WebSocket"] = starlette.WebSocket
 
     @property
     def open(self) -> bool:
@@ -58,13 +66,19 @@ class ApprovalChannel:
         return self._websocket is not None
 
     async def connect(self, websocket: WebSocket) -> None:
-        """Accept a connection, and serve it until it ends. A second one at the same time is refused.
+        """Accept a connection, and serve it until it ends. A second connection at the same time is refused.
 
         Args:
-            websocket: The connection.
+            websocket: The connection; one of FastAPI or Starlette, too: ``app.websocket("/approval")(channel.connect)``.
         """
+        from cellblock.tools.serving.starlette import Adapted
+        from cellblock.tools.serving.websocket import WebSocket as OwnWebSocket
+
+        await self._serve(websocket if isinstance(websocket, OwnWebSocket) else Adapted(websocket))
+
+    async def _serve(self, websocket: OwnWebSocket | Adapted) -> None:
         if self._websocket is not None:
-            # Not the other way round: whoever comes later must not take the approvals away from whoever is there.
+            # Not the other way round: a second client must not take over the approvals of the first.
             await websocket.reject(409, "another approval client is connected")
             return
         self._websocket = websocket
@@ -83,7 +97,7 @@ class ApprovalChannel:
             self._closed.set()
 
     async def disconnect(self) -> None:
-        """Close the connection; all that is pending fails."""
+        """Close the connection. All pending requests fail."""
         for request in list(self._pending.values()):
             request.withdraw("the approval channel was closed")
         if self._websocket is not None:
@@ -110,7 +124,7 @@ class ApprovalChannel:
             tool_args: The arguments.
 
         Returns:
-            True where it is accepted, or no approval is required; False where it is rejected.
+            True if it is accepted or no approval is required; False if it is rejected.
 
         Raises:
             RuntimeError: No client is connected, or it has gone.
@@ -139,7 +153,7 @@ class ApprovalChannel:
             StateError: No client is connected.
         """
         if self._websocket is None:
-            raise StateError("no approval client is connected")
+            raise StateError("the approval channel is not connected: no ApprovalClient is there")
         self._pending[request.id] = request
         request.add_done_callback(self._over)
         self._unsent[request.id] = request
@@ -153,7 +167,7 @@ class ApprovalChannel:
             self._withdrawals.append(json.dumps({"jsonrpc": "2.0", "method": "withdraw", "params": params}))
             self._to_send.set()
 
-    async def _send(self, websocket: WebSocket) -> None:
+    async def _send(self, websocket: OwnWebSocket | Adapted) -> None:
         while True:
             await self._to_send.wait()
             self._to_send.clear()
@@ -176,7 +190,7 @@ class ApprovalChannel:
         }
         return json.dumps({"jsonrpc": "2.0", "id": request.id, "method": "approve", "params": params})
 
-    async def _receive(self, websocket: WebSocket) -> None:
+    async def _receive(self, websocket: OwnWebSocket | Adapted) -> None:
         while (text := await websocket.receive()) is not None:
             try:
                 self._answered(text)
@@ -203,7 +217,7 @@ class ApprovalChannel:
 
 
 class ApprovalClient:
-    """Connects to a `ToolServer`, and has a callback decide about each of its requests.
+    """Connects to a `ToolServer`, and lets a callback decide about each of its requests.
 
     Example::
 
@@ -221,11 +235,11 @@ class ApprovalClient:
         """Set up.
 
         Args:
-            callback: Called with each request, in a task of its own. A callback that raises has rejected. A plain function
+            callback: Called with each request, in a separate task. If it raises, the request is rejected. A plain function
                 returns True or False; it must not block.
             host: Hostname of the tool server.
             port: Its port.
-            token: Its token, where it wants one.
+            token: Its token, if it needs one.
         """
         self._callback = callback
         self._url = f"ws://{host}:{port}/approval"
@@ -245,7 +259,7 @@ class ApprovalClient:
         """Connect to the tool server.
 
         Raises:
-            StateError: It is connected already, or there is no tool server that lets it in.
+            StateError: It is already connected, or no tool server accepts it.
         """
         if self._connection is not None:
             raise StateError("The approval client is connected already.")
@@ -253,7 +267,7 @@ class ApprovalClient:
         self._reading = asyncio.create_task(self._keep_reading(self._connection))
 
     async def disconnect(self) -> None:
-        """Disconnect; what is pending fails in the code that waits for it."""
+        """Disconnect. Pending calls fail in the code that made them."""
         if self._connection is None or self._reading is None:
             return
         reading, self._reading = self._reading, None
