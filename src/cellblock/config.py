@@ -24,11 +24,15 @@ def environment() -> Mapping[str, str]:
 def server_environment() -> Mapping[str, str]:
     """Return where ``${NAME}`` in parameters of MCP servers is looked up: this process's environment, and ``.env`` below it.
 
-    The file is that of the current directory, the project's root, read now. What every program gets of the environment
-    (`PROGRAM_VARIABLES`) is not taken from it: it may lie in a workspace.
+    The file is read now. What every program gets of the environment (`PROGRAM_VARIABLES`) is not taken from it.
     """
-    given = _dotenv(Path.cwd() / ".env")
+    given = _dotenv(variables_file())
     return ChainMap(os.environ, {name: value for name, value in given.items() if name not in PROGRAM_VARIABLES})
+
+
+def variables_file() -> Path:
+    """Return the ``.env`` of the current directory, the project's root. No sandbox may change or make it."""
+    return Path.cwd() / ".env"
 
 
 def read_file(path: Path, most: int, flags: int = 0) -> bytes:

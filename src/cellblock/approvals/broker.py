@@ -19,6 +19,9 @@ from cellblock.model import CallKind, Decision
 Ask = Callable[[ApprovalRequest], bool | None]
 """Shows a request to somebody. None: it is decided later; True or False: decided at once, for the caller."""
 
+EXPIRED = "nobody decided within"
+"""How the reason begins if the time for a decision has run out."""
+
 MAX_PENDING = 4096
 MAX_PENDING_BYTES = 32 * 1024 * 1024
 """Bytes of what is pending, where each token of its JSON counts `TOKEN_WEIGHT` more: the arguments are there parsed, too."""
@@ -159,7 +162,7 @@ class Broker:
                 await request.response()
         except TimeoutError:
             # A decision that was made in the same moment counts: whoever made it was told so.
-            request.withdraw(f"nobody decided within {self.timeout:g} s")
+            request.withdraw(f"{EXPIRED} {self.timeout:g} s")
 
     def ask_again(self) -> None:
         """Show what is pending once more: somebody else is there now."""

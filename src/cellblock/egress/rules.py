@@ -47,10 +47,14 @@ class Denial:
 
     @property
     def message(self) -> str:
-        """One line for a person: what was refused, why, and the rule that is missing."""
+        """One line for a person: what was refused, why, and how to allow it."""
         where = f"{self.host}:{self.port}" if self.port else self.host
-        line = f"egress to {where} denied: {self.reason}"
-        return f'{line}; missing rule: "{self.rule_needed}"' if self.rule_needed else line
+        return f"egress to {where} denied: {self.reason}{self.remedy}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do, to be put after the reason; empty if no rule could allow it."""
+        return f'; to allow it, add "{self.rule_needed}" to allow_hosts (network.allowedDomains)' if self.rule_needed else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cellblock.approvals.broker import EXPIRED
 from cellblock.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, parse, tokens
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
 
 if TYPE_CHECKING:
     from cellblock.approvals.broker import Broker
+    from cellblock.model import Decision
     from cellblock.tools.calling.content import CallTool, ToolOutcome
     from cellblock.tools.serving.http import App, Request
 
@@ -219,7 +221,7 @@ async def perform(
         except InvalidInputError as error:
             raise RefusedError(400, str(error)) from error
         if not decision.allowed:
-            return _denied(name, decision.reason)
+            return _denied(name, decision)
         try:
             if now is not None:
                 options["check"] = _checker(now)
@@ -257,10 +259,13 @@ def _checker(decided: ToolFacts) -> Check:
     return check
 
 
-def _denied(name: str, reason: str) -> Mapping[str, Any]:
-    if reason == "rejected":
+def _denied(name: str, decision: Decision) -> Mapping[str, Any]:
+    if decision.reason == "rejected":
         return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
-    return {"error": f"Approval request for {name} was not accepted: {reason}", "kind": "denied"}
+    how = "was not accepted"
+    if decision.by == "nobody":
+        how = "expired" if decision.reason.startswith(EXPIRED) else "failed"
+    return {"error": f"Approval request for {name} {how}: {decision.reason}", "kind": "denied"}
 
 
 def _said(name: str, outcome: ToolOutcome) -> Mapping[str, Any]:
