@@ -27,6 +27,7 @@ from traitlets.config import Config
 from cellblock.wire.fields import to_bytes
 from cellblock.worker import pip
 from cellblock.worker.commands import Commands, guard_scripts
+from cellblock.worker.completer import look_at_few
 from cellblock.worker.display import Hook, Publisher, send_bundle
 from cellblock.worker.notebook import NotebookShell
 from cellblock.worker.outbox import Outbox
@@ -88,6 +89,7 @@ class Shell(NotebookShell):
         super().init_completer()
         if self.Completer.global_namespace is self.Completer.namespace:
             self.Completer.global_namespace = {}
+        look_at_few(self.Completer)
 
     def init_virtualenv(self) -> None:
         """The interpreter was chosen by the host."""
