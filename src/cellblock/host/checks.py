@@ -10,6 +10,7 @@ from typing import Literal
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, SandboxError
+from cellblock.host.launch.failures import launch_error
 from cellblock.sandbox import probe, srt
 from cellblock.sandbox.fitting import fit
 from cellblock.sandbox.paths import is_inside
@@ -55,8 +56,11 @@ def check_isolation(isolate: Isolate) -> Isolate:
         raise InvalidInputError(f"isolate must be 'native', 'srt' or 'none', not {isolate!r}")
     if isolate == "srt" and (missing := srt.missing()):
         raise SandboxError(f"this machine cannot run a sandbox of srt: {'; '.join(missing)}")
-    if isolate == "native" and (missing := probe.missing()):
-        raise SandboxError(f"this machine cannot run a sandbox: {'; '.join(missing)}")
+    if isolate == "native":
+        if (why := probe.unsupported()) is not None:
+            raise SandboxError(f"this machine cannot run a sandbox: {why}")
+        if (failure := probe.forbidden()) is not None:
+            raise launch_error("this machine cannot run a sandbox", failure)
     return isolate
 
 
