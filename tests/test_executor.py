@@ -413,7 +413,11 @@ _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "something like a bool": ({"sandbox": "no"}, InvalidInputError, "sandbox must be True or False, not 'no'"),
     "rules by their file": ({"rules": "rules.toml"}, InvalidInputError, r"read a file with Rules.load"),
     "no configuration": ({"sandbox": True, "sandbox_config": "/no.json"}, InvalidInputError, "/no.json cannot be read"),
-    "an isolation": ({"sandbox": True, "isolate": "none"}, InvalidInputError, "isolate must be 'native' or 'srt', not 'none'"),
+    "an isolation": (
+        {"sandbox": True, "isolate": "none"},
+        InvalidInputError,
+        "isolate must be 'native', 'landlock' or 'srt', not 'none'",
+    ),
     "a level": ({"log_level": "LOUD"}, InvalidInputError, "log_level must be one of DEBUG, INFO.*not 'LOUD'"),
     "a negative wait": ({"approval_timeout": -1}, InvalidInputError, "approval_timeout must be a positive number.*not -1"),
     "no wait at all": ({"connect_timeout": 0}, InvalidInputError, "connect_timeout must be a positive number.*not 0"),

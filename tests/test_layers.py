@@ -73,12 +73,79 @@ LAYERS: dict[str, set[str]] = {
 }
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
+TESTED_IN: dict[str, str] = {
+    # A run of the whole proxy, for which clients and servers are needed anyway.
+    "egress/connection": "egress/test_proxy.py",
+    "egress/exchange": "egress/test_proxy.py",
+    "egress/network": "host/test_network.py",
+    "egress/tunnel": "egress/test_proxy.py",
+    # What several modules do together for `session.files`, attacked while they work.
+    "host/files/beneath": "host/files/test_attacks.py",
+    "host/files/failures": "host/files/test_files.py",
+    "host/files/info": "host/files/test_files.py",
+    "host/files/pack": "host/files/test_transfer.py",
+    "host/files/removal": "host/files/test_attacks.py",
+    "host/files/staging": "host/files/test_attacks.py",
+    "host/files/steps": "host/files/test_transfer.py",
+    # What a kernel, its process and its session do together: it takes a kernel to see it.
+    "host/doctor": "cli/test_cli.py",
+    "host/kernels/cells": "host/test_lifecycle.py",
+    "host/kernels/channel": "host/kernels/test_kernel.py",
+    "host/kernels/kernel_slot": "host/test_lifecycle.py",
+    "host/kernels/requests": "host/test_commands.py",
+    "host/kernels/stopping": "conformance/test_stopping.py",
+    "host/launch/control": "host/kernels/test_kernel.py",
+    "host/launch/fork_server": "host/launch/test_launcher.py",
+    "host/launch/launchers": "host/test_lifecycle.py",
+    "host/launch/spawner": "host/launch/test_launcher.py",
+    "host/launch/srt": "test_spec_srt.py",
+    "host/output/values": "host/output/test_collect.py",
+    "host/reader": "test_tools_in_sessions.py",
+    "host/session_spec": "host/test_environment.py",
+    "running": "test_executor.py",
+    # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
+    "init/programs": "escape/test_programs.py",
+    "init/sockets": "escape/test_memory.py",
+    "init/worker": "init/test_init.py",
+    "keeper/keeper": "tools/mcp/test_stdio.py",
+    "keeper/sandboxed": "escape/test_servers.py",
+    "worker/channel": "worker/test_outbox.py",
+    "worker/commands": "host/test_commands.py",
+    "worker/display": "conformance/test_output.py",
+    "worker/exchange": "host/test_exchange.py",
+    "worker/gate": "conformance/test_signals.py",
+    "worker/main": "conformance/test_language.py",
+    "worker/run_pip": "packages/test_run_pip.py",
+    "worker/shell": "conformance/test_language.py",
+    "worker/warm": "host/launch/test_launcher.py",
+    "zygote/alone": "host/launch/test_launcher.py",
+    "zygote/boot": "host/launch/test_launcher.py",
+    "zygote/server": "host/launch/test_launcher.py",
+    # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
+    "sandbox/confine": "escape/test_mutations.py",
+    "sandbox/mount_api": "escape/test_mutations.py",
+    "sandbox/mounts": "escape/test_mutations.py",
+    "sandbox/namespaces": "escape/test_processes.py",
+    "sandbox/syscall": "escape/test_system_calls.py",
+    # One half of something whose other half is what its tests are named after.
+    "cli/show": "cli/test_cli.py",
+    "packages/fetch": "packages/test_mirror.py",
+    "tools/apigen/shapes": "tools/apigen/test_render.py",
+    "tools/calling/pool": "tools/calling/test_runner.py",
+    "tools/calling/typed": "tools/apigen/test_render.py",
+}
+"""Module → the tests of it, if it has none of its own name."""
+
+_DECISIONS = (ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.Try, ast.While)
+_FEW = 3
+"""As many decisions a module may have without tests of its own name."""
+
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "matplotlib_inline", "traitlets"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
-    "tools/mcp": {"anyio", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
+    "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic"},
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
@@ -254,3 +321,18 @@ def test_the_page_about_the_architecture_names_every_module() -> None:
     wanted = {name for name in modules if name == "__init__" or not name.endswith("/__init__")}
     assert named - wanted == set(), f"{ARCHITECTURE.name} names modules that do not exist: take their rows out"
     assert wanted - named == set(), f"{ARCHITECTURE.name} leaves modules out: add a row for each to the table of its directory"
+
+
+def test_a_module_that_decides_something_has_tests_of_its_own_name() -> None:
+    tests = Path(__file__).parent
+    without = set()
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).with_suffix("")
+        decisions = sum(isinstance(node, _DECISIONS) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        if path.stem != "__init__" and decisions > _FEW and not (tests / name.parent / f"test_{name.name}.py").exists():
+            without.add(str(name))
+    assert without - set(TESTED_IN) == set(), "write tests/ROOM/test_MODULE.py for each"
+    assert set(TESTED_IN) - without == set(), (
+        "these have tests of their own name, decide little, or are gone: take their rows out"
+    )
+    assert {test for test in TESTED_IN.values() if not (tests / test).exists()} == set()

@@ -70,6 +70,11 @@ def _unquoted(value: str) -> str:
     return value.partition(" #")[0].strip()
 
 
+def isolation() -> str:
+    """Return how sessions are to be isolated if the program does not say: ``CELLBLOCK_ISOLATE``, or nothing."""
+    return os.environ.get("CELLBLOCK_ISOLATE", "")
+
+
 def traces_code() -> bool:
     """Return whether spans are to hold the code of cells: ``CELLBLOCK_TRACE_CODE=1``."""
     return os.environ.get("CELLBLOCK_TRACE_CODE") == "1"

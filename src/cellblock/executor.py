@@ -82,7 +82,7 @@ class CodeExecutor:
         spill_dir: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
         host: Host | None = None,
-        isolate: Literal["native", "srt"] | None = None,
+        isolate: Literal["native", "landlock", "srt"] | None = None,
         rules: Rules | None = None,
         timeout_includes_approvals: bool = False,
         own_servers: bool = False,
@@ -90,10 +90,10 @@ class CodeExecutor:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
 
         Args:
-            tool_server_host: Host name for the tool server, where a port for it is given.
+            tool_server_host: Host name for the tool server, if a port for it is given.
             tool_server_port: A port on which other programs of this machine that have `tool_server_token` can call the
                 session's tools, too. Sessions need none, and by default none is opened.
-            kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
+            kernel_gateway_host: Host name for the kernel gateway, if a port for it is given.
             kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
             kernel_env: As `SessionOptions` has it.
             working_dir: As `SessionOptions` has it.
@@ -108,16 +108,17 @@ class CodeExecutor:
             approve_shell_cmds: As `ServiceOptions` has it.
             require_shell_escape: As `ServiceOptions` has it.
             policy: What the sandbox allows, instead of `sandbox_config`.
-            allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, beside those of the
-                policy or configuration.
+            allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, in addition to
+                those of the policy or configuration.
             tools: As `ServiceOptions` has it.
             preload: As `SessionOptions` has it.
             python: As `SessionOptions` has it.
             spill_dir: As `SessionOptions` has it.
             limits: As `SessionOptions` has it.
             host: The host to run in, which stays open; by default one that all executors of the event loop share.
-            isolate: What the sandbox is made of: ``native``, Linux's own means, or ``srt``, Anthropic's sandbox-runtime. By
-                default what `host` says, or else ``native`` on Linux and ``srt`` elsewhere.
+            isolate: What the sandbox is made of: ``native``, namespaces and mounts of Linux; ``landlock``, for machines that
+                do not allow these, which promises less (docs/landlock.md); or ``srt``, Anthropic's sandbox-runtime. By
+                default what `host` says, or else ``CELLBLOCK_ISOLATE``, or ``native`` on Linux and ``srt`` elsewhere.
             rules: As `ServiceOptions` has it.
             timeout_includes_approvals: As `ServiceOptions` has it.
             own_servers: As `ServiceOptions` has it.
@@ -133,9 +134,9 @@ class CodeExecutor:
         isolation = requested_isolation(sandbox, isolate, host)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
-        if require_shell_escape and isolation != "native":
+        if require_shell_escape and isolation not in ("native", "landlock"):
             raise InvalidInputError(
-                "require_shell_escape needs the native sandbox: nothing else can keep code from executing programs"
+                "require_shell_escape needs isolate='native' or 'landlock': nothing else can keep code from executing programs"
             )
         self._service_options = ServiceOptions(
             rules=rules,
@@ -280,7 +281,7 @@ class CodeExecutor:
     async def stop(self) -> None:
         """Stop whatever runs and end the kernel; after it the executor can be started again.
 
-        Stopping twice is fine, and cancelling whoever waits for it does not stop it.
+        Stopping twice is fine. Cancelling the caller does not stop it.
         """
         if (run := self._run) is None:
             return
@@ -297,7 +298,7 @@ class CodeExecutor:
         warnings.warn("a CodeExecutor was dropped without stop(): use 'async with'", ResourceWarning, 2, source=self)
 
     async def reset(self) -> None:
-        """Stop what runs and go on with a fresh kernel, without variables, definitions and imports.
+        """Stop the running cell and continue with a fresh kernel, without variables, definitions and imports.
 
         MCP servers that only this executor uses are stopped, and what was accepted for the session is forgotten.
 
@@ -313,7 +314,7 @@ class CodeExecutor:
         """Stop the running cell, from any task; its result says ``interrupted``.
 
         Returns:
-            Something to await, for whoever wants to know that the code has stopped: whether a cell was running.
+            An awaitable that completes when the code has stopped, and says whether a cell was running.
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -327,7 +328,7 @@ class CodeExecutor:
     async def execute(
         self, code: str, timeout: float | None = DEFAULT_TIMEOUT, *, on_input: OnInput | None = None
     ) -> CodeExecutionResult:
-        """Execute code and return its result. What the code asks for that no rule denies is approved.
+        """Execute code and return its result. Everything that the code asks for is approved, unless a rule denies it.
 
         Args:
             code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
@@ -335,12 +336,12 @@ class CodeExecutor:
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the code.
 
         Returns:
-            The result; of a cancelled execution one whose `text` is None and whose status is ``interrupted``.
+            The result. If the execution was cancelled, its `text` is None and its status is ``interrupted``.
 
         Raises:
             CodeExecutionError: The code failed, or its kernel died. The message has the traceback, ``result`` the rest.
             ExecutionTimeoutError: It was stopped at its deadline. Also a `TimeoutError`.
-            InvalidInputError: The code cannot be source code, or the timeout is no positive number.
+            InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
             StateError: The executor is not started, or stopped.
         """
         result = _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)

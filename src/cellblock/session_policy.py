@@ -8,19 +8,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from cellblock.errors import InvalidInputError
-from cellblock.host.checks import Isolate, default_isolation
+from cellblock.host.checks import OURS, Isolate, default_isolation
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Policy
     from cellblock.host.options import SessionOptions
 
 
-def requested_isolation(sandbox: bool, isolate: Literal["native", "srt"] | None, host: Host | None) -> Isolate:
+def requested_isolation(sandbox: bool, isolate: Literal["native", "landlock", "srt"] | None, host: Host | None) -> Isolate:
     """Return how a session is to be isolated."""
     if not isinstance(sandbox, bool):
         raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
-    if isolate not in ("native", "srt", None):
-        raise InvalidInputError(f"isolate must be 'native' or 'srt', not {isolate!r}; for no sandbox, pass sandbox=False")
+    if isolate not in ("native", "landlock", "srt", None):
+        raise InvalidInputError(
+            f"isolate must be 'native', 'landlock' or 'srt', not {isolate!r}; for no sandbox, pass sandbox=False"
+        )
     if not sandbox:
         return "none"
     if isolate is not None:
@@ -74,7 +76,7 @@ def with_readable(options: SessionOptions, directories: tuple[str, ...], host: H
         host: The session's host. If it has a policy of its own, that is not widened here.
     """
     policy = options.policy
-    if not directories or (options.isolate or host.isolate) != "native" or host.defaults.ceiling:
+    if not directories or (options.isolate or host.isolate) not in OURS or host.defaults.ceiling:
         return policy
     policy = policy or host.defaults.policy
     files = policy.filesystem

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cellblock import InvalidInputError
-from cellblock.host import Policy
+from cellblock.host import Network, Policy
 from cellblock.host.checks import (
     check_code,
     check_forbidding,
@@ -17,6 +17,7 @@ from cellblock.host.checks import (
     check_place,
     check_state_apart,
     check_timeout,
+    default_isolation,
     fit_policy,
 )
 from cellblock.sandbox import probe
@@ -62,9 +63,9 @@ def test_a_place_in_code_is_its_end_by_default() -> None:
             check_place("abc", cursor)  # type: ignore[arg-type]
 
 
-def test_there_are_three_kinds_of_isolation() -> None:
+def test_there_are_four_kinds_of_isolation() -> None:
     assert check_isolation("none") == "none"
-    with pytest.raises(InvalidInputError, match="'native', 'srt' or 'none'"):
+    with pytest.raises(InvalidInputError, match="'native', 'landlock', 'srt' or 'none'"):
         check_isolation("docker")  # type: ignore[arg-type]
 
 
@@ -96,3 +97,25 @@ def test_a_session_cannot_work_around_the_state(tmp_path: Path, monkeypatch: pyt
     for place in (tmp_path, tmp_path / "home", tmp_path / "home" / "state", tmp_path / "home" / "state" / "work"):
         with pytest.raises(InvalidInputError, match="cellblock's own state"):
             check_state_apart([str(place)])
+
+
+def test_the_environment_chooses_the_sandbox_of_programs_that_do_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CELLBLOCK_ISOLATE", raising=False)
+    assert default_isolation() == "native"
+    monkeypatch.setenv("CELLBLOCK_ISOLATE", "landlock")
+    assert default_isolation() == "landlock"
+
+
+@pytest.mark.parametrize("value", ["none", "Landlock", "docker"])
+def test_the_environment_does_not_turn_the_sandbox_off(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("CELLBLOCK_ISOLATE", value)
+    with pytest.raises(InvalidInputError, match="CELLBLOCK_ISOLATE must be"):
+        default_isolation()
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy(network=Network(allow=("example.org",))), Policy(network=Network(ask=True)), Policy(unix_sockets=True)]
+)
+def test_landlock_has_no_network_and_no_local_sockets(policy: Policy) -> None:
+    with pytest.raises(InvalidInputError, match="isolate='landlock' has no"):
+        fit_policy(policy, "landlock")

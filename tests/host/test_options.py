@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cellblock import CodeExecutor, Host, InvalidInputError, Limits, SessionOptions
+from cellblock import CodeExecutor, Host, Limits, SessionOptions
 from cellblock.host.options import SessionKeywords
 from cellblock.options import ServiceOptions
 
@@ -38,17 +37,3 @@ async def test_keywords_win_over_options(host: Host, tmp_path: Path) -> None:
 async def test_an_unknown_keyword_is_an_error_at_once(host: Host) -> None:
     with pytest.raises(TypeError, match="workdir"):
         host.session(workdir=".")  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"require_shell_escape": True}, "needs approve_shell_cmds=True"),
-        ({"approval_timeout": 0}, "approval_timeout must be a positive number"),
-        ({"connect_timeout": float("nan")}, "connect_timeout must be a positive number"),
-        ({"rules": "allow"}, "rules must be Rules"),
-    ],
-)
-def test_services_check_their_options(options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(InvalidInputError, match=complaint):
-        ServiceOptions(**options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,45 +112,6 @@ def test_a_value_of_the_wrong_kind_is_named(data: Any, named: str) -> None:
 def test_an_impossible_limit_is_named_with_what_is_possible(key: str, value: int) -> None:
     with pytest.raises(InvalidInputError, match=rf"must be an integer from \d+ to \d+, not {value}"):
         Policy.parse({"resources": {key: value}})
-
-
-def test_what_is_no_file_and_no_json_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"missing\.json cannot be read"):
-        Policy.load(tmp_path / "missing.json")
-    (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(InvalidInputError, match=r"bad\.json cannot be parsed"):
-        Policy.load(tmp_path / "bad.json")
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    {
-        "depth": ("[" * 200_000, "cannot be parsed"),
-        "size": (json.dumps({"filesystem": {"allowWrite": ["x" * MIB]}}), "it has more than 1048576 bytes"),
-        "count": (json.dumps({"network": {"deniedDomains": ["a.org"] * 1001}}), "has 1001 items, and the limit is 1000"),
-        "digits": ('{"resources": {"memory": %s}}' % ("9" * 5000), "cannot be parsed"),
-        "bytes": ("\udcff", "cannot be parsed"),
-    }.values(),
-    ids=["depth", "size", "count", "digits", "bytes"],
-)
-def test_a_file_of_settings_has_bounds(content: str, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "bomb.json"
-    path.write_text(content, "utf-8", "surrogateescape")
-    with pytest.raises(InvalidInputError, match=said):
-        Policy.load(path)
-
-
-def test_a_pipe_in_the_place_of_settings_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InvalidInputError, match="it is not a regular file"):
-        Policy.load(tmp_path / "pipe")
-
-
-@pytest.mark.parametrize("data", [{"x" * MIB: 1}, {"filesystem": {"allowWrite": "x" * MIB}}, {"network": {"ask": [[]] * MIB}}])
-def test_what_is_wrong_is_shown_in_short(data: Any) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        Policy.parse(data)
-    assert len(str(caught.value)) < 500
 
 
 def test_a_policy_survives_the_way_to_a_session() -> None:

@@ -6,18 +6,21 @@ import math
 import os
 import sys
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, SandboxError
 from cellblock.host.launch.failures import launch_error
-from cellblock.sandbox import probe, srt
+from cellblock.sandbox import landlock, probe, srt
 from cellblock.sandbox.fitting import fit
 from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.fields import MAX_CODE
 
-Isolate = Literal["native", "srt", "none"]
+Isolate = Literal["native", "landlock", "srt", "none"]
+
+OURS: frozenset[Isolate] = frozenset(("native", "landlock"))
+"""The sandboxes that cellblock makes itself."""
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a cell may take."""
@@ -52,10 +55,12 @@ def check_isolation(isolate: Isolate) -> Isolate:
         InvalidInputError: There is no such isolation.
         SandboxError: This machine does not let us; the message tells the ways out.
     """
-    if isolate not in ("none", "native", "srt"):
-        raise InvalidInputError(f"isolate must be 'native', 'srt' or 'none', not {isolate!r}")
+    if isolate not in get_args(Isolate):
+        raise InvalidInputError(f"isolate must be 'native', 'landlock', 'srt' or 'none', not {isolate!r}")
     if isolate == "srt" and (missing := srt.missing()):
         raise SandboxError(f"this machine cannot run a sandbox of srt: {'; '.join(missing)}")
+    if isolate == "landlock" and (missing := landlock.missing()):
+        raise SandboxError(f"this machine cannot run a sandbox made of Landlock: {'; '.join(missing)}")
     if isolate == "native":
         if (why := probe.unsupported()) is not None:
             raise SandboxError(f"this machine cannot run a sandbox: {why}")
@@ -65,8 +70,19 @@ def check_isolation(isolate: Isolate) -> Isolate:
 
 
 def default_isolation() -> Isolate:
-    """Return how kernels are kept in on this kind of machine where nobody says another way."""
-    return "native" if sys.platform == "linux" else "srt"
+    """Return how kernels are isolated if nobody says: as ``CELLBLOCK_ISOLATE`` has it, or as suits this kind of machine.
+
+    Raises:
+        InvalidInputError: The variable has none of the sandboxes for its value.
+    """
+    chosen = config.isolation()
+    if not chosen:
+        return "native" if sys.platform == "linux" else "srt"
+    if chosen not in ("native", "landlock", "srt"):
+        raise InvalidInputError(
+            f"CELLBLOCK_ISOLATE must be 'native', 'landlock' or 'srt', not {chosen!r}; for no sandbox, say so in the program"
+        )
+    return cast("Isolate", chosen)
 
 
 def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
@@ -79,7 +95,22 @@ def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
         raise InvalidInputError("an SrtPolicy is for isolate='srt' only: use Policy.load() for the same file")
     if isinstance(policy, srt.SrtPolicy):
         return policy.checked()
+    if isolate == "landlock":
+        _check_for_landlock(policy)
     return fit(policy)
+
+
+def _check_for_landlock(policy: Policy) -> None:
+    if policy.network.allow or policy.network.ask:
+        raise InvalidInputError(
+            "isolate='landlock' has no network: without a network namespace nothing can confine a session to the hosts that "
+            "a policy allows. Use isolate='native', or take the hosts out of the policy"
+        )
+    if policy.unix_sockets:
+        raise InvalidInputError(
+            "isolate='landlock' has no local sockets but pairs, because any other could reach the machine's services: take "
+            "allowAllUnixSockets out of the policy"
+        )
 
 
 def check_state_apart(writable: Iterable[str]) -> None:
@@ -107,9 +138,10 @@ def check_forbidding(isolate: Isolate, asked: bool) -> None:
     Raises:
         InvalidInputError: They cannot when isolated like this, or nobody would decide about what is run instead.
     """
-    if isolate != "native":
+    if isolate not in OURS:
         raise InvalidInputError(
-            f"forbid_programs needs isolate='native': with isolate={isolate!r} nothing can keep code from executing programs"
+            f"forbid_programs needs isolate='native' or 'landlock': with isolate={isolate!r} nothing can keep code from "
+            "executing programs"
         )
     if not asked:
         raise InvalidInputError("forbid_programs needs on_command=, which decides about the commands that are run instead")

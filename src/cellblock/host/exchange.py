@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, InvalidInputError, KernelDiedError
-from cellblock.exchange.forms import decode, encode
 from cellblock.wire.messages import VALUE_MIME
 
 if TYPE_CHECKING:
@@ -45,10 +44,14 @@ async def get(run: Run, limit: int, name: str, *, unpickle: bool) -> Any:
     if message is None:
         raise InvalidInputError(f"the session did not send the value of {name!r}")
     _check_not_refused(message)
+    from cellblock.exchange.forms import decode  # as above
+
     return await asyncio.to_thread(decode, message, limit, unpickle=unpickle)
 
 
 def _lines(value: object, limit: int) -> list[str]:
+    from cellblock.exchange.forms import encode  # loads pickle; few programs need it
+
     message = encode(value, limit - _ROOM)
     starts = range(0, len(message), _PIECE)
     return [base64.b64encode(message[start : start + _PIECE]).decode() for start in starts]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Self, Unpack
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checks import Isolate, check_isolation, default_isolation, fit_policy
+from cellblock.host.checks import OURS, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import Closing
 from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot, Launcher
@@ -50,11 +50,11 @@ class Host:
     One zygote serves each pair of interpreter and preloaded modules; sessions run in parallel. An async context manager.
 
     Attributes:
-        isolate: How kernels of its sessions are isolated, unless a session says otherwise.
+        isolate: How kernels are isolated, unless a session says otherwise.
         defaults: What its sessions are if their options do not say otherwise.
         facts: What this machine has.
         index: Where packages for sessions come from.
-        places: What the path of each session's own packages begins with.
+        places: The prefix of the paths of each session's own packages.
     """
 
     def __init__(
@@ -76,14 +76,15 @@ class Host:
             launch: ``zygote`` forks kernels from a warm process, ``spawn`` starts an interpreter for each. By default
                 ``zygote`` on Linux and ``spawn`` elsewhere.
             start_timeout: Seconds until a kernel must be ready.
-            isolate: ``native`` puts kernels in sandboxes made of Linux namespaces, mounts and system-call filters; ``srt``
-                runs them under that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights
-                of this process. By default ``native`` on Linux and ``srt`` elsewhere.
+            isolate: ``native`` puts kernels in sandboxes made of Linux namespaces, mounts and system-call filters;
+                ``landlock`` does without namespaces and mounts, and promises less (docs/landlock.md); ``srt`` runs them under
+                that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights of this process.
+                By default as ``CELLBLOCK_ISOLATE`` says, or else ``native`` on Linux and ``srt`` elsewhere.
             policy: What sandboxed kernels may do; sessions can narrow it. For ``srt`` also an `SrtPolicy`: its own settings.
 
         Raises:
             UnsupportedError: On Windows.
-            SandboxError: This machine does not let us make the sandbox; the message tells the ways out.
+            SandboxError: This machine cannot make the sandbox; the message says what you can do.
             InterpreterError: There is no such interpreter.
             InvalidInputError: Another argument is wrong.
         """
@@ -124,7 +125,7 @@ class Host:
         await self.close()
 
     async def start(self) -> None:
-        """Warm the zygote up, so that the first session starts as quickly as the others. Under srt nothing is done.
+        """Warm up the zygote, so that the first session starts as quickly as the others. Under srt, this does nothing.
 
         Raises:
             LaunchError: It cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
@@ -139,10 +140,10 @@ class Host:
         await self._launchers.started(key)
 
     def begin(self, options: SessionOptions) -> None:
-        """Have a zygote warm up while the caller makes a session of this kind, for which much is loaded at the first time.
+        """Warm up a zygote while the caller makes a session of this kind: the first one loads many modules.
 
         Args:
-            options: The session's options. Under srt nothing is done.
+            options: The session's options. Under srt, this does nothing.
 
         Raises:
             StateError, InvalidInputError, InterpreterError: As for `session`.
@@ -161,7 +162,7 @@ class Host:
     async def close(self) -> None:
         """Close every session and end every process of this host.
 
-        Closing twice is fine, and cancelling whoever waits for it does not stop it.
+        Closing twice is fine. Cancelling the caller does not stop it.
         """
         self._closed = True
         await self._closing.finish(self._close)
@@ -193,7 +194,7 @@ class Host:
         """Make a session; ``async with`` or `Session.start` starts it.
 
         Args:
-            options: What it is to be.
+            options: Its options.
             hooks: What a front does in it.
             keywords: The attributes of `SessionOptions`; they win over `options`.
 
@@ -237,11 +238,11 @@ class Host:
             self._launchers.session_closed(key_of(session.wanted))
 
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
-        """Start a kernel and wait until it takes cells. If this is cancelled nothing is left.
+        """Start a kernel and wait until it takes cells. If this is cancelled, nothing remains.
 
         Args:
             wanted: What it is to be.
-            prepare: Makes what the kernel needs outside of it. By then there is a process that removes it if we are killed.
+            prepare: Makes what the kernel needs outside. By then, a process exists that removes it if this one is killed.
 
         Raises:
             LaunchError: It could not be started.
@@ -295,7 +296,7 @@ class Host:
 
     def _sweep(self, isolate: Isolate) -> None:
         """Remove what hosts that were killed have left. Nobody waits for it: it may be much, or the directory a large one."""
-        if isolate == "native" and self._sweeping is None:
+        if isolate in OURS and self._sweeping is None:
             with contextlib.suppress(RuntimeError):  # no thread can be started now; a later kernel tries again
                 self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
 
@@ -306,6 +307,8 @@ class Host:
             return setup
         if wanted.isolate == "srt":
             return srt.complete(setup, policy, self.facts)
+        if wanted.isolate == "landlock":
+            return replace(setup, policy=policy.to_dict(), landlock=True)
         if launcher.interpreter is None:
             return replace(setup, policy=policy.to_dict())
         return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))
@@ -323,7 +326,7 @@ class Host:
 
 
 def _make_room_for(kernels: int) -> None:
-    """Raise this process's soft limit on descriptors, where it would stop it from having this many kernels."""
+    """Raise this process's soft limit on descriptors if it is too low for this many kernels."""
     # Of all descriptors a quarter may be connections to tool ports (`tools.listen`), so many that each can have its share.
     needed = kernels * _DESCRIPTORS_PER_KERNEL + _SPARE_DESCRIPTORS + 4 * min(kernels * _CONNECTIONS, _MAX_CONNECTIONS)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

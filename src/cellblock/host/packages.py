@@ -7,16 +7,16 @@ import contextlib
 import os
 import secrets
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cellblock.errors import InvalidInputError, KernelDiedError, SandboxError
-from cellblock.host.checks import Isolate
+from cellblock.host.checks import OURS, Isolate
 from cellblock.host.launch.srt import sandbox_apart
-from cellblock.leftovers import find_places, make_place, remove_abandoned, remove_place
+from cellblock.host.place import PrivateDirectories, SessionPlace
+from cellblock.leftovers import find_places, remove_abandoned
 from cellblock.packages.index import PackageIndex
 from cellblock.packages.space import excess
 from cellblock.sandbox import srt
@@ -57,7 +57,6 @@ class SessionPackages:
     """The packages of one session: where they are, and how they are installed.
 
     Attributes:
-        place: Their directory outside.
         inside: Their directory as the session sees it.
     """
 
@@ -71,11 +70,11 @@ class SessionPackages:
             cwd: The session's directory.
             isolate: How the session is kept in.
         """
-        self.place = place
-        self._made = False
-        self._held: int | None = None
+        self._kept = SessionPlace(place)
+        # In other sandboxes, pip has its own /tmp; without mounts, what it builds lies beside the packages meanwhile.
+        self._scratch = PrivateDirectories(f"{place}-pip") if isolate == "landlock" else None
         # Where srt's own directory lies is known inside when there is one.
-        self.inside = {"native": PLACE, "srt": secrets.token_hex(8), "none": place}[isolate]
+        self.inside = {"native": PLACE, "landlock": place, "srt": secrets.token_hex(8), "none": place}[isolate]
         self._interpreter = interpreter
         self._env = env
         self._cwd = cwd
@@ -86,13 +85,13 @@ class SessionPackages:
 
         Where nothing is mounted that is nothing: most sessions install nothing, and what was never made cannot be left behind.
         """
-        if self._isolate == "native":
-            self._make()
+        if self._isolate in OURS:
+            self._kept.make()
 
-    def _make(self) -> None:
-        if not self._made:
-            self._held = make_place(self.place)
-            self._made = True
+    @property
+    def place(self) -> str:
+        """Their directory outside."""
+        return self._kept.path
 
     def mounts(self, index: PackageIndex, policy: Policy, *, writable: bool = False) -> tuple[Step, ...]:
         """Return the steps that show a sandbox the packages, and the index if that is a directory.
@@ -134,19 +133,17 @@ class SessionPackages:
         _check_allowed(limit)
         _check(arguments)
         if (packages := kernel.packages) is not None:
-            self.place = os.path.join(packages, self.inside)
+            self._kept.path = os.path.join(packages, self.inside)
             os.makedirs(self.place, 0o700, exist_ok=True)
-            self._made = True
-        self._make()
+            self._kept.made = True
+        self._kept.make()
         await self._check_size(limit)
         prefix = self.place if self._isolate == "srt" else self.inside
         async with self._sandbox(kernel, index, facts, launch) as control:
             listener, port = await control.listen()
             async with PackageMirror(listener, index, limit) as mirror:
                 command = [self._interpreter, "-I", _RUN_PIP, "install", *_OPTIONS, *mirror.options(port)]
-                control.begin(
-                    [*command, "--prefix", prefix, *arguments], self._cwd, changes=_changes(self._env, self._isolate)
-                )
+                control.begin([*command, "--prefix", prefix, *arguments], self._cwd, changes=self._changes())
                 watching = asyncio.create_task(self._watch(control, limit))
                 try:
                     status = await control.finish()
@@ -170,6 +167,9 @@ class SessionPackages:
                 yield control
             return
         mounts = self.mounts(index, wanted.policy, writable=True)
+        if self._scratch is not None:
+            self._scratch.make()
+            mounts += self._scratch.mounts
         setup = Setup(self._env, self._cwd, None, packages="", mounts=mounts)
         alone = replace(wanted.policy, network=Network())
         apart = await launch(
@@ -183,6 +183,17 @@ class SessionPackages:
             raise SandboxError(f"pip was stopped, along with its sandbox: {error}") from error
         finally:
             await apart.close()
+            if self._scratch is not None:
+                await self._scratch.remove()
+
+    def _changes(self) -> dict[str, str | None]:
+        """Return the changes to the session's environment that keep pip and Python from obeying it, or its files."""
+        places: dict[str, str | None] = {}
+        if self._isolate in OURS:
+            # The session's home and directory for temporary files may be in its workspace; pip has others.
+            own = {"HOME": "/tmp", "TMPDIR": None} if self._scratch is None else self._scratch.environment
+            places = {**own, "TEMP": None, "TMP": None}
+        return {**_steering(self._env), **places, "PIP_CONFIG_FILE": os.devnull}
 
     async def _watch(self, control: Control, limit: int) -> None:
         """Stop pip when there is too much."""
@@ -205,31 +216,9 @@ class SessionPackages:
         Args:
             patience: Seconds to wait.
         """
-        if not self._made:
-            return
-        self._made = False
-        held, self._held = self._held, None
-        loop = asyncio.get_running_loop()
-        removed = asyncio.Event()
-
-        def remove() -> None:
-            remove_place(self.place)
-            if held is not None:
-                os.close(held)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(removed.set)
-
-        try:
-            os.rmdir(self.place)  # usually nothing was installed
-        except OSError:
-            threading.Thread(target=remove, name="cellblock-removal").start()
-        else:
-            if held is not None:
-                os.close(held)
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await removed.wait()
+        if self._scratch is not None:
+            await self._scratch.remove(patience)
+        await self._kept.remove(patience)
 
 
 # pip reads no configuration and no variables, asks nobody and caches nothing. The mirror is near: there is nothing to retry.
@@ -274,14 +263,12 @@ def _check_allowed(limit: int) -> None:
         raise InvalidInputError("this session's policy forbids installing packages (resources.packages is 0)")
 
 
-def _changes(env: Mapping[str, str], isolate: Isolate) -> dict[str, str | None]:
-    """Return the changes to a session's environment that keep pip and Python from taking orders from it, or from its files."""
+def _steering(env: Mapping[str, str]) -> dict[str, None]:
+    """Return what is taken out of an environment, because pip or Python would obey it."""
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
     steering = [name for name in env if name.startswith(("PYTHON", "PIP_"))]
     names = (*steering, *proxies, *(name.lower() for name in proxies), "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "NETRC")
-    # The session's home and directory for temporary files may be in its workspace; /tmp is the sandbox's own.
-    places = {"HOME": "/tmp", "TMPDIR": None, "TEMP": None, "TMP": None} if isolate == "native" else {}
-    return {**dict.fromkeys(names), **places, "PIP_CONFIG_FILE": os.devnull}
+    return dict.fromkeys(names)
 
 
 def _check(arguments: tuple[str, ...]) -> None:

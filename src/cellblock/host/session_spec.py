@@ -11,6 +11,7 @@ from cellblock.host.options import ResolvedOptions, SessionOptions
 from cellblock.host.output.collect import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
+from cellblock.host.place import PrivateDirectories
 from cellblock.packages.index import PackageIndex
 from cellblock.sandbox.plan import EGRESS_PORT, HOME
 from cellblock.wire.control import Commands, Listener, Setup
@@ -20,19 +21,27 @@ from cellblock.wire.sandbox import Step
 _LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
-def session_environment(given: Mapping[str, str], resolved: ResolvedOptions, network: SandboxNetwork | None) -> dict[str, str]:
+def session_environment(
+    given: Mapping[str, str],
+    resolved: ResolvedOptions,
+    network: SandboxNetwork | None,
+    private: PrivateDirectories | None = None,
+) -> dict[str, str]:
     """Return the whole environment of a session's kernels.
 
     Args:
         given: What the caller gives.
         resolved: The session's options.
         network: The session's way to the network, if its sandbox has none of its own.
+        private: What it has in the place of /tmp and a home directory, if it has no mounts.
 
     Raises:
         InvalidInputError: A name or a value cannot be in an environment.
     """
     proxies = network.environment() if network is not None else {}
     home = HOME if resolved.isolate == "native" else None
+    if private is not None:
+        home, proxies = private.home, proxies | private.environment
     env = environment.kernel_environment(resolved.interpreter, proxies | dict(given), home)
     if resolved.isolate == "srt" and "HOME" not in given:
         del env["HOME"]  # known inside only
@@ -46,6 +55,7 @@ def kernel_spec(
     *,
     takers: Mapping[str, OnListener],
     packages: SessionPackages,
+    private: PrivateDirectories | None = None,
     index: PackageIndex,
     installer: Installer,
     session: str,
@@ -58,6 +68,7 @@ def kernel_spec(
         env: The environment of its kernels.
         takers: Who takes the listeners that its init makes, by name.
         packages: The packages of the session.
+        private: As for `session_environment`.
         index: Where they come from.
         installer: Installs them.
         session: The session, as messages call it.
@@ -67,7 +78,7 @@ def kernel_spec(
         commands = "forbidden" if options.forbid_programs else "asked"
     mounts: tuple[Step, ...] = ()
     if resolved.isolate != "none":
-        mounts = packages.mounts(index, resolved.policy)
+        mounts = packages.mounts(index, resolved.policy) + (() if private is None else private.mounts)
     setup = Setup(
         env=env,
         cwd=resolved.cwd,

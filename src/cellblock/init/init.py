@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, NoReturn
 from cellblock.init import processes
 from cellblock.init.programs import Programs
 from cellblock.init.refusing import refusal, refuse_session
+from cellblock.init.supervisor import Supervisor
 from cellblock.init.worker import EXIT_BROKEN, run_worker
 from cellblock.leftovers import remove_after
-from cellblock.sandbox import mounts, namespaces
+from cellblock.sandbox import landlock_rules, mounts, namespaces
 from cellblock.sandbox.ground import Ground, enclose, reserve
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import HOME
+from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.steps import step
 from cellblock.sandbox.syscall import hide, identity_of_root
 from cellblock.wire.codec import decoder, encoder
@@ -172,11 +174,15 @@ class _Init:
         self._poll = select.poll()
         for descriptor in (handover.fileno(), *ending, wake):
             self._poll.register(descriptor, select.POLLIN)
+        self._supervisor: Supervisor | None = None
+        """Answers system calls of the session, in a sandbox made of Landlock."""
 
     def run(self) -> NoReturn:
         while True:
-            for descriptor, _ in self._poll.poll():
-                if descriptor == self._wake:
+            for descriptor, event in self._poll.poll():
+                if self._supervisor is not None and descriptor in self._supervisor:
+                    self._supervisor.serve(descriptor, event)
+                elif descriptor == self._wake:
                     if signal.SIGTERM in os.read(self._wake, 4096):
                         self._end()
                     self._reap()
@@ -207,7 +213,11 @@ class _Init:
         if setup.commands == "forbidden" and ready.confinement is not None:
             ready = replace(ready, confinement=replace(ready.confinement, programs=False))
         self._handover.close()
-        socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err])
+        report = None if self._supervisor is None else self._supervisor.expect()
+        rest = [] if report is None else [report.detach()]
+        socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err, *rest])
+        for descriptor in rest:
+            os.close(descriptor)
         self._inner.close()
         _place_output(out, err)
         os.close(channel)
@@ -219,6 +229,8 @@ class _Init:
         self._programs.inherited = {name: os.environ[name] for name in setup.inherit if name in os.environ}
         env = {**self._programs.inherited, **setup.env}
         confinement = None
+        if setup.landlock:
+            confinement = self._confine_by_landlock(setup)
         if setup.restrictions is not None:
             mounts.keep_kernel_settings()
             confinement = Confinement(identity_of_root(), setup.restrictions)
@@ -237,14 +249,26 @@ class _Init:
                 )
         for name, listener in setup.listeners.items():
             env[listener.variable] = str(self._listen(listener.port, name))
-        offline = self._ground is not None and "egress" not in setup.listeners
+        offline = (self._ground is not None or setup.landlock) and "egress" not in setup.listeners
         return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
+
+    def _confine_by_landlock(self, setup: Setup) -> Confinement:
+        """Work out what the session's processes apply to themselves, and be ready for what they leave to this one."""
+        policy = Policy.from_dict(setup.policy or {})
+        confinement = landlock_rules.confinement(policy, setup.cwd, identity_of_root(), setup.mounts)
+        self._supervisor = Supervisor(self._poll)
+        self._supervisor.writable = landlock_rules.writable(confinement)
+        self._programs.supervise = self._supervisor.expect
+        hide()
+        return confinement
 
     def _listen(self, port: int, name: str | None) -> int:
         """Make a listener in the session, for the host to serve; return its port."""
         assert self._control is not None
         with namespaces.listen(port) as listener:
             port = listener.getsockname()[1]
+            if self._supervisor is not None:
+                self._supervisor.ports.add(port)
             socket.send_fds(self._control, [encode_control(HttpServer(port, name))], [listener.fileno()])
         return port
 
@@ -267,7 +291,7 @@ class _Init:
             case Listen():
                 self._listen(0, None)
             case Measure() as message:
-                self._tell(Memory(processes.memory_of_namespace(self._home, message.enough)))
+                self._tell(Memory(self._measure(message.enough)))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 self._interrupt()
@@ -280,6 +304,11 @@ class _Init:
                 self._tell(Done())
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _measure(self, enough: int) -> int:
+        if self._ground is None:
+            return processes.memory_of(processes.descendants(os.getpid()), enough)
+        return processes.memory_of_namespace(self._home, enough)
 
     def _interrupt(self) -> None:
         self._programs.interrupt()

@@ -193,6 +193,19 @@ def has_own_proc() -> bool:
     return _name_in_proc(os.getpid()) == os.getpid()
 
 
+def memory_of(pids: Iterable[int], enough: int) -> int:
+    """Return the bytes of memory that some processes use, where there is no namespace of theirs to measure.
+
+    Args:
+        pids: The processes.
+        enough: If it is certainly not more than this, a number above the true one will do.
+    """
+    names = [str(pid) for pid in pids]
+    kept = sum(map(_kept_by_kernel, names))
+    at_most = kept + sum(map(_resident, names))
+    return at_most if at_most <= enough else kept + sum(map(_proportional_share, names))
+
+
 def _kept_by_kernel(pid: str) -> int:
     """Return about what the kernel keeps for a process: page tables, and what its descriptors stand for."""
     try:

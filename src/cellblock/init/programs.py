@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from cellblock.init import processes
@@ -33,12 +35,14 @@ class Programs:
             changes, which have been shown to whoever let the program run.
         inherited: Variables that the sandbox around this one has set.
         confinement: What each program is kept in by.
+        supervise: Returns a socket for the listener of a program's filter, where that needs one.
     """
 
     def __init__(self) -> None:
         self.env: dict[str, str] = {}
         self.inherited: dict[str, str] = {}
         self.confinement: Confinement | None = None
+        self.supervise: Callable[[], socket.socket] | None = None
         self._running: dict[int, tuple[int, frozenset[int]]] = {}
         """pid → the host's number, and what there was when it began"""
         self._interrupted: set[int] = set()
@@ -47,9 +51,12 @@ class Programs:
         """Begin what the host wants run, with the file that came with the message as its standard input."""
         sys.stderr.flush()
         before = frozenset(processes.descendants(os.getpid()))
+        supervisor = None if self.supervise is None else self.supervise()
         pid = os.fork()
         if pid == 0:
-            self._become(message, descriptors)
+            self._become(message, descriptors, supervisor)
+        if supervisor is not None:
+            supervisor.close()
         self._running[pid] = (message.number, before)
 
     def ended(self, pid: int, worker: int) -> int | None:
@@ -77,7 +84,7 @@ class Programs:
             spared = {worker, *processes.descendants(worker)}.union(*(before for _, before in self._running.values()))
             processes.kill(pid for pid in processes.descendants(os.getpid()) if pid not in spared)
 
-    def _become(self, message: Run, descriptors: list[int]) -> NoReturn:
+    def _become(self, message: Run, descriptors: list[int], supervisor: socket.socket | None) -> NoReturn:
         """In a fork of init: execute a program with the session's standard streams, and nothing else of init's."""
         try:
             signal.set_wakeup_fd(-1)
@@ -87,9 +94,12 @@ class Programs:
             processes.die_with_parent(signal.SIGKILL)
             # Out of the way of what is closed, and of what confining puts in place of standard input.
             source = fcntl.fcntl(descriptors[0], fcntl.F_DUPFD_CLOEXEC, processes.HIGH) if descriptors else None
+            if supervisor is not None:
+                kept = socket.socket(fileno=fcntl.fcntl(supervisor.detach(), fcntl.F_DUPFD_CLOEXEC, processes.HIGH))
+                supervisor = kept
             processes.close_descriptors(3)
             if self.confinement is not None:
-                confine(self.confinement)
+                confine(self.confinement, supervisor)
             # From here on with no more rights than code of the session: it has chosen the directory.
             os.chdir(message.cwd)
             if source is not None:

@@ -35,7 +35,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         preload: Modules to import, if nothing is warmed.
         native: Whether this process is in the namespaces of a native sandbox.
     """
-    status, setup = EXIT_BROKEN, None
+    status, setup, supervisor = EXIT_BROKEN, None, None
     try:
         processes.die_with_parent(signal.SIGKILL)
         signal.set_wakeup_fd(-1)
@@ -47,7 +47,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
             drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
         if warmed is None:
             # It takes long and may fail: what it says is for the session's standard error, which comes first.
-            setup = _take_over()
+            setup, supervisor = _take_over()
             from cellblock.worker.warm import warm
 
             warmed = warm(preload)
@@ -59,11 +59,11 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         if setup is None:
             if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits
                 worker.touch_pages()
-            setup = _take_over()
+            setup, supervisor = _take_over()
         # First this: in the session's directory, whatever imports something may find the session's own file.
         if setup.confinement is not None:
             status = EXIT_UNCONFINED
-            confine(setup.confinement)
+            confine(setup.confinement, supervisor)
             status = EXIT_BROKEN
         specialise(setup)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
@@ -85,15 +85,19 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
             os._exit(status)
 
 
-def _take_over() -> WorkerSetup:
-    """In the worker: wait for the session's channel, stdout and stderr, put them into place, and return what to be."""
+def _take_over() -> tuple[WorkerSetup, socket.socket | None]:
+    """In the worker: wait for the session's channel, stdout and stderr, and put them into place.
+
+    Returns:
+        What to be, and where the listener of its filter goes, if that has one.
+    """
     with socket.socket(fileno=CHANNEL) as inner:
         data, descriptors, _, _ = socket.recv_fds(inner, MAX_CONTROL, MAX_DESCRIPTORS)
         if not data:
             os._exit(0)  # init is gone before anybody wanted us
         inner.detach()
-    channel, out, err = descriptors
+    channel, out, err, *rest = descriptors
     for source, place in ((out, 1), (err, 2), (channel, CHANNEL)):
         os.dup2(source, place, inheritable=place < CHANNEL)
         os.close(source)
-    return TO_WORKER.decode(data)
+    return TO_WORKER.decode(data), socket.socket(fileno=rest[0]) if rest else None

@@ -6,12 +6,10 @@ import configparser
 import os
 import re
 import sys
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 _LISTS = ("index-url", "extra-index-url", "find-links", "trusted-host")
 _SETTINGS = (*_LISTS, "no-index", "cert", "proxy", "pre")
@@ -76,7 +74,7 @@ class PackageIndex:
 def local_path(source: str) -> str | None:
     """Return the directory that a source of packages is; None if it is on the network."""
     if source.startswith("file:"):
-        return url2pathname(urlsplit(source).path)
+        return unquote(urlsplit(source).path)
     return None if "://" in source else source
 
 
@@ -112,6 +110,7 @@ def _default_index() -> tuple[str, ...]:
 def _bundled_index() -> Iterable[str]:
     import ensurepip
     import sysconfig
+    import zipfile
 
     # Some distributions bundle no wheels with Python, and keep them all in one directory.
     elsewhere = sysconfig.get_config_var("WHEEL_PKG_DIR")

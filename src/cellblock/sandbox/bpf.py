@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 ALLOW = 0x7FFF0000
+NOTIFY = 0x7FC00000
+"""The process that holds the filter's listener answers."""
 KILL = 0x80000000
 ANY = 0xFFFFFFFF
 
@@ -20,7 +22,7 @@ def error(number: int) -> int:
     return 0x00050000 | number
 
 
-class Test(NamedTuple):
+class Comparison(NamedTuple):
     """One comparison of the low 32 bits of an argument: ``argument & mask == value``."""
 
     argument: int
@@ -41,7 +43,7 @@ class Conditional:
 
     names: str
     reason: str
-    cases: tuple[tuple[tuple[Test, ...], int], ...]
+    cases: tuple[tuple[tuple[Comparison, ...], int], ...]
     otherwise: int
 
 

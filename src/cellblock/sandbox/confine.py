@@ -7,19 +7,22 @@ import ctypes
 import errno
 import os
 import resource
+import socket
 import struct
+from collections.abc import Sequence
 
-from cellblock.sandbox import abi, seccomp
+from cellblock.sandbox import abi, landlock, seccomp
 from cellblock.sandbox.plan import USER
 from cellblock.sandbox.syscall import call, identity_of_root, libc, map_user, prctl, unshare
-from cellblock.wire.sandbox import Confinement
+from cellblock.wire.sandbox import Allow, Confinement
 
 
-def confine(confinement: Confinement) -> None:
+def confine(confinement: Confinement, supervisor: socket.socket | None = None) -> None:
     """As the worker, last of all: limits, no capabilities, no new privileges, and the filter for system calls.
 
     Args:
         confinement: What init has worked out.
+        supervisor: Where the listener goes that the filter leaves system calls to, in a sandbox made of Landlock.
 
     Raises:
         OSError: Something of it cannot be done; the process must not go on.
@@ -29,7 +32,7 @@ def confine(confinement: Confinement) -> None:
         raise OSError(errno.EXDEV, "this process is not in the sandbox's file system")
     _take_null_device()
     restrictions = confinement.restrictions
-    if not confinement.programs:
+    if not confinement.programs and confinement.allowed is None:
         _stand_apart()
     for name, value in restrictions.limits.items():
         number = getattr(resource, f"RLIMIT_{name}", None)
@@ -41,9 +44,15 @@ def confine(confinement: Confinement) -> None:
     os.nice(restrictions.nice)
     drop_capabilities()
     _forbid_new_privileges()
+    if confinement.allowed is not None:
+        _restrict_files(confinement.allowed)
     if not confinement.programs:
         _forbid_programs()
-    _filter(base64.b64decode(restrictions.seccomp))  # last: it allows no more filters
+    program = base64.b64decode(restrictions.seccomp)  # last: it allows no more filters
+    if supervisor is None:
+        _filter(program)
+    else:
+        _filter_with(supervisor, program)
     # It may have been forked from a process that hides. Not before: code of the session could write to its memory then.
     prctl(abi.PR_SET_DUMPABLE, 1)
 
@@ -69,8 +78,23 @@ def _filter(program: bytes) -> None:
     prctl(abi.PR_SET_SECCOMP, abi.SECCOMP_MODE_FILTER, struct.pack("HxxxxxxQ", len(program) // 8, address))
 
 
+def _filter_with(supervisor: socket.socket, program: bytes) -> None:
+    """As `_filter`; the calls that the program leaves to somebody go to whoever has the other end of this socket."""
+    address = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value
+    code = struct.pack("HxxxxxxQ", len(program) // 8, address)
+    listener = call("seccomp", abi.SECCOMP_SET_MODE_FILTER, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER, code)
+    with supervisor:
+        socket.send_fds(supervisor, [b"listener"], [listener])
+    os.close(listener)
+
+
+def _restrict_files(allowed: Sequence[Allow]) -> None:
+    """Give this process the files that it may use, and of /proc what is about itself."""
+    landlock.restrict((*allowed, Allow(f"/proc/{os.getpid()}", "read", optional=True)))
+
+
 def _stand_apart() -> None:
-    """Go into a user namespace below the session's, as the same user.
+    """Go into a user namespace below the session's, as the same user. Landlock needs none: no sandbox reaches into another.
 
     Nobody has power over a process of a namespace further up: code that may execute nothing can otherwise write, through
     /proc/PID/mem, to the memory of a program that was approved, and execute whatever it likes there.

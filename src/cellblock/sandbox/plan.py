@@ -213,8 +213,17 @@ def restrictions(policy: Policy, facts: Facts) -> Restrictions:
         policy: What is asked.
         facts: What this machine has.
     """
-    resources = policy.resources
-    filtered = seccomp.program(facts.machine, unix_sockets=policy.unix_sockets or not policy.filesystem.everything)
+    unix_sockets = policy.unix_sockets or not policy.filesystem.everything
+    return restrictions_with(seccomp.program(facts.machine, unix_sockets=unix_sockets), policy.resources)
+
+
+def restrictions_with(filtered: bytes, resources: Resources) -> Restrictions:
+    """Return limits together with a system-call filter.
+
+    Args:
+        filtered: The filter.
+        resources: What a session may use.
+    """
     return Restrictions(
         limits=_limits(resources),
         # The scheduler's own idea of a weight; what a session has given up it cannot take back.
@@ -275,16 +284,16 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     def add(path: str, step: _Placed) -> None:
         mounts.setdefault(path, []).append(step)
 
-    writable = _resolve(policy.filesystem.write, workspace, facts)
+    writable = resolve_paths(policy.filesystem.write, workspace, facts)
     own = () if workspace == HOME else (workspace,)
-    for path in (*own, *_resolve(policy.filesystem.read, workspace, facts)):
+    for path in (*own, *resolve_paths(policy.filesystem.read, workspace, facts)):
         if path != "/" and not any(is_inside(path, top) for top in writable):
             add(path, Bind(path, path, "ro"))
     for pattern, path in zip(policy.filesystem.write, writable, strict=True):
         check_workspace(path)
         # What a home directory has in it differs between machines, and one policy is for many.
         add(path, Bind(path, path, "rw", optional=pattern.startswith("~/")))
-    masked = [path for path in _resolve(policy.filesystem.deny_read, workspace, facts) if path != "/"]
+    masked = [path for path in resolve_paths(policy.filesystem.deny_read, workspace, facts) if path != "/"]
     for path in masked:
         add(path, Mask(path, max((top for top in writable if path != top and is_inside(path, top)), key=len, default=None)))
     # An interpreter in a home directory that is denied is needed all the same, or in what every session has for itself.
@@ -293,7 +302,7 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
         if path not in masked and any(is_inside(path, above) for above in hidden):
             add(path, Bind(path, path, "ro"))
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
-    kept = _denied(policy.filesystem.deny_write, policy, facts, workspace)
+    kept = denied_paths(policy.filesystem.deny_write, policy, facts, workspace)
     denied = [*interpreter, *kept]
     # Also what lies in something denied: a denial wins, however long the path is that is allowed.
     unwritable = {top for top in writable if top in denied or any(is_inside(top, path) for path in kept)}
@@ -305,26 +314,33 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     ]
 
 
-def _denied(patterns: Iterable[str], policy: Policy, facts: Facts, workspace: str) -> list[str]:
-    """Return the paths that cannot be written. A relative pattern is meant in every directory that otherwise could be."""
+def denied_paths(patterns: Iterable[str], policy: Policy, facts: Facts, workspace: str) -> list[str]:
+    """Return the paths that cannot be written. A relative pattern is meant in every directory that otherwise could be.
+
+    Args:
+        patterns: The patterns.
+        policy: What is asked.
+        facts: What this machine has.
+        workspace: The directory that ``.`` is.
+    """
     patterns = [*patterns]
-    denied = _resolve(patterns, workspace, facts, absolute_only=True)
-    for top in dict.fromkeys((workspace, *_resolve(policy.filesystem.write, workspace, facts))):
+    denied = resolve_paths(patterns, workspace, facts, absolute_only=True)
+    for top in dict.fromkeys((workspace, *resolve_paths(policy.filesystem.write, workspace, facts))):
         denied += [os.path.normpath(os.path.join(top, name)) for name in patterns if name[0] not in "/~"]
     return denied
 
 
 def writable_places(policy: Policy, facts: Facts, workspace: str) -> list[str]:
     """Return the real paths of the directories that some session of this workspace and policy can write."""
-    return [os.path.realpath(path) for path in (workspace, *_resolve(policy.filesystem.write, workspace, facts))]
+    return [os.path.realpath(path) for path in (workspace, *resolve_paths(policy.filesystem.write, workspace, facts))]
 
 
 def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, tuple[str, ...]]:
     """Return the names below each writable directory that must not come to be where they do not exist."""
     patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
     reserved = {}
-    for top in dict.fromkeys(_resolve(policy.filesystem.write, workspace, facts)):
-        denied = dict.fromkeys(_denied(patterns, policy, facts, workspace))
+    for top in dict.fromkeys(resolve_paths(policy.filesystem.write, workspace, facts)):
+        denied = dict.fromkeys(denied_paths(patterns, policy, facts, workspace))
         names = tuple(os.path.relpath(path, top) for path in denied if path != top and is_inside(path, top))
         if names:
             reserved[top] = names
@@ -353,8 +369,15 @@ def _files() -> list[tuple[str, str]]:
     ]
 
 
-def _resolve(patterns: Iterable[str], workspace: str, facts: Facts, *, absolute_only: bool = False) -> list[str]:
-    """Return absolute paths; ``absolute_only`` leaves out those that are relative to writable directories."""
+def resolve_paths(patterns: Iterable[str], workspace: str, facts: Facts, *, absolute_only: bool = False) -> list[str]:
+    """Return the absolute paths that the patterns of a policy mean.
+
+    Args:
+        patterns: The patterns.
+        workspace: The directory that ``.`` is.
+        facts: What this machine has.
+        absolute_only: Whether to leave out those that are relative to writable directories.
+    """
     paths = []
     for pattern in patterns:
         if pattern.startswith("~"):

@@ -11,7 +11,7 @@ import errno
 import functools
 
 from cellblock.sandbox import abi
-from cellblock.sandbox.bpf import ALLOW, ANY, JEQ, LOAD, RET, Assembler, Conditional, Test, compiled, error
+from cellblock.sandbox.bpf import ALLOW, ANY, JEQ, LOAD, RET, Assembler, Comparison, Conditional, compiled, error
 from cellblock.sandbox.syscall_numbers import BY_MACHINE
 
 ALLOWED: tuple[tuple[str, str], ...] = (
@@ -106,37 +106,41 @@ _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 _PERM = error(errno.EPERM)
 
 
-def _same(argument: int, value: int) -> Test:
-    return Test(argument, ANY, value)
+def _same(argument: int, value: int) -> Comparison:
+    return Comparison(argument, ANY, value)
 
 
-def _has(argument: int, bits: int) -> tuple[tuple[Test, ...], ...]:
+def _has(argument: int, bits: int) -> tuple[tuple[Comparison, ...], ...]:
     """Return the cases in which an argument has any one of some bits."""
-    return tuple((Test(argument, 1 << bit, 1 << bit),) for bit in range(32) if bits >> bit & 1)
+    return tuple((Comparison(argument, 1 << bit, 1 << bit),) for bit in range(32) if bits >> bit & 1)
 
 
-def _deny(cases: tuple[tuple[Test, ...], ...]) -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _deny(cases: tuple[tuple[Comparison, ...], ...]) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return tuple((tests, _PERM) for tests in cases)
 
 
-def _mode(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _mode(argument: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return _deny(_has(argument, _SETID))
 
 
-def _node(argument: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
-    devices = tuple((Test(argument, 0o170000, kind),) for kind in (0o020000, 0o060000))
+def _node(argument: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    devices = tuple((Comparison(argument, 0o170000, kind),) for kind in (0o020000, 0o060000))
     return _deny((*devices, *_has(argument, _SETID)))
 
 
-def _creating(flags: int, mode: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _creating(flags: int, mode: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return _deny(
-        tuple((Test(flags, creating, creating), *tests) for creating in (_O_CREAT, _O_TMPFILE) for tests in _has(mode, _SETID))
+        tuple(
+            (Comparison(flags, creating, creating), *tests)
+            for creating in (_O_CREAT, _O_TMPFILE)
+            for tests in _has(mode, _SETID)
+        )
     )
 
 
-def _internet(family: int) -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _internet(family: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return tuple(
-        ((_same(0, family), Test(1, 0xF, kind), _same(2, protocol)), ALLOW)
+        ((_same(0, family), Comparison(1, 0xF, kind), _same(2, protocol)), ALLOW)
         for kind, protocol in ((1, 0), (1, 6), (2, 0), (2, 17))
     )
 
@@ -161,15 +165,15 @@ _PRCTL_OPTIONS = (
 )
 
 
-def _file_commands() -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _file_commands() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     """Attributes of files in the workspace would outlive the session: a directory that cannot be written, for one."""
     return (
         *(((_same(1, command),), ALLOW) for command in _FILE_COMMANDS),
-        *(((Test(1, 0xFF00, kind << 8),), _PERM) for kind in _FILE_COMMAND_TYPES),
+        *(((Comparison(1, 0xFF00, kind << 8),), _PERM) for kind in _FILE_COMMAND_TYPES),
     )
 
 
-def _prctl_options() -> tuple[tuple[tuple[Test, ...], int], ...]:
+def _prctl_options() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return tuple(((_same(0, option),), ALLOW) for option in _PRCTL_OPTIONS)
 
 
@@ -201,7 +205,7 @@ def _for_processes() -> tuple[Conditional, ...]:
         Conditional(
             "semget",
             "at most 15 semaphores in a set: the kernel lets a session have 32,000 sets, and counts them nowhere",
-            (((Test(1, 0xFFFFFFF0, 0),), ALLOW),),
+            (((Comparison(1, 0xFFFFFFF0, 0),), ALLOW),),
             error(errno.EINVAL),
         ),
     )
@@ -218,7 +222,7 @@ def _for_sockets(unix_sockets: bool) -> tuple[Conditional, ...]:
             "socketpair",
             "local only; one for datagrams can be sent to any socket in the file system",
             (
-                *(((_same(0, _AF_UNIX), Test(1, 0xF, kind)), ALLOW) for kind in ((1, 2, 5) if unix_sockets else (1, 5))),
+                *(((_same(0, _AF_UNIX), Comparison(1, 0xF, kind)), ALLOW) for kind in ((1, 2, 5) if unix_sockets else (1, 5))),
                 ((_same(0, _AF_UNIX),), _PERM),
             ),
             unsupported,
@@ -265,13 +269,19 @@ def supported(machine: str) -> bool:
 
 
 @functools.cache
-def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = frozenset()) -> bytes:
+def program(
+    machine: str,
+    unix_sockets: bool = True,
+    without: frozenset[str] = frozenset(),
+    instead: tuple[Conditional, ...] = (),
+) -> bytes:
     """Return the BPF program, ready for ``prctl(PR_SET_SECCOMP)``.
 
     Args:
         machine: The architecture, as `platform.machine` names it.
         unix_sockets: Whether local sockets may be made, other than in pairs.
         without: Names of calls to allow after all, for tests that show what each rule stops.
+        instead: Rules that win over those here.
     """
     table = BY_MACHINE[machine]
     outcomes: dict[int, int | Conditional] = {}
@@ -279,7 +289,7 @@ def program(machine: str, unix_sockets: bool = True, without: frozenset[str] = f
         outcomes |= {table[name]: ALLOW for name in names.split() if name in table}
     for _reason, names in REFUSED:
         outcomes |= {table[name]: _PERM for name in names.split() if name in table}
-    for rule in conditionals(unix_sockets):
+    for rule in (*conditionals(unix_sockets), *instead):
         outcomes |= {table[name]: rule for name in rule.names.split() if name in table}
     outcomes |= {table[name]: ALLOW for name in without if name in table}
     return compiled(_ARCHITECTURES[machine], outcomes, kill_from=_X32 if machine == "x86_64" else None)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from cellblock.errors import ProtocolError
 from cellblock.wire.codec import decoder, encoder
+from cellblock.wire.record import record
 from cellblock.wire.sandbox import Confinement, Plan, Restrictions, Step
 
 MAX_CONTROL = 160 * 1024
@@ -39,7 +40,7 @@ Keep: TypeAlias = Literal["nothing", "out", "err", "both", "together"]
 # -- host → fork server, or an interpreter that makes one kernel ---------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hello:
     """The first message. ``places``: what the paths begin with that are to be removed after the host."""
 
@@ -47,7 +48,7 @@ class Hello:
     places: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fork:
     """Make a kernel of the descriptors that come along."""
 
@@ -55,7 +56,7 @@ class Fork:
     session: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kill:
     """Kill a kernel's init, and with it everything below."""
 
@@ -63,7 +64,7 @@ class Kill:
     session: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class End:
     """End; the host goes on."""
 
@@ -73,7 +74,7 @@ class End:
 # -- fork server → host --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ready:
     """The modules are imported. ``interpreter``: directories that a native sandbox shows to have it run."""
 
@@ -81,7 +82,7 @@ class Ready:
     interpreter: tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Failed:
     """A kernel could not be forked. ``code``: the system's error number."""
 
@@ -94,7 +95,7 @@ class Failed:
 # -- host → init ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Listener:
     """A listener to make in the session before there is code: its port (0 is any), and the variable that tells it."""
 
@@ -102,7 +103,7 @@ class Listener:
     variable: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setup:
     """What init and its worker are to be.
 
@@ -118,6 +119,7 @@ class Setup:
         policy: What to make a plan of, if the host does not know this interpreter (`Policy.to_dict`).
         inherit: Variables to take over from the sandbox around this one.
         restrictions: What the worker puts on itself in a sandbox that is not ours.
+        landlock: Whether the sandbox is made of Landlock, of the policy; `mounts` are what the session has besides.
     """
 
     op: ClassVar[str] = "setup"
@@ -132,23 +134,24 @@ class Setup:
     policy: Mapping[str, Any] | None = None
     inherit: tuple[str, ...] = ()
     restrictions: Restrictions | None = None
+    landlock: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Interrupt:
     """Send SIGINT to the worker's process group."""
 
     op: ClassVar[str] = "interrupt"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KillChildren:
     """Kill every process below, but not the worker."""
 
     op: ClassVar[str] = "kill_children"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """Run a program, confined like the worker.
 
@@ -172,21 +175,21 @@ class Run:
     place: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stop:
     """Kill the programs that were run, and whatever was started since they began, but for the worker's own children."""
 
     op: ClassVar[str] = "stop"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Listen:
     """Make a listener on the session's own loopback interface."""
 
     op: ClassVar[str] = "listen"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Measure:
     """Measure the session's memory; what is certainly not over ``enough`` bytes need not be exact."""
 
@@ -197,7 +200,7 @@ class Measure:
 # -- init → host ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HttpServer:
     """A listener was made, and comes along. ``name``: one that `Setup` asked for; None: one that `Listen` asked for."""
 
@@ -206,7 +209,7 @@ class HttpServer:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Memory:
     """What the session uses."""
 
@@ -214,7 +217,7 @@ class Memory:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ran:
     """A program has ended, with this wait status."""
 
@@ -223,7 +226,7 @@ class Ran:
     status: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refused:
     """The sandbox, or the processes in it, could not be made; no code has run in it.
 
@@ -239,14 +242,14 @@ class Refused:
     code: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Done:
     """A command was carried out."""
 
     op: ClassVar[str] = "done"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Exited:
     """The worker has ended, with this wait status."""
 
@@ -257,7 +260,7 @@ class Exited:
 # -- init → worker, and → who made it ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerSetup:
     """What a worker is to be: see `Setup`.
 
@@ -276,7 +279,7 @@ class WorkerSetup:
     offline: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Held:
     """Names are kept from being made in the directory that comes along, locked: to be released when init has ended."""
 
@@ -287,7 +290,7 @@ class Held:
 # -- host ↔ the sandbox of an MCP server ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerSetup:
     """What to build for an MCP server.
 
@@ -311,7 +314,7 @@ class ServerSetup:
     group: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Made:
     """It was made, and the server is about to start. ``hidden``: arguments that name what the sandbox does not show."""
 

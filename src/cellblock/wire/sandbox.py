@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
+from cellblock.wire.record import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class Bind:
     """Show a file or directory of the host; ``optional``: if it exists."""
 
@@ -19,7 +20,7 @@ class Bind:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Graft:
     """Take over a part of the tree that all sessions of one interpreter share."""
 
@@ -27,7 +28,7 @@ class Graft:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tmpfs:
     """Make a file system in memory of at most ``size`` bytes."""
 
@@ -37,7 +38,7 @@ class Tmpfs:
     mode: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Devpts:
     """Make a file system of pseudo-terminals."""
 
@@ -45,7 +46,7 @@ class Devpts:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Proc:
     """Make a proc file system of the session's own processes."""
 
@@ -53,7 +54,7 @@ class Proc:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Directory:
     """Make a directory."""
 
@@ -61,7 +62,7 @@ class Directory:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Link:
     """Make a symbolic link."""
 
@@ -70,7 +71,7 @@ class Link:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class File:
     """Make a file with this content."""
 
@@ -80,7 +81,7 @@ class File:
     mode: int = 0o644
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadOnly:
     """Make what lies there read-only, if it exists."""
 
@@ -88,7 +89,7 @@ class ReadOnly:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Seal:
     """Make a file system read-only, but not what is mounted in it."""
 
@@ -96,7 +97,7 @@ class Seal:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Protect:
     """Keep what lies at a path below the writable directory ``top`` from being changed, moved or replaced."""
 
@@ -105,7 +106,7 @@ class Protect:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mask:
     """Hide what lies there, but for what is bound in it.
 
@@ -117,7 +118,7 @@ class Mask:
     top: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sysctl:
     """Change a setting of the kernel that each namespace has for itself since a version of Linux: ``major``, ``minor``."""
 
@@ -132,7 +133,7 @@ Step: TypeAlias = Bind | Graft | Tmpfs | Devpts | Proc | Directory | Link | File
 """One step in building a session's file system. What each does is in `cellblock.sandbox.mounts`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restrictions:
     """What a process puts on itself.
 
@@ -147,7 +148,17 @@ class Restrictions:
     seccomp: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
+class Allow:
+    """Let a process use what lies at a path and below, in a sandbox made of Landlock; ``optional``: if it exists."""
+
+    path: str
+    access: Literal["read", "write", "device"]
+    """``device`` is for a file that is read and written, and neither removed nor replaced."""
+    optional: bool = False
+
+
+@record
 class Plan:
     """What to do for one session.
 
@@ -168,7 +179,7 @@ class Plan:
     weaker_proc: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Confinement:
     """What a process applies to itself before it runs anything.
 
@@ -176,8 +187,10 @@ class Confinement:
         root: Device and inode of the root directory that it must have.
         restrictions: What it puts on itself.
         programs: Whether it and its children may execute programs.
+        allowed: All that it may use of the file system, in a sandbox made of Landlock. None: another sandbox.
     """
 
     root: tuple[int, int]
     restrictions: Restrictions
     programs: bool = True
+    allowed: tuple[Allow, ...] | None = None

@@ -1,7 +1,7 @@
 """Started by path, in an interpreter that may know nothing of cellblock: makes the package importable, and goes on there.
 
-Usage: boot.py zygote|spawn none|native [MODULE ...], with a control socket as standard input. The package is put into place
-by itself, not through sys.path: the directory it is installed in holds packages of another interpreter.
+Usage: boot.py zygote|spawn none|native|landlock [MODULE ...], with a control socket as standard input. The package is put into
+place by itself, not through sys.path: the directory it is installed in holds packages of another interpreter.
 """
 
 import os
@@ -43,6 +43,10 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
             refuse_all(sys.argv[1], refusal(error, "user namespace"))
             sys.exit(EXIT_REFUSED)
         os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered"] + sys.argv[3:], _ENVIRONMENT)
+    if sys.argv[2] == "landlock":
+        from cellblock.sandbox.landlock_rules import surroundings
+
+        surroundings()  # what sessions have in common, found out once: they inherit it
     # A user's argv, not ours.
     mode, native, preload = sys.argv[1], sys.argv[2] == "entered", tuple(sys.argv[3:])
     sys.argv[:] = [""]

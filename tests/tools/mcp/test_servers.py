@@ -73,11 +73,6 @@ async def test_the_tools_are_listed_page_by_page(servers: Servers) -> None:
     assert {tool.name: tool.output_schema for tool in one}["echo"] is None
 
 
-async def test_pages_without_end_are_an_error(servers: Servers) -> None:
-    with pytest.raises(McpServerError, match=r"'endless-pages' failed: it has more than 1000 pages"):
-        await servers.list_tools("endless-pages")
-
-
 @pytest.mark.parametrize(
     ("server", "said"),
     [
@@ -94,16 +89,6 @@ async def test_a_server_that_does_not_start_says_why(servers: Servers, server: s
     assert f"'{server}'" in str(caught.value)
     assert caught.value.server == server
     assert await still_works(servers)
-
-
-@pytest.mark.slow
-async def test_a_server_that_hangs_at_its_start_is_given_up() -> None:
-    async with Servers(PARAMS.__getitem__, connect_timeout=1.5, environment=os.environ) as servers:
-        with pytest.raises(
-            McpServerError, match=r"'hangs' cannot be used: it was not ready within 1.5 s(?s:.*)thinking"
-        ) as caught:
-            await asyncio.gather(*(servers.call("hangs", "echo", {}) for _ in range(3)))
-        assert caught.value.stderr == "thinking"
 
 
 async def test_a_caller_that_leaves_does_not_stop_the_start_for_others(servers: Servers) -> None:
@@ -221,7 +206,7 @@ async def test_a_server_that_floods_its_output_holds_up_nobody(
 
 
 async def test_a_server_that_asks_without_end_and_reads_no_answer_is_ended(servers: Servers) -> None:
-    with pytest.raises(McpServerError, match="more than 100 requests and did not read the answers"):
+    with pytest.raises(McpServerError, match="more than 32 requests and did not read the answers"):
         await servers.call("good", "asks", {}, timeout=15)
     assert await still_works(servers)
 
@@ -351,31 +336,6 @@ async def test_each_of_many_calls_gets_its_own_answer(servers: Servers) -> None:
 async def test_a_server_that_asks_is_declined(servers: Servers) -> None:
     outcome = await servers.call("good", "ask", {}, timeout=30)
     assert json.loads(outcome.text) == {"action": "decline"}
-
-
-async def test_a_server_gets_what_it_is_given_and_little_else(tmp_path: Path) -> None:
-    given = {"command": sys.executable, "args": [HOSTILE, "good"], "env": {"KEY": "${KEY}"}, "cwd": str(tmp_path)}
-    environment = {"KEY": "secret", "PATH": "/bin:/usr/bin", "HOME": "/home/x", "OTHER": "secret"}
-    async with Servers(lambda name: parse_params(name, given), environment=environment) as servers:
-        seen = json.loads((await servers.call("s", "env", {})).text)
-    assert seen["cwd"] == str(tmp_path)
-    left = {name: value for name, value in seen["env"].items() if name not in ("LC_CTYPE", "PWD", "SHLVL", "_")}
-    assert left == {"KEY": "secret", "PATH": "/bin:/usr/bin", "HOME": "/home/x"}
-
-
-async def test_no_error_shows_a_secret() -> None:
-    given = {"command": sys.executable, "args": [HOSTILE, "good"], "env": {"KEY": "${SECRET}"}}
-    async with Servers(lambda name: parse_params(name, given), environment={"SECRET": "s3cr3t-value"}) as servers:
-        with pytest.raises(McpServerError, match=r"KEY \*\*\* was not accepted(?s:.*)'KEY': '\*\*\*'") as caught:
-            await servers.call("s", "blab", {})
-    assert "s3cr3t" not in f"{caught.value}{caught.value.stderr}"
-
-
-async def test_a_variable_that_is_missing_is_named_before_anything_starts() -> None:
-    given = {"command": sys.executable, "args": [HOSTILE, "good"], "env": {"KEY": "${KEY}"}}
-    async with Servers(lambda name: parse_params(name, given), environment={}) as servers:
-        with pytest.raises(InvalidInputError, match=r"'s' refer to \$\{KEY\}"):
-            await servers.call("s", "env", {})
 
 
 async def test_what_the_lookup_raises_is_what_the_caller_gets(servers: Servers) -> None:

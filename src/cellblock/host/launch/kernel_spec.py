@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cellblock.host.checks import Isolate
+from cellblock.host.checks import OURS, Isolate
 from cellblock.host.output.collect import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.model import CommandRequest, StreamName
@@ -85,4 +85,4 @@ class KernelSpec:
     @property
     def memory(self) -> int | None:
         """Bytes that all of its processes may use together, where somebody watches."""
-        return self.policy.resources.memory if self.isolate == "native" else None
+        return self.policy.resources.memory if self.isolate in OURS else None

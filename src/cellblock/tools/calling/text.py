@@ -48,7 +48,9 @@ def docstring(text: str, indent: str = "") -> str:
     body = "\n".join([lines[0], *(f"{indent}{line}" if line else "" for line in lines[1:])])
     if len(lines) > 1:
         return f'"""{body}\n{indent}"""'
-    return f'"""{body[:-1]}\\""""' if body.endswith('"') else f'"""{body}"""'
+    # Of quotes at the end, those beyond the last three of a row are not escaped yet, and would end the docstring early.
+    open_quotes = (len(text) - len(text.rstrip('"'))) % 3
+    return f'"""{body[:-1]}\\""""' if open_quotes else f'"""{body}"""'
 
 
 def _shown(character: str) -> str:

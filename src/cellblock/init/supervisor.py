@@ -1,0 +1,230 @@
+"""Answers the system calls that a session's filter leaves to its init: they name paths or addresses, which no filter sees.
+
+The calling process waits meanwhile. Init reads what it needs from that process, once, and then does by itself what was asked:
+what the process changes in its memory afterwards makes no difference.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable, Collection, Sequence
+
+from cellblock.sandbox import abi
+from cellblock.sandbox.paths import is_inside
+from cellblock.sandbox.syscall import call
+from cellblock.sandbox.syscall_numbers import BY_MACHINE
+
+_NOTICE = struct.Struct("=QIIiIQ6Q")
+_ANSWER = struct.Struct("=QqiI")
+_ADDED = struct.Struct("=QIIII")
+_MOST_OF_PATH = 4096
+_PAGE = 4096
+_SETID = 0o6000
+_LOOPBACK = "127.0.0.1"
+_PATIENCE = 0.2  # seconds for a connection to the host, which listens
+
+Arguments = Sequence[int]
+
+
+class Supervisor:
+    """Serves the filters of one session: its worker's, and those of programs that init runs.
+
+    Attributes:
+        writable: The directories in which files are the session's to change.
+        ports: Of the listeners that init has made for the host to serve.
+    """
+
+    def __init__(self, poll: select.poll) -> None:
+        """Begin with nobody to serve.
+
+        Args:
+            poll: Where the descriptors are registered that are to be served.
+        """
+        self.writable: Collection[str] = ()
+        self.ports: set[int] = set()
+        self._poll = poll
+        self._expected: dict[int, socket.socket] = {}
+        self._listeners: set[int] = set()
+        table = BY_MACHINE[os.uname().machine]
+        answers: dict[str, Callable[[_Caller, Arguments], None]] = {
+            "chmod": lambda caller, given: self._chmod(caller, abi.AT_FDCWD, given[0], given[1], 0),
+            "fchmod": lambda caller, given: self._chmod(caller, given[0], 0, given[1], abi.AT_EMPTY_PATH),
+            "fchmodat": lambda caller, given: self._chmod(caller, given[0], given[1], given[2], 0),
+            "fchmodat2": lambda caller, given: self._chmod(caller, *given[:4]),
+            "utimensat": self._utimensat,
+            "connect": self._connect,
+        }
+        self._answers = {table[name]: answer for name, answer in answers.items() if name in table}
+
+    def __contains__(self, descriptor: int) -> bool:
+        return descriptor in self._listeners or descriptor in self._expected
+
+    def expect(self) -> socket.socket:
+        """Return a socket over which a process that confines itself sends its filter's listener."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._expected[ours.fileno()] = ours
+        self._poll.register(ours.fileno(), select.POLLIN)
+        return theirs
+
+    def serve(self, descriptor: int, event: int) -> None:
+        """Do what there is to do about one of our descriptors."""
+        if descriptor in self._expected:
+            self._take(descriptor)
+        elif event & select.POLLIN:
+            self._answer(descriptor)
+        else:  # nobody is left whom it filters
+            self._poll.unregister(descriptor)
+            self._listeners.discard(descriptor)
+            os.close(descriptor)
+
+    def _take(self, descriptor: int) -> None:
+        self._poll.unregister(descriptor)
+        with self._expected.pop(descriptor) as ours:
+            try:
+                _, descriptors, _, _ = socket.recv_fds(ours, 16, 1)
+            except OSError:
+                return  # it has ended
+        for listener in descriptors:
+            self._listeners.add(listener)
+            self._poll.register(listener, select.POLLIN)
+
+    def _answer(self, listener: int) -> None:
+        notice = bytearray(_NOTICE.size)
+        try:
+            fcntl.ioctl(listener, abi.SECCOMP_IOCTL_NOTIF_RECV, notice)
+        except OSError:
+            return  # the caller was interrupted, or is gone
+        number, pid, _flags, call_number, _machine, _where, *arguments = _NOTICE.unpack(notice)
+        refusal = 0
+        try:
+            self._answers[call_number](_Caller(listener, number, pid), arguments)
+        except OSError as error:
+            refusal = error.errno or errno.EPERM
+        except KeyError:
+            refusal = errno.ENOSYS
+        try:
+            fcntl.ioctl(listener, abi.SECCOMP_IOCTL_NOTIF_SEND, _ANSWER.pack(number, 0, -refusal, 0))
+        except OSError:
+            return  # likewise
+
+    # -- attributes of files -------------------------------------------------------------------------------------------
+
+    def _chmod(self, caller: _Caller, directory: int, path: int, mode: int, flags: int) -> None:
+        if mode & _SETID:
+            raise PermissionError(errno.EPERM, "set-id bits")
+        held = caller.open(directory, path, flags)
+        try:
+            self._check_own(held)
+            os.chmod(f"/proc/self/fd/{held}", mode & 0o7777)
+        finally:
+            os.close(held)
+
+    def _utimensat(self, caller: _Caller, given: Arguments) -> None:
+        directory, path, times, flags = given[:4]
+        wanted = caller.read(times, 32) if times else None
+        held = caller.open(directory, path, flags if path else abi.AT_EMPTY_PATH)
+        try:
+            self._check_own(held)
+            call("utimensat", abi.AT_FDCWD, f"/proc/self/fd/{held}".encode(), wanted, 0)
+        finally:
+            os.close(held)
+
+    def _check_own(self, held: int) -> None:
+        """Check that a file lies where the session may change files. It is held: whatever happens now, it is this one."""
+        place = os.readlink(f"/proc/self/fd/{held}")
+        if not any(is_inside(place, top) for top in self.writable):
+            raise PermissionError(errno.EPERM, "not the session's")
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _connect(self, caller: _Caller, given: Arguments) -> None:
+        """Put a connection of our own into the place of the caller's socket, if it is to one of the session's listeners."""
+        descriptor, address, size = given[0] & 0xFFFFFFFF, given[1], given[2]
+        data = caller.read(address, min(size, 28))
+        if len(data) < 8 or data[:2] != struct.pack("=H", socket.AF_INET):
+            raise OSError(errno.ENETUNREACH, "no network")
+        port, host = int.from_bytes(data[2:4], "big"), socket.inet_ntoa(data[4:8])
+        self._check_listener(host, port)
+        blocking = caller.is_blocking(descriptor)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
+            made.settimeout(_PATIENCE)
+            made.connect((_LOOPBACK, port))
+            made.setblocking(blocking)
+            caller.replace(descriptor, made.fileno())
+
+    def _check_listener(self, host: str, port: int) -> None:
+        if host != _LOOPBACK:
+            raise OSError(errno.ENETUNREACH, "no network")
+        if port not in self.ports:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "not the session's")
+
+
+class _Caller:
+    """A process that waits for the answer to its system call."""
+
+    def __init__(self, listener: int, number: int, pid: int) -> None:
+        self._listener = listener
+        self._number = number
+        self._pid = pid
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return what is in its memory."""
+        memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._check_there()
+            return os.pread(memory, size, address)
+        except (OverflowError, ValueError):
+            raise OSError(errno.EFAULT, "no such address") from None
+        finally:
+            os.close(memory)
+
+    def open(self, directory: int, path: int, flags: int) -> int:
+        """Take hold of the file that it means, without opening it."""
+        name = self._path(path) if path else b""
+        if not name and not flags & abi.AT_EMPTY_PATH:
+            raise FileNotFoundError(errno.ENOENT, "no path")
+        number = directory & 0xFFFFFFFF
+        where = "cwd" if number == abi.AT_FDCWD & 0xFFFFFFFF else f"fd/{number}"
+        base = os.open(f"/proc/{self._pid}/{where}", os.O_PATH | os.O_CLOEXEC)
+        try:
+            self._check_there()
+            if not name:
+                return os.dup(base)
+            follow = os.O_NOFOLLOW if flags & abi.AT_SYMLINK_NOFOLLOW else 0
+            how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC | follow, 0, abi.RESOLVE_NO_MAGICLINKS)
+            return call("openat2", base, name, how, len(how))
+        finally:
+            os.close(base)
+
+    def is_blocking(self, descriptor: int) -> bool:
+        """Whether calls on one of its descriptors wait."""
+        with open(f"/proc/{self._pid}/fdinfo/{descriptor}") as file:
+            fields = dict(line.split(":", 1) for line in file if ":" in line)
+        self._check_there()
+        return not int(fields["flags"], 8) & os.O_NONBLOCK
+
+    def replace(self, descriptor: int, ours: int) -> None:
+        """Put one of our descriptors into the place of one of its own."""
+        added = _ADDED.pack(self._number, abi.SECCOMP_ADDFD_FLAG_SETFD, ours, descriptor, 0)
+        fcntl.ioctl(self._listener, abi.SECCOMP_IOCTL_NOTIF_ADDFD, added)
+
+    def _path(self, address: int) -> bytes:
+        found = b""
+        while len(found) < _MOST_OF_PATH:
+            piece = self.read(address + len(found), _PAGE - (address + len(found)) % _PAGE)
+            end = piece.find(b"\0")
+            if end >= 0:
+                return found + piece[:end]
+            if not piece:
+                break
+            found += piece
+        raise OSError(errno.ENAMETOOLONG, "no end of the path")
+
+    def _check_there(self) -> None:
+        """Check that the process still waits: its number could belong to another one by now."""
+        fcntl.ioctl(self._listener, abi.SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", self._number))

@@ -1,0 +1,171 @@
+"""What a policy comes to in a sandbox made of Landlock, and what it cannot come to there.
+
+Landlock knows permissions only, each for a path and all below it. A denial inside of something that is allowed becomes
+permissions for everything around it. That is not possible in a directory that the session writes, because what it makes there
+later would have none: such a policy is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cellblock.errors import InvalidInputError
+from cellblock.sandbox import seccomp, undivided
+from cellblock.sandbox.paths import is_inside
+from cellblock.sandbox.plan import denied_paths, resolve_paths, restrictions_with
+from cellblock.sandbox.policy import PROTECTED, Policy
+from cellblock.sandbox.probe import Facts, interpreter_directories, look
+from cellblock.wire.sandbox import Allow, Bind, Confinement, Restrictions, Step
+
+_MOST = 5000
+
+# Programs look their user up, and the name of this machine's loopback address.
+_ETC = ("/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/passwd")
+_DEVICES = ("/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
+_READABLE = (
+    *("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage"),
+    *(f"/proc/{name}" for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version")),
+)
+_NOT_THE_SYSTEMS = ("/dev", "/proc", "/run", "/sys", "/tmp")
+"""What is not readable even if everything is: devices, other processes, sockets, other programs' temporary files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all sandboxes of one zygote have in common.
+
+    Attributes:
+        facts: What this machine has.
+        interpreter: Where the interpreter and its packages lie.
+        filter: The system-call filter.
+    """
+
+    facts: Facts
+    interpreter: tuple[str, ...]
+    filter: bytes
+
+
+@functools.cache
+def surroundings() -> Surroundings:
+    """Look around, once for all sessions of a zygote."""
+    facts = look()
+    program = seccomp.program(facts.machine, unix_sockets=False, instead=undivided.INSTEAD)
+    return Surroundings(facts, interpreter_directories(), program)
+
+
+def confinement(policy: Policy, workspace: str, root: tuple[int, int], binds: Iterable[Step] = ()) -> Confinement:
+    """Return what each process of a session applies to itself.
+
+    Args:
+        policy: What is asked.
+        workspace: The directory that ``.`` is, absolute and without symbolic links.
+        root: What tells the root directory from others.
+        binds: What the session has besides, at its own path.
+
+    Raises:
+        InvalidInputError: Landlock cannot enforce the policy.
+    """
+    around = surroundings()
+    own = [Allow(step.source, _access(step), step.optional) for step in binds if isinstance(step, Bind)]
+    allowed = (*rules(policy, around.facts, workspace, around.interpreter), *own)
+    return Confinement(root, _restrictions(policy, around), allowed=allowed)
+
+
+def writable(confinement: Confinement) -> list[str]:
+    """Return the directories that a session can write."""
+    return [item.path for item in confinement.allowed or () if item.access == "write"]
+
+
+def rules(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> tuple[Allow, ...]:
+    """Return what a session may use of the file system, without what is its own.
+
+    Args:
+        policy: What is asked.
+        facts: What this machine has.
+        workspace: The directory that ``.`` is.
+        interpreter: Directories that the interpreter and its packages lie in, absolute and without symbolic links.
+
+    Raises:
+        InvalidInputError: Landlock cannot enforce the policy.
+    """
+    files = policy.filesystem
+    tops = resolve_paths(files.write, workspace, facts)
+    named = [path for path in resolve_paths(files.deny_read, workspace, facts) if path != "/"]
+    denied = tuple(dict.fromkeys((*named, *map(os.path.realpath, named))))
+    _check_writable(policy, facts, workspace, tops, denied, interpreter)
+    system = [path for path, target in facts.system if target is None]
+    etc = [real for _, real in facts.etc]
+    asked = ["/"] if files.everything else []
+    asked += [path for path in (workspace, *resolve_paths(files.read, workspace, facts)) if path != "/"]
+    read = [path for top in asked for path in _around(top, (*denied, *_NOT_THE_SYSTEMS) if top == "/" else denied)]
+    read += [path for top in system for path in _around(top, denied)]
+    found = [Allow(path, "read") for path in dict.fromkeys((*read, *interpreter))]
+    found += [Allow(path, "read", optional=True) for path in (*etc, *_ETC, *_READABLE) if path not in denied]
+    found += [Allow(path, "device", optional=True) for path in _DEVICES]
+    found += [Allow(top, "write", optional=pattern.startswith("~/")) for pattern, top in zip(files.write, tops, strict=True)]
+    if len(found) > _MOST:
+        raise InvalidInputError(
+            f"Landlock would need {len(found)} rules to allow everything around what deny_read names, and the limit is "
+            f"{_MOST}: name what is to be read instead"
+        )
+    return tuple(found)
+
+
+def _check_writable(
+    policy: Policy, facts: Facts, workspace: str, tops: Sequence[str], denied: Sequence[str], interpreter: Sequence[str]
+) -> None:
+    """Check that nothing lies in what is writable that a session may not read, or may not change because the host runs it."""
+    for path in denied:
+        if os.path.lexists(path):
+            _check_apart(tops, path, "deny_read names it, and it exists: move it elsewhere, or take it out of deny_read")
+    for path in interpreter:
+        _check_apart(tops, path, "this program or its kernels run what lies there: give the session another working_dir")
+        for top in tops:
+            if is_inside(top, path):
+                raise InvalidInputError(f"Landlock cannot let a session write {top}: it is part of the interpreter in {path}")
+    own = [name for name in policy.filesystem.deny_write if name not in PROTECTED]
+    for path in denied_paths(own, policy, facts, workspace):
+        _check_apart(tops, path, "deny_write names it: take it out of deny_write, or of what is writable")
+
+
+def _check_apart(tops: Sequence[str], path: str, why: str) -> None:
+    for top in tops:
+        if is_inside(path, top):
+            raise InvalidInputError(f"Landlock cannot keep {path} from a session that writes {top}, and {why}")
+
+
+def _around(top: str, denied: Sequence[str]) -> Iterator[str]:
+    """Yield what there is at a path and below, without what is denied; what is denied in part is not there as a whole."""
+    if top in denied:
+        return
+    inner = [path for path in denied if is_inside(path, top) and os.path.lexists(path)]
+    if not inner:
+        yield top
+        return
+    for name in sorted(os.listdir(top)):
+        path = os.path.join(top, name)
+        if not os.path.islink(path):  # where it leads is for other rules to say
+            yield from _around(path, inner)
+
+
+def _access(step: Bind) -> Literal["read", "write"]:
+    return "write" if step.access == "rw" else "read"
+
+
+def _restrictions(policy: Policy, around: Surroundings) -> Restrictions:
+    """Return limits and filter. The limit on processes is the user's: others have some already, about whom nobody knows."""
+    found = restrictions_with(around.filter, policy.resources)
+    return replace(found, limits={**found.limits, "NPROC": found.limits["NPROC"] + _tasks()})
+
+
+def _tasks() -> int:
+    """Return the number of processes and threads of this machine."""
+    try:
+        with open("/proc/loadavg", "rb") as file:
+            return int(file.read().split()[3].partition(b"/")[2])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,367 @@
+"""Attacks from inside a sandbox made of Landlock, with the default policy: attack 56, and what of the others is different here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock import CodeExecutor, Host, Session
+from cellblock.sandbox import landlock
+from cells import ok, value
+from processes import alive, below, eventually
+
+from .conftest import arm
+from .test_system_calls import ABSENT, REFUSED
+
+pytestmark = pytest.mark.skipif(bool(landlock.missing()), reason="; ".join(landlock.missing()))
+
+
+@pytest.fixture(scope="module")
+async def landlock_host() -> AsyncIterator[Host]:
+    """A warm host whose sessions are kept in by Landlock."""
+    async with Host(isolate="landlock") as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+async def attacker(landlock_host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
+    """A session with the attacker's tools, for all attacks that change nothing."""
+    place = tmp_path_factory.mktemp("attacker")
+    async with landlock_host.session(working_dir=place, images_dir=place / "images") as session:
+        yield await arm(session)
+
+
+async def test_files_outside_cannot_be_opened_listed_or_made(attacker: Session, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    here = Path(__file__)
+    paths = ["/etc/shadow", "/etc/hostname", str(here), str(tmp_path / "secret"), "/proc/net/tcp6/x", "/proc/kallsyms"]
+    assert {await value(attacker, f"read({path!r})") for path in paths} <= {"EACCES", "ENOTDIR"}
+    places = [
+        "/",
+        "/root",
+        "/home",
+        "/tmp",
+        "/etc",
+        "/dev",
+        "/dev/shm",
+        "/proc",
+        "/run",
+        "/var",
+        str(tmp_path),
+        str(here.parent),
+    ]
+    assert await value(attacker, f"{{answer(os.listdir, path) for path in {places}}}") <= {"EACCES", "ENOENT"}
+    changes = [f"write('{tmp_path}/new')", f"answer(os.mkdir, '{tmp_path}/new')", f"answer(os.unlink, '{tmp_path}/secret')"]
+    changes += [f"answer(os.truncate, '{tmp_path}/secret', 0)", f"answer(os.rename, '{tmp_path}/secret', 'mine')"]
+    changes += [f"answer(os.link, '{tmp_path}/secret', 'mine')", "write('/tmp/new')", "write('/dev/shm/new')"]
+    assert {await value(attacker, change) for change in changes} <= {"EACCES", "EXDEV"}
+    assert (tmp_path / "secret").read_text() == "x"
+
+
+async def test_system_and_interpreter_are_read_only(attacker: Session) -> None:
+    code = """
+import sys, IPython
+places = ['/usr', '/usr/bin', '/etc', '/proc/sys/kernel', '/sys/devices/system/cpu', os.path.dirname(os.path.realpath(sys.executable))]
+places += [os.path.dirname(os.__file__), os.path.dirname(IPython.__file__)]
+{write(f'{place}/planted') for place in places} | {answer(os.open, os.__file__, os.O_WRONLY), answer(os.truncate, os.__file__, 0)}
+"""
+    assert await value(attacker, code) <= {"EACCES", "EROFS", "ENOENT"}  # the last: sysfs and procfs make nothing
+    assert await value(attacker, "answer(os.open, '/proc/sys/kernel/core_pattern', os.O_WRONLY)") == "EACCES"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "os.chmod, it, 0o777",
+        "os.chmod, os.path.relpath(it), 0o777",
+        "os.chmod, it, 0o4755",
+        "os.utime, it, (1, 1)",
+        "os.chown, it, -1, -1",
+        "os.setxattr, it, 'user.x', b'x'",
+        "os.chmod, os.path.basename(it), 0o777, dir_fd=os.open(os.path.dirname(it), os.O_PATH)",
+    ],
+)
+async def test_attributes_of_files_outside_stay(attacker: Session, tmp_path: Path, change: str) -> None:
+    victim = tmp_path / "victim"
+    victim.touch(0o600)
+    before = victim.stat()
+    code = f"it = {str(victim)!r}\nimport functools; action = lambda: ({change.replace(', ', '(', 1)})); answer(action)"
+    assert await value(attacker, code) in ("EPERM", "ENOTSUP")
+    for link in ("link", "link/../link"):
+        await value(attacker, f"[os.path.lexists('link') or os.symlink(it, 'link'), answer(os.chmod, {link!r}, 0o777)][1]")
+    after = victim.stat()
+    assert (after.st_mode, after.st_mtime, after.st_uid) == (before.st_mode, before.st_mtime, before.st_uid)
+    await ok(attacker, "os.unlink('link')")
+
+
+@pytest.mark.parametrize("way", ["os.__file__", "sys.executable"])
+async def test_attributes_of_what_can_be_read_stay(attacker: Session, way: str) -> None:
+    code = f"import sys; held = os.open({way}, os.O_RDONLY); [answer(os.fchmod, held, 0o777), answer(os.utime, held, (1, 1))]"
+    assert await value(attacker, code) == ["EPERM", "EPERM"]
+
+
+async def test_attributes_of_ones_own_files_can_be_changed(attacker: Session) -> None:
+    code = """
+import shutil, stat
+write('own'); os.makedirs('deep/er', exist_ok=True)
+os.chmod('own', 0o750); os.utime('own', (1, 2)); shutil.copy2('own', 'deep/er/copy')
+held = os.open('deep/er/copy', os.O_RDWR); os.fchmod(held, 0o700); os.utime(held, ns=(3, 4))
+os.chmod('copy', 0o711, dir_fd=os.open('deep/er', os.O_RDONLY))
+os.symlink('own', 'to own'); os.chmod('to own', 0o751); os.utime('to own', (5, 6), follow_symlinks=False)
+home = os.path.expanduser('~/f'); write(home); os.chmod(home, 0o700)
+[oct(stat.S_IMODE(os.stat(path).st_mode)) for path in ('own', 'deep/er/copy', home)], os.stat('own').st_mtime, os.stat('deep/er/copy').st_mtime_ns
+"""
+    assert await value(attacker, code) == (["0o751", "0o711", "0o700"], 2.0, 4)
+    assert await value(
+        attacker, "[answer(os.chmod, 'own', 0o4755), answer(os.chmod, 'none', 0o700), answer(os.chmod, '', 0)]"
+    ) == [
+        "EPERM",
+        "ENOENT",
+        "ENOENT",
+    ]
+
+
+async def test_what_is_changed_in_memory_while_init_looks_makes_no_difference(attacker: Session, tmp_path: Path) -> None:
+    """A path, and a directory, that lead somewhere else at every other look."""
+    victim = tmp_path / "victim"
+    victim.touch(0o600)
+    code = f"""
+import threading
+outside = {str(victim)!r}.encode()
+inside = os.path.join(os.getcwd(), 'o').encode(); write('o')
+path, stop = ctypes.create_string_buffer(max(len(outside), len(inside)) + 1), threading.Event()
+def change():
+    while not stop.is_set():
+        path.value = outside
+        path.value = inside
+        os.path.lexists('way') and os.unlink('way')
+        os.symlink(outside, 'way')
+        os.unlink('way')
+        os.symlink('o', 'way')
+thread = threading.Thread(target=change); thread.start()
+said = {{call(NR['fchmodat'], -100, path, 0o777) for _ in range(500)}} | {{answer(os.chmod, 'way', 0o777) for _ in range(500)}}
+stop.set(); thread.join()
+said
+"""
+    await ok(attacker, code)
+    assert victim.stat().st_mode & 0o777 == 0o600
+
+
+async def test_no_other_process_is_signalled_limited_traced_or_read(attacker: Session) -> None:
+    outside = [os.getpid(), *await value(attacker, "[os.getppid()]")]
+    for pid in outside:
+        tries = [
+            f"answer(os.kill, {pid}, 0)",
+            f"answer(os.setpriority, 0, {pid}, 5)",
+            f"answer(os.sched_setaffinity, {pid}, {{0}})",
+        ]
+        tries += [f"__import__('resource') and answer(__import__('resource').prlimit, {pid}, 7, (1, 1))"]
+        tries += [
+            f"answer(__import__('signal').pidfd_send_signal, os.pidfd_open({pid}), 0)",
+            f"call(NR['ptrace'], 16, {pid}, 0, 0)",
+        ]
+        tries += [f"call(NR['ioprio_set'], 1, {pid}, 0)", f"call(NR['process_vm_readv'], {pid}, 0, 0, 0, 0, 0)"]
+        assert {await value(attacker, attempt) for attempt in tries} == {"EPERM"}
+        looks = ["environ", "mem", "maps", "cmdline", "status", "fd", "net/tcp"]
+        found = {await value(attacker, f"answer(os.open, '/proc/{pid}/{name}', os.O_RDONLY)") for name in looks}
+        assert found == {"EACCES"}
+        assert (
+            await value(attacker, f"[answer(os.readlink, f'/proc/{pid}/{{name}}') for name in ('cwd', 'exe', 'root')]")
+            == ["EACCES"] * 3
+        )
+    assert all(alive(pid) for pid in outside)
+
+
+async def test_two_sessions_are_kept_apart(landlock_host: Host, attacker: Session, tmp_path: Path) -> None:
+    async with landlock_host.session(working_dir=tmp_path, images_dir=tmp_path / "images") as other:
+        await ok(other, "import os; open('secret', 'w').write('x'); open(os.path.expanduser('~/secret'), 'w').write('x')")
+        pid, *places = await value(other, "[os.getpid(), os.getcwd(), os.path.expanduser('~'), os.environ['TMPDIR']]")
+        assert await value(attacker, f"[answer(os.kill, {pid}, 9), read('/proc/{pid}/environ')]") == ["EPERM", "EACCES"]
+        assert await value(attacker, f"{{answer(os.listdir, path) for path in {places}}}") == {"EACCES"}
+        assert await value(other, "6 * 7") == 42
+
+
+async def test_there_is_no_network_and_no_socket_of_the_machine(attacker: Session, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_UNIX) as local:
+        port = listener.getsockname()[1]
+        local.bind(f"\0cellblock-test-{os.getpid()}")
+        code = f"""
+import socket
+def reach(address, family=socket.AF_INET):
+    with socket.socket(family) as made:
+        made.settimeout(2)
+        return answer(made.connect, address)
+def send(flags):
+    with socket.socket() as made:
+        return answer(made.sendto, b'x', flags, ('127.0.0.1', {port}))
+"""
+        await ok(attacker, code)
+        assert await value(attacker, f"reach(('127.0.0.1', {port}))") == "ECONNREFUSED"
+        assert await value(attacker, "send(0x20000000)") == "EPERM"
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert await value(attacker, "[reach((host, 80)) for host in ('8.8.8.8', '169.254.169.254')]") == ["ENETUNREACH"] * 2
+    assert await value(attacker, "reach(('::1', 80), socket.AF_INET6)") == "ENETUNREACH"
+    for kind in (
+        "AF_UNIX",
+        "AF_NETLINK, socket.SOCK_RAW",
+        "AF_INET, socket.SOCK_DGRAM",
+        "AF_INET, socket.SOCK_RAW",
+        "AF_VSOCK",
+    ):
+        assert await value(attacker, f"answer(socket.socket, socket.{kind})") == "EPERM"
+    assert await value(attacker, "answer(socket.socketpair, socket.AF_UNIX, socket.SOCK_DGRAM)") == "EPERM"
+    code = "made = socket.socket(); [answer(made.bind, ('127.0.0.1', 0)), answer(made.listen), made.close()][:2]"
+    assert await value(attacker, code) == ["EPERM", "EPERM"]
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "shmget", "shmat", "msgget", "semget", "mq_open", "inotify_add_watch"])
+async def test_a_dangerous_call_is_refused_here_too(attacker: Session, name: str) -> None:
+    assert await value(attacker, f"call(NR[{name!r}], 0, 0, 0, 0, 0, 0)") == "EPERM"
+
+
+@pytest.mark.parametrize("name", [*ABSENT, "landlock_restrict_self"])
+async def test_a_call_that_walks_past_the_filter_does_not_exist_here_either(attacker: Session, name: str) -> None:
+    assert await value(attacker, f"call(NR[{name!r}], 0, 0, 0, 0, 0, 0)") == "ENOSYS"
+
+
+async def test_there_are_no_capabilities_and_no_way_to_get_any(attacker: Session) -> None:
+    code = """
+import subprocess
+fields = dict(line.split(':', 1) for line in open('/proc/self/status'))
+{name: fields[name].strip() for name in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp')}
+"""
+    found = await value(attacker, code)
+    assert {int(number, 16) for name, number in found.items() if name.startswith("Cap")} == {0}
+    assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
+    # What a program starts is kept in likewise.
+    assert (
+        await value(attacker, "subprocess.run(['cat', '/etc/shadow', '/proc/1/environ'], capture_output=True).stdout") == b""
+    )
+
+
+async def test_no_descriptor_leads_to_the_host(landlock_host: Host, tmp_path: Path) -> None:
+    code = """
+import os
+found = []
+for number in os.listdir('/proc/self/fd'):
+    try:
+        found.append(os.readlink(f'/proc/self/fd/{number}').split(':')[0])
+    except FileNotFoundError:
+        continue  # of the listing itself
+sorted(found)
+"""
+    async with landlock_host.session(working_dir=tmp_path, images_dir=tmp_path / "images") as session:
+        # The channel, and both ends of what asyncio wakes its loop with.
+        assert await value(session, code) == ["/dev/null", "pipe", "pipe", "socket", "socket", "socket"]
+
+
+async def test_private_directories_are_gone_with_the_session(landlock_host: Host, tmp_path: Path) -> None:
+    async with landlock_host.session(working_dir=tmp_path, images_dir=tmp_path / "images") as session:
+        code = "import os, tempfile; held = [tempfile.mkdtemp(), os.path.expanduser('~/.cache')]; os.makedirs(held[1] + '/deep', 0o500); held"
+        places = await value(session, code)
+        assert all(os.path.isdir(place) for place in places)
+    assert not any(os.path.lexists(os.path.dirname(os.path.dirname(place))) for place in places)
+
+
+@pytest.mark.slow
+async def test_nothing_outlives_a_killed_host(tmp_path: Path) -> None:
+    program = f"""
+import asyncio
+from cellblock import Host
+
+CODE = '''
+import ctypes, os, tempfile, time
+ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+print(tempfile.mkdtemp())
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(600)
+'''
+
+async def main() -> None:
+    async with Host(isolate="landlock") as host, host.session(working_dir={str(tmp_path)!r}, images_dir={str(tmp_path)!r}) as session:
+        print((await session.execute(CODE)).output, flush=True)
+        await session.execute("while True: pass", timeout=None)
+
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    place = (await process.stdout.readline()).decode().strip()
+    assert os.path.isdir(place)
+    inside = below(process.pid)
+    assert len(inside) >= 6
+    process.kill()
+    await process.wait()
+    await eventually(lambda: not any(alive(pid) for pid in inside))
+    await eventually(lambda: not os.path.lexists(Path(place).parents[1]))
+
+
+async def test_a_session_over_its_memory_ends(landlock_host: Host, tmp_path: Path) -> None:
+    from cellblock.sandbox.policy import Policy, Resources
+
+    policy = Policy(resources=Resources(memory=2**28))
+    async with landlock_host.session(working_dir=tmp_path, images_dir=tmp_path / "images", policy=policy) as session:
+        code = """
+import os, time
+for _ in range(6):
+    if os.fork() == 0:
+        held = bytearray(os.urandom(1)) * (100 * 2**20)
+        time.sleep(60)
+        os._exit(0)
+time.sleep(60)
+"""
+        result = await session.execute(code)
+        assert result.status == "died"
+        assert result.error is not None
+        assert "out of memory" in result.error.evalue
+
+
+async def test_commands_that_were_approved_run_beside_code_that_may_run_none(landlock_host: Host, tmp_path: Path) -> None:
+    asked = []
+
+    async def decide(request: object) -> bool:
+        asked.append(request)
+        return True
+
+    async with landlock_host.session(
+        working_dir=tmp_path, images_dir=tmp_path / "images", on_command=decide, forbid_programs=True
+    ) as session:
+        await arm(session)
+        assert await value(session, "call(NR['execve'], b'/bin/true', 0, 0)") == "EPERM"
+        result = await session.execute("!echo $HOME; cat /etc/shadow; touch new; chmod 700 new; ls -l new")
+        assert "-rwx------" in result.output
+        assert "Permission denied" in (result.text or "")
+        assert len(asked) == 1
+        running = asyncio.create_task(session.execute("!sleep 30"))
+        await eventually(lambda: len(asked) == 2)
+        running.cancel()
+
+
+async def test_tools_are_called_over_a_connection_that_init_makes(landlock_host: Host, tmp_path: Path) -> None:
+    from tool_sessions import CALL, register
+
+    register(tmp_path)
+    async with CodeExecutor(
+        host=landlock_host, isolate="landlock", working_dir=tmp_path, images_dir=tmp_path / "images"
+    ) as executor:
+        result = await executor.execute(f"{CALL}bad.run_sync('echo', {{'text': 'hello'}})")
+        assert result.ok, result.error
+        code = """
+import os, socket
+with socket.create_connection(('127.0.0.1', int(os.environ['CELLBLOCK_TOOL_PORT'])), 5) as port:
+    port.sendall(b'POST /run HTTP/1.1\\r\\nHost: localhost\\r\\nContent-Length: 2\\r\\n\\r\\n{}')
+    said = port.recv(100)
+said
+"""
+        assert (await value(executor.session, code)).split()[1] == b"401"

@@ -1,0 +1,57 @@
+"""A server's words, made safe for source code and for a reader."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cellblock.tools.calling.text import docstring, first_line, plain
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("  a\tb \r\n c  ", "a    b\n c"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\u202eb\u2066c", "a\\u202eb\\u2066c"),
+        ("\ud800", "\\ud800"),
+        ("a\u2028b", "a\\u2028b"),
+        ("zero\u200bwidth", "zero\\u200bwidth"),
+        ("Grüße, 世界", "Grüße, 世界"),
+    ],
+)
+def test_nothing_is_hidden(words: str, shown: str) -> None:
+    assert plain(words) == shown
+
+
+def test_long_words_are_cut_and_say_so() -> None:
+    assert plain("x" * 11, 10) == "x" * 10 + "…"
+    assert plain("x" * 10, 10) == "x" * 10
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [("One. Two.", "One."), ("One\nTwo", "One"), ("a" * 200, "a" * 120 + "…"), ("No end", "No end"), ("", "")],
+)
+def test_the_first_sentence_or_line_stands_for_all(words: str, line: str) -> None:
+    assert first_line(words) == line
+
+
+@given(st.text())
+def test_a_docstring_evaluates_to_its_text(words: str) -> None:
+    text = plain(words)
+    source = docstring(text)
+    assert ast.literal_eval(source) == (f"{text}\n" if "\n" in text else text)
+
+
+@pytest.mark.parametrize("text", ['"', '""" + evil()', "\\", '\\"', 'a"', '"""', '"' * 4, '"' * 5, '"' * 6, 'a""'])
+def test_a_docstring_cannot_be_left(text: str) -> None:
+    assert ast.literal_eval(docstring(text)) == text

@@ -1,0 +1,108 @@
+"""What a server says on a connection: results, lists and errors, in our words and within limits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import MCPError
+
+from cellblock import InvalidInputError, McpServerError
+from cellblock.tools.mcp import dialogue
+from cellblock.tools.mcp.changes import GONE, ToolFacts
+from cellblock.tools.mcp.dialogue import MAX_LIST, MAX_TOOLS, Dialogue
+from cellblock.tools.mcp.params import StdioServer
+from cellblock.tools.mcp.stdio import StdioTransport
+from processes import eventually
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
+
+
+@asynccontextmanager
+async def talking(mode: str = "good", *, bare: bool = True) -> AsyncIterator[Dialogue]:
+    transport = StdioTransport("it", StdioServer(sys.executable, (HOSTILE, mode)), os.environ)
+    async with Dialogue.connect(transport, lambda _reason: None, bare=bare) as spoken:
+        yield spoken
+
+
+async def call(spoken: Dialogue, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> str:
+    listeners = {"on_progress": None, "on_log": None, "check": None, **more}
+    return (await spoken.call(tool, arguments or {}, **listeners)).text
+
+
+@pytest.mark.parametrize("bare", [True, False], ids=["ours", "sdk"])
+async def test_a_call_is_the_same_on_both_ways(bare: bool) -> None:
+    async with talking(bare=bare) as spoken:
+        assert await call(spoken, "echo", {"a": [1, None, "ü"]}) == '{"a": [1, null, "\\u00fc"]}'
+        told: list[Any] = []
+        logged: list[Any] = []
+        await call(spoken, "chatty", on_progress=lambda *said: told.append(said), on_log=lambda *said: logged.append(said))
+        await eventually(lambda: told and logged)
+        with pytest.raises(McpServerError, match=r"failed|returned"):
+            await call(spoken, "nonsense")
+        with pytest.raises(InvalidInputError, match="cannot be sent as JSON"):
+            await call(spoken, "echo", {"a": object()})
+
+
+async def test_a_check_sees_what_a_tool_is_and_can_stop_the_call() -> None:
+    seen: list[ToolFacts] = []
+
+    def refuse(facts: ToolFacts) -> None:
+        seen.append(facts)
+        raise McpServerError("it has changed")
+
+    async with talking() as spoken:
+        for tool in ("echo", "no_such_tool"):
+            with pytest.raises(McpServerError, match="it has changed"):
+                await call(spoken, tool, check=refuse)
+    assert seen[0] != GONE
+    assert seen[1] == GONE
+
+
+async def test_a_list_has_a_limit_of_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialogue, "_MAX_PAGES", 3)
+    async with talking("endless-pages") as spoken:
+        with pytest.raises(McpServerError, match="it has more than 3 pages"):
+            await spoken.list_tools()
+
+
+@pytest.mark.parametrize(("count", "size"), [(MAX_TOOLS + 1, 0), (0, MAX_LIST + 1)])
+def test_a_list_has_limits(count: int, size: int) -> None:
+    assert dialogue._check_list(MAX_TOOLS, MAX_LIST) == MAX_LIST
+    with pytest.raises(McpServerError, match="more than"):
+        dialogue._check_list(count, size)
+
+
+@pytest.mark.parametrize("said", [{}, {"content": 1}, {"content": [{"type": "odd"}]}, {"content": [], "structuredContent": 3}])
+def test_what_is_no_result_is_an_error_of_the_server(said: dict[str, Any]) -> None:
+    with pytest.raises(McpServerError, match="returned"), dialogue._failures():
+        dialogue._result_of(said)
+
+
+def test_a_result_has_no_more_than_the_protocol_knows() -> None:
+    result = dialogue._result_of({"content": [], "structuredContent": {"a": 1}, "odd": 1})
+    assert result.structured_content == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        (MCPError(code=types.CONNECTION_CLOSED, message="gone"), ConnectionError, "gone"),
+        (MCPError(code=-32602, message="bad"), McpServerError, r"failed: bad \[-32602\]"),
+        (McpServerError("as it is"), McpServerError, "as it is"),
+        (InvalidInputError("ours"), InvalidInputError, "ours"),
+        (ValueError("x" * 10_000), McpServerError, "returned something invalid: x"),
+    ],
+)
+def test_what_the_sdk_raises_is_told_in_our_errors(raised: Exception, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said) as caught, dialogue._failures():
+        raise raised
+    assert len(str(caught.value)) < 3000
