@@ -23,6 +23,24 @@ def refusal(error: OSError | ValueError, default: StepName) -> Refused:
     return Refused(failure.said, failure.step, failure.code)
 
 
+def refuse_all(role: str, told: Refused) -> None:
+    """As a process that was to start kernels: tell the host, whose socket is standard input.
+
+    Args:
+        role: What this process was to be: ``zygote`` or ``spawn``.
+        told: Why it is not.
+    """
+    with socket.socket(fileno=0) as control:
+        # What is there is read first: a socket that is closed with something unread is an error for the host.
+        data, descriptors, _, _ = socket.recv_fds(control, MAX_CONTROL, MAX_DESCRIPTORS)
+        if role == "zygote":
+            control.send(encode_control(told), socket.MSG_NOSIGNAL)
+            return
+        data, descriptors, _, _ = socket.recv_fds(control, MAX_CONTROL, MAX_DESCRIPTORS)
+        if data and len(descriptors) >= FORK_DESCRIPTORS:
+            _tell(descriptors, told)
+
+
 def refuse_session(handover: int, told: Refused) -> NoReturn:
     """Wait until a session is handed over, tell its host that there will be none, and exit.
 
@@ -42,25 +60,8 @@ def refuse_session(handover: int, told: Refused) -> NoReturn:
     os._exit(0)
 
 
-def refuse_all(role: str, told: Refused) -> None:
-    """As a process that was to start kernels: tell the host, whose socket is standard input.
-
-    Args:
-        role: What this process was to be: ``zygote`` or ``spawn``.
-        told: Why it is not.
-    """
-    with socket.socket(fileno=0) as control:
-        if role == "zygote":
-            control.send(encode_control(told), socket.MSG_NOSIGNAL)
-            return
-        for _ in ("hello", "fork"):
-            data, descriptors, _, _ = socket.recv_fds(control, MAX_CONTROL, MAX_DESCRIPTORS)
-        if data and len(descriptors) >= FORK_DESCRIPTORS:
-            _tell(descriptors, told)
-
-
 def _tell(descriptors: list[int], told: Refused) -> None:
     """Tell a host by the descriptors that came with ``fork``."""
     with socket.socket(fileno=descriptors[1]) as control:
-        control.recv(MAX_CONTROL)  # to close it with something unread would be an error for the host, before what is told
+        control.recv(MAX_CONTROL)  # as above: the host's setup is there
         control.send(encode_control(told), socket.MSG_NOSIGNAL)

@@ -79,6 +79,7 @@ async def test_what_failed_is_told_with_its_cause_and_a_way_out(
     assert told["message"].endswith("'cellblock doctor' says more")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "step"),
     [("no network namespace", "process"), ("masked /proc", "proc"), ("20 files", "shared mounts"), ("64 files", "worker")],
@@ -89,6 +90,7 @@ async def test_a_session_without_a_zygote_tells_the_same(tmp_path: Path, fault: 
     assert "'cellblock doctor' says more" in told["message"]
 
 
+@pytest.mark.slow
 async def test_without_a_sandbox_a_limit_is_told_too(tmp_path: Path) -> None:
     told = await outcome("64 files", tmp_path, isolate="none")
     assert (told["kind"], told["step"]) == ("LaunchError", "worker")
@@ -157,6 +159,7 @@ async def test_the_weaker_proc_is_not_enough_to_forbid_programs(tmp_path: Path) 
     assert "forbid_programs needs a /proc of the session's own" in told["message"]
 
 
+@pytest.mark.slow
 async def test_the_memory_of_others_is_not_counted_where_they_are_seen(tmp_path: Path) -> None:
     """The host has 400 MB, and the session may have 300."""
     told = await outcome("masked /proc", tmp_path, "spawn", "weaker", "large", code="import time; time.sleep(0.6); 'lived'")
