@@ -35,7 +35,7 @@ class Ends:
         control: Control messages to and from init.
         stdout: What is written to the kernel's descriptor 1.
         stderr: Likewise 2.
-        group: The control group that its processes are in, where they have one.
+        group: The control group that its processes are in, if they have one.
     """
 
     channel: socket.socket
@@ -56,7 +56,7 @@ class Launcher(Protocol):
     """What a session needs from a launcher."""
 
     interpreter: tuple[str, ...] | None
-    """Directories of the interpreter and its packages, where they are known and matter."""
+    """Directories of the interpreter and its packages, if they are known and matter."""
 
     @property
     def alive(self) -> bool:
