@@ -145,7 +145,9 @@ def test_every_example_is_run_here() -> None:
 
 def test_the_data_is_what_its_readme_says() -> None:
     described = (EXAMPLES / "data" / "README.md").read_text()
-    for path in EXAMPLES.glob("data/*.csv"):
+    paths = [*EXAMPLES.glob("data/*.csv")]
+    assert paths
+    for path in paths:
         data = path.read_bytes()
         digest = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
         assert path.name in described

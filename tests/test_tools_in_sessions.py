@@ -119,15 +119,11 @@ result: Result = run(Params(a=1, b=2))
 print(f"total = {result.total}")
 """
     async with make() as executor:
-        async for item in executor.stream(code):
-            match item:
-                case ApprovalRequest():
-                    assert (item.server_name, item.tool_name, item.kind) == ("desk", "add", "tool")
-                    assert item.tool_args["a"] == 1
-                    assert item.tool_args["b"] == 2
-                    await item.accept()
-                case CodeExecutionResult():
-                    assert item.text == "total = 3"
+        seen = await streamed(executor, code)
+    assert seen.text == "total = 3"
+    (request,) = seen.asked
+    assert (request.server_name, request.tool_name, request.kind) == ("desk", "add", "tool")
+    assert {name: request.tool_args[name] for name in ("a", "b")} == {"a": 1, "b": 2}
 
 
 async def test_execute_approves(make: Make, workspace: Path) -> None:

@@ -18,7 +18,7 @@ from cellblock.model import Decision
 from cellblock.store.approvals import Approvals
 from cellblock.tools.calling.content import ToolOutcome
 from cellblock.tools.mcp import dialogue
-from cellblock.tools.mcp.params import StdioServer
+from cellblock.tools.mcp.params import HttpServer, StdioServer
 from cellblock.tools.mcp.servers import Servers
 from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.port import ToolPort
@@ -26,6 +26,7 @@ from cellblock.tools.serving.port import ToolPort
 assert dialogue.MAX_TOOLS  # what is measured is not the time that it takes to load
 
 _SERVER = Path(__file__).parents[2] / "tests" / "servers" / "hostile_server.py"
+_WEB_SERVER = _SERVER.with_name("hostile_web_server.py")
 _LONG = {"path": "a" * 60_000 + "b"}
 
 
@@ -123,3 +124,71 @@ async def case_denials() -> None:
             decisions.append(await broker.decide("shell", "shell", "shell", {"command": f"{number}" + "x" * 30_000}))
             await asyncio.sleep(0)
         assert not any(decision.allowed for decision in decisions)
+
+
+async def _call_over_http(tool: str, path: str = "mcp", **arguments: Any) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, str(_WEB_SERVER), stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    params = HttpServer(f"http://127.0.0.1:{int(await process.stdout.readline())}/{path}", "sse" if path == "sse" else "http")
+    try:
+        async with Servers(lambda _: params, environment={}) as servers:
+            with contextlib.suppress(McpServerError):
+                await servers.call("server", tool, arguments, timeout=2)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def case_http_good() -> None:
+    """A connection over HTTP and a call that is answered as it should be."""
+    await _call_over_http("good")
+
+
+async def case_http_notices() -> None:
+    """Notifications without end, over HTTP."""
+    await _call_over_http("notices")
+
+
+async def case_http_tiny_events() -> None:
+    """Events that say nothing, without end."""
+    await _call_over_http("tiny-events", "sse")
+
+
+async def case_http_lines() -> None:
+    """One event of lines without end."""
+    await _call_over_http("lines")
+
+
+async def case_http_long_event() -> None:
+    """One event of one line without end."""
+    await _call_over_http("long-event")
+
+
+async def case_http_requests() -> None:
+    """Requests of the server without end; the answers to them are never answered."""
+    await _call_over_http("pings")
+
+
+async def case_http_values() -> None:
+    """A result of 2,000,000 empty lists in one event."""
+    await _call_over_http("values-in-an-event", count=2_000_000)
+
+
+async def case_http_endless_body() -> None:
+    """A body without end."""
+    await _call_over_http("body")
+
+
+async def case_http_tiny_chunks() -> None:
+    """A body in chunks of one byte."""
+    await _call_over_http("tiny-chunks")
+
+
+async def case_http_headers() -> None:
+    """A response with 20,000 headers."""
+    await _call_over_http("headers", count=20_000)
+
+
+async def case_http_interim_responses() -> None:
+    """Responses that announce a response, by the thousand."""
+    await _call_over_http("interim", count=100)

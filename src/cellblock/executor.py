@@ -90,10 +90,10 @@ class CodeExecutor:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
 
         Args:
-            tool_server_host: Host name for the tool server, where a port for it is given.
+            tool_server_host: Host name for the tool server, if a port for it is given.
             tool_server_port: A port on which other programs of this machine that have `tool_server_token` can call the
                 session's tools, too. Sessions need none, and by default none is opened.
-            kernel_gateway_host: Host name for the kernel gateway, where a port for it is given.
+            kernel_gateway_host: Host name for the kernel gateway, if a port for it is given.
             kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
             kernel_env: As `SessionOptions` has it.
             working_dir: As `SessionOptions` has it.
@@ -108,8 +108,8 @@ class CodeExecutor:
             approve_shell_cmds: As `ServiceOptions` has it.
             require_shell_escape: As `ServiceOptions` has it.
             policy: What the sandbox allows, instead of `sandbox_config`.
-            allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, beside those of the
-                policy or configuration.
+            allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, in addition to
+                those of the policy or configuration.
             tools: As `ServiceOptions` has it.
             preload: As `SessionOptions` has it.
             python: As `SessionOptions` has it.
@@ -281,7 +281,7 @@ class CodeExecutor:
     async def stop(self) -> None:
         """Stop whatever runs and end the kernel; after it the executor can be started again.
 
-        Stopping twice is fine, and cancelling whoever waits for it does not stop it.
+        Stopping twice is fine. Cancelling the caller does not stop it.
         """
         if (run := self._run) is None:
             return
@@ -298,7 +298,7 @@ class CodeExecutor:
         warnings.warn("a CodeExecutor was dropped without stop(): use 'async with'", ResourceWarning, 2, source=self)
 
     async def reset(self) -> None:
-        """Stop what runs and go on with a fresh kernel, without variables, definitions and imports.
+        """Stop the running cell and continue with a fresh kernel, without variables, definitions and imports.
 
         MCP servers that only this executor uses are stopped, and what was accepted for the session is forgotten.
 
@@ -314,7 +314,7 @@ class CodeExecutor:
         """Stop the running cell, from any task; its result says ``interrupted``.
 
         Returns:
-            Something to await, for whoever wants to know that the code has stopped: whether a cell was running.
+            An awaitable that completes when the code has stopped, and says whether a cell was running.
 
         Raises:
             StateError: The executor is not started, or stopped.
@@ -328,7 +328,7 @@ class CodeExecutor:
     async def execute(
         self, code: str, timeout: float | None = DEFAULT_TIMEOUT, *, on_input: OnInput | None = None
     ) -> CodeExecutionResult:
-        """Execute code and return its result. What the code asks for that no rule denies is approved.
+        """Execute code and return its result. Everything that the code asks for is approved, unless a rule denies it.
 
         Args:
             code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
@@ -336,12 +336,12 @@ class CodeExecutor:
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the code.
 
         Returns:
-            The result; of a cancelled execution one whose `text` is None and whose status is ``interrupted``.
+            The result. If the execution was cancelled, its `text` is None and its status is ``interrupted``.
 
         Raises:
             CodeExecutionError: The code failed, or its kernel died. The message has the traceback, ``result`` the rest.
             ExecutionTimeoutError: It was stopped at its deadline. Also a `TimeoutError`.
-            InvalidInputError: The code cannot be source code, or the timeout is no positive number.
+            InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
             StateError: The executor is not started, or stopped.
         """
         result = _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)

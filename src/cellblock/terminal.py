@@ -12,15 +12,15 @@ _STEERING_IN_LINES = re.compile(_STEERING.pattern.replace("\x00-\x1f", "\x00-\x0
 
 
 def printable(text: str, *, lines: bool = True) -> str:
-    r"""Return text with everything escaped that a terminal would act upon: colours, titles, the clipboard, the cursor.
+    r"""Return text in which everything is escaped that a terminal would act on: colours, titles, the clipboard, the cursor.
 
-    Results are data and hold what the code wrote. Use this where output, names or tracebacks of a session are printed: a
-    sequence in them could otherwise set the title, fill the clipboard (OSC 52), or overwrite what was printed before. Colours
-    are escaped as well, as nothing tells harmless sequences from others on every terminal.
+    Results are data and hold what the code wrote. Use this to print output, names or tracebacks of a session: a sequence in
+    them could otherwise set the title, fill the clipboard (OSC 52), or overwrite earlier lines. Colours are escaped as well,
+    because nothing distinguishes harmless sequences on every terminal.
 
     Args:
         text: What the code wrote.
-        lines: Keep line feeds and tabs. Without it they are escaped, too: for names, which stand in a line with others.
+        lines: Keep line feeds and tabs. Without it, they are escaped, too: for names that are printed within a line.
 
     Returns:
         The text, with each such character as Python writes it in a string: ``\x1b``.

@@ -39,8 +39,7 @@ NOT_UNDER_LANDLOCK = {
     # There is a TMPDIR.
     "test_a_kernel_sees_nothing_of_the_hosts_environment",
     # Locks of multiprocessing lie in /dev/shm, which is every program's; forkserver talks through a local socket.
-    "test_multiprocessing_children_are_heard[fork]",
-    "test_multiprocessing_children_are_heard[forkserver]",
+    *(f"test_multiprocessing_children_are_heard[{method}]" for method in ("fork", "spawn", "forkserver")),
 }
 """What Landlock makes different, and why."""
 

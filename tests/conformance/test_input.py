@@ -106,9 +106,8 @@ async def test_input_works_in_a_stream(session: Session) -> None:
     async for event in session.stream("print('hello', input('who? '))", on_input=lambda _prompt: "world"):
         if isinstance(event, CodeExecutionChunk):
             seen.append(event.text)
-        else:
-            assert isinstance(event, CodeExecutionResult)
-            assert event.output == "".join(seen) == "who? world\nhello world\n"
+    assert isinstance(event, CodeExecutionResult)
+    assert event.output == "".join(seen) == "who? world\nhello world\n"
 
 
 async def test_an_answer_that_comes_after_the_interrupt_reaches_no_later_question(session: Session) -> None:

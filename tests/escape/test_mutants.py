@@ -364,11 +364,27 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "54 requests of servers": mutant(
         "tools/mcp/test_servers.py::test_a_server_that_asks_without_end_and_reads_no_answer_is_ended",
-        Edit("tools/mcp/stdio.py", "StdioTransport._may_ask", "return True"),
+        Edit("tools/mcp/jsonrpc.py", "Requests._is_too_much", "return False"),
     ),
     "54 values": mutant(
         "tools/mcp/test_servers.py::test_a_result_of_too_many_values_costs_its_own_call_only",
         Edit("tools/mcp/lines.py", "has_too_many_values", "return False"),
+    ),
+    "54 values over HTTP": mutant(
+        "tools/mcp/test_web_floods.py::test_a_body_of_too_many_values_costs_its_own_call_only[values]",
+        Edit("tools/mcp/web.py", "_check_values", "pass"),
+    ),
+    "54 turns of HTTP": mutant(
+        "tools/mcp/test_web_floods.py::test_a_body_in_tiny_chunks_takes_turns",
+        Edit("tools/mcp/web.py", "_pace", "pass"),
+    ),
+    "54 heads of responses": mutant(
+        "tools/mcp/test_paced.py::test_a_head_has_limits",
+        Edit("tools/mcp/paced.py", "Heads._check", "pass"),
+    ),
+    "54 events": mutant(
+        "tools/mcp/test_events.py::test_an_event_of_too_many_lines_is_refused",
+        Edit("tools/mcp/events.py", "Events._check", "pass"),
     ),
     "54 settings": mutant(
         "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[size]",

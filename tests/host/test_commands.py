@@ -183,15 +183,16 @@ async def test_a_command_has_nothing_to_read(shell: Session) -> None:
 async def test_other_output_streams_while_somebody_decides(shell: Session, decider: Decider) -> None:
     decider.open.clear()
     code = "import threading\nthreading.Timer(0.2, print, ['meanwhile']).start()\nprint('before')\n!echo after"
-    heard = ""
+    heard, before_the_decision = "", None
     async for item in shell.stream(code):
-        if isinstance(item, CodeExecutionResult):
-            assert item.output == "before\nmeanwhile\nafter\n"
-        elif isinstance(item, CodeExecutionChunk):
+        if isinstance(item, CodeExecutionChunk):
             heard += item.text
             if "meanwhile" in heard and not decider.open.is_set():
-                assert "after" not in heard
+                before_the_decision = heard
                 decider.open.set()
+    assert before_the_decision == "before\nmeanwhile\n"
+    assert isinstance(item, CodeExecutionResult)
+    assert item.output == heard == "before\nmeanwhile\nafter\n"
 
 
 @pytest.mark.parametrize("code", ["!echo ran", "x = !echo ran", "%%bash\necho ran"])

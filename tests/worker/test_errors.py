@@ -37,7 +37,7 @@ async def test_what_does_not_end_the_cell_is_an_output_of_its_own(
     assert str(first.text).strip("\n") in str(result.text)
     assert (result.stderr, first.data) == ("", {})
     assert result.ok == (code == "%tb")
-    assert result.error is None or "\n".join(result.error.traceback) == first.text
+    assert (None if result.error is None else "\n".join(result.error.traceback)) == (None if result.ok else first.text)
     assert str(result.text).count(last) == 1
 
 

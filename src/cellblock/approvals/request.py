@@ -40,16 +40,16 @@ Respond = Callable[[bool], Awaitable[None]]
 class ApprovalRequest:
     """A call that waits for a decision: `accept` or `reject`.
 
-    The first decision counts. The same one again changes nothing, the opposite one is a `StateError`. A request is withdrawn
-    when the call is cancelled or nobody decided in time; deciding about it then changes nothing, as that cannot be foreseen:
-    `response` tells what came of it. Use it in the event loop that it came from.
+    The first decision counts. Repeating it changes nothing, and the opposite raises `StateError`. A request is withdrawn if
+    its call is cancelled, or if nobody decides in time; a later decision then changes nothing. `response` returns the
+    outcome. Use the request in the event loop that it came from.
 
     Attributes:
-        server_name: Name of the MCP server; ``shell`` or ``network`` for what is no tool.
+        server_name: Name of the MCP server; ``shell`` or ``network`` if it is not about a tool.
         tool_name: Name of the tool.
         tool_args: The arguments, a copy: changing them does not change what is executed. For a command they are ``cmd`` (also
             called ``command``) and, if there are any, ``program``, ``cwd`` and ``environment``.
-        id: Unguessable, and good for one decision.
+        id: Cannot be guessed, and is valid for one decision.
         kind: ``tool``, ``shell`` or ``network``.
         state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
         always: What else the acceptance is for: ``tool``, ``call`` or None.
@@ -74,7 +74,7 @@ class ApprovalRequest:
             server_name: Name of the MCP server.
             tool_name: Name of the tool.
             tool_args: The arguments.
-            respond: Told the decision, once; what it raises reaches whoever decided, and leaves the request pending.
+            respond: Called once with the decision. If it raises, the decider gets the exception; the request stays pending.
             kind: ``tool``, ``shell`` or ``network``.
             changed: How the tool differs from the one that an API was generated for.
             id: Its id, if the other side has given it one.
@@ -95,7 +95,7 @@ class ApprovalRequest:
         self._callbacks: list[Callable[[ApprovalRequest], object]] = []
 
     async def accept(self, always: Always | None = None) -> None:
-        """Let the call happen.
+        """Allow the call.
 
         Args:
             always: ``tool``: every further call of this tool too; ``call``: every further call with exactly these arguments;
@@ -110,7 +110,7 @@ class ApprovalRequest:
         await self._decide("accepted", always)
 
     async def reject(self) -> None:
-        """Do not let the call happen: it fails in the code that made it.
+        """Deny the call: it fails in the code that made it.
 
         Raises:
             StateError: It was accepted before.
@@ -121,13 +121,13 @@ class ApprovalRequest:
         """Wait for the decision.
 
         Returns:
-            Whether the call was accepted; False also where the request was withdrawn.
+            Whether the call was accepted; False also if the request was withdrawn.
         """
         await self._over.wait()
         return self.state == "accepted"
 
     def withdraw(self, reason: str) -> None:
-        """Take the request back, where it is still pending: for whoever made it.
+        """Withdraw the request if it is still pending: for the code that made it.
 
         Args:
             reason: Why, for the code that waits.
@@ -137,7 +137,7 @@ class ApprovalRequest:
             self.settle("withdrawn")
 
     def settle(self, state: State, always: Always | None = None) -> None:
-        """Make a decision known that was made elsewhere, without telling `respond`: for whoever made the request.
+        """Record a decision that was made elsewhere, without calling `respond`: for the code that made the request.
 
         Args:
             state: What was decided.
@@ -148,7 +148,7 @@ class ApprovalRequest:
             self._finish()
 
     def add_done_callback(self, callback: Callable[[ApprovalRequest], object]) -> None:
-        """Have a function called once the request is no longer pending.
+        """Call a function when the request is no longer pending.
 
         Args:
             callback: The function; given the request.
@@ -166,7 +166,7 @@ class ApprovalRequest:
             return
         if self.state != "pending":
             raise StateError(f"The request for {_shown(self.server_name)}.{_shown(self.tool_name)} was already {self.state}.")
-        # Before the response is on its way: whoever decides meanwhile must not send another.
+        # Before the response is sent: nobody may send a second one meanwhile.
         self.state, self.always = state, always
         try:
             if self._respond is not None:

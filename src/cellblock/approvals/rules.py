@@ -52,16 +52,16 @@ class Rule:
     """One rule. Properties that it does not mention match anything.
 
     Attributes:
-        decision: What becomes of a call that it is about.
-        kind: The kind of call that it is about.
+        decision: What happens to a matching call.
+        kind: The kind of call that it applies to.
         server: Pattern of server names; ``*`` is any text, ``?`` any character.
         tool: Pattern of tool names.
-        arguments: Patterns of arguments, by name. In text ``*`` stops at a ``/`` and ``**`` does not; everything else is to be
-            equal. An argument that is missing matches nothing. A rule that allows shell commands by their text does not allow
-            them with variables that the code has changed (the argument ``environment``), nor with a program that reads them
-            as a script (``program``), unless it names these as well.
-        read_only: What the server has to say of its tool, if that matters. A hint, and no proof.
-        destructive: Likewise.
+        arguments: Patterns of arguments, by name. In text, ``*`` stops at a ``/`` and ``**`` does not; other values must
+            be equal. A missing argument matches nothing. A rule that allows shell commands by their text does not allow them
+            with variables that the code has changed (the argument ``environment``), or with a program that reads them as a
+            script (``program``), unless it names these as well.
+        read_only: What the server must say about its tool, if that matters. A hint, not a proof.
+        destructive: As `read_only`.
     """
 
     decision: Outcome
@@ -73,7 +73,7 @@ class Rule:
     destructive: bool | None = None
 
     def matches(self, call: Call) -> bool:
-        """Whether this rule is about a call."""
+        """Whether this rule applies to a call."""
         return (
             self.kind == call.kind
             and _name(self.server, call.server)
@@ -106,7 +106,7 @@ class Rules:
 
     Attributes:
         rules: The rules.
-        default: What becomes of a call that no rule is about.
+        default: What happens to a call that no rule matches.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -120,7 +120,7 @@ class Rules:
             path: A TOML file with ``[[rule]]`` tables, or a JSON file with a list ``rule``.
 
         Raises:
-            InvalidInputError: It cannot be read, or something in it is not understood; the message names it.
+            InvalidInputError: It cannot be read, or a key or value is not valid; the message names it.
         """
         try:
             text = config.read_file(Path(path).expanduser(), _MAX_FILE).decode("utf-8")

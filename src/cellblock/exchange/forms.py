@@ -6,7 +6,6 @@ none runs code that the bytes name. Readers are slow for large values and belong
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import pickle
@@ -15,10 +14,10 @@ from collections.abc import Callable
 from json.decoder import JSONDecoder
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]  # not in the stubs
 from math import prod
-from types import ModuleType
 from typing import Any
 
 from cellblock.errors import InvalidInputError
+from cellblock.exchange.optional import module, type_name
 
 _MAX_DEPTH = 100
 _MAX_QUICK_JSON = 256 * 1024
@@ -78,25 +77,6 @@ def decode(message: bytes, limit: int, *, unpickle: bool = False) -> Any:
         raise
     except Exception as error:
         raise InvalidInputError(f"the session sent {name} that is not valid: {str(error)[:200]}") from error
-
-
-def type_name(value: object) -> str:
-    """Return the name of a value's type as people write it, such as ``pandas.DataFrame``."""
-    kind = type(value)
-    module = kind.__module__.partition(".")[0]
-    return kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
-
-
-def module(name: str, what: str) -> ModuleType:
-    """Import a module that a form needs.
-
-    Raises:
-        InvalidInputError: It is not installed here.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InvalidInputError(f"{what} needs {name} in this program and in the session; it is missing in one") from error
 
 
 def _encoded(value: object) -> tuple[str, bytes]:

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from cellblock.errors import InvalidInputError
-from cellblock.exchange.forms import module, type_name
+from cellblock.exchange.optional import module, type_name
 
 _MAX_METADATA = 1024 * 1024
 _MAX_COLUMNS = 10_000

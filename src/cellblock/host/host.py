@@ -49,11 +49,11 @@ class Host:
     One zygote serves each pair of interpreter and preloaded modules; sessions run in parallel. An async context manager.
 
     Attributes:
-        isolate: How kernels of its sessions are isolated, unless a session says otherwise.
+        isolate: How kernels are isolated, unless a session says otherwise.
         defaults: What its sessions are if their options do not say otherwise.
         facts: What this machine has.
         index: Where packages for sessions come from.
-        places: What the path of each session's own packages begins with.
+        places: The prefix of the paths of each session's own packages.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Host:
 
         Raises:
             UnsupportedError: On Windows.
-            SandboxError: This machine does not let us make the sandbox; the message tells the ways out.
+            SandboxError: This machine cannot make the sandbox; the message says what you can do.
             InterpreterError: There is no such interpreter.
             InvalidInputError: Another argument is wrong.
         """
@@ -124,7 +124,7 @@ class Host:
         await self.close()
 
     async def start(self) -> None:
-        """Warm the zygote up, so that the first session starts as quickly as the others. Under srt nothing is done.
+        """Warm up the zygote, so that the first session starts as quickly as the others. Under srt, this does nothing.
 
         Raises:
             LaunchError: It cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
@@ -139,10 +139,10 @@ class Host:
         await self._launchers.started(key)
 
     def begin(self, options: SessionOptions) -> None:
-        """Have a zygote warm up while the caller makes a session of this kind, for which much is loaded at the first time.
+        """Warm up a zygote while the caller makes a session of this kind: the first one loads many modules.
 
         Args:
-            options: The session's options. Under srt nothing is done.
+            options: The session's options. Under srt, this does nothing.
 
         Raises:
             StateError, InvalidInputError, InterpreterError: As for `session`.
@@ -161,7 +161,7 @@ class Host:
     async def close(self) -> None:
         """Close every session and end every process of this host.
 
-        Closing twice is fine, and cancelling whoever waits for it does not stop it.
+        Closing twice is fine. Cancelling the caller does not stop it.
         """
         self._closed = True
         await self._closing.finish(self._close)
@@ -193,7 +193,7 @@ class Host:
         """Make a session; ``async with`` or `Session.start` starts it.
 
         Args:
-            options: What it is to be.
+            options: Its options.
             hooks: What a front does in it.
             keywords: The attributes of `SessionOptions`; they win over `options`.
 
@@ -237,11 +237,11 @@ class Host:
             self._launchers.session_closed(key_of(session.wanted))
 
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
-        """Start a kernel and wait until it takes cells. If this is cancelled nothing is left.
+        """Start a kernel and wait until it takes cells. If this is cancelled, nothing remains.
 
         Args:
             wanted: What it is to be.
-            prepare: Makes what the kernel needs outside of it. By then there is a process that removes it if we are killed.
+            prepare: Makes what the kernel needs outside. By then, a process exists that removes it if this one is killed.
 
         Raises:
             LaunchError: It could not be started.
@@ -324,7 +324,7 @@ class Host:
 
 
 def _make_room_for(kernels: int) -> None:
-    """Raise this process's soft limit on descriptors, where it would stop it from having this many kernels."""
+    """Raise this process's soft limit on descriptors if it is too low for this many kernels."""
     # Of all descriptors a quarter may be connections to tool ports (`tools.listen`), so many that each can have its share.
     needed = kernels * _DESCRIPTORS_PER_KERNEL + _SPARE_DESCRIPTORS + 4 * min(kernels * _CONNECTIONS, _MAX_CONNECTIONS)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

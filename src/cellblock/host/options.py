@@ -26,9 +26,9 @@ class SessionOptions:
     """The options of a session. Every interface makes one of these, and `Host.session` takes it.
 
     Attributes:
-        kernel_env: Environment variables for the kernel, which gets nothing else but a small base (docs/sessions.md).
-        working_dir: Directory of the kernel, to which it comes back after each cell. By default the current one of this
-            process, and a change of directory stays.
+        kernel_env: Environment variables for the kernel, in addition to a small base (docs/sessions.md).
+        working_dir: Directory of the kernel, which returns to it after each cell. By default, it starts in the current
+            directory of this process, and keeps changes of directory.
         images_dir: Where PNG images are written; ``images`` in the current directory by default.
         spill_dir: Where output that is too large to keep is written; by default it is dropped.
         limits: How much output is kept.
@@ -39,7 +39,7 @@ class SessionOptions:
         policy: What the session may do. If the host was given a policy, a session can only ask for less. By default the
             host's.
         on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
-            (docs/shell.md). Anything but True is a no, and text says why. Without it nobody is asked.
+            (docs/shell.md). Only True means yes; a string means no and gives the reason. Without it, nobody is asked.
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
         forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
             `on_command`: commands that it lets through run beside the kernel. ``native`` and ``landlock`` only.

@@ -82,7 +82,7 @@ class Session:
     Attributes:
         wanted: What each of its kernels is asked to be.
         trace: Its spans, for programs that use OpenTelemetry.
-        reader: For those who serve something in the session: shows it to whoever reads the output.
+        reader: Shows things to the reader of the output; for services of the session.
     """
 
     def __init__(self, host: SessionHost, number: int, options: SessionOptions, hooks: SessionHooks) -> None:
@@ -162,7 +162,7 @@ class Session:
     async def close(self) -> None:
         """Stop whatever runs and end every process of the session.
 
-        Closing twice is fine, and cancelling whoever waits for it does not stop it.
+        Closing twice is fine. Cancelling the caller does not stop it.
         """
         self._cells.state = "closed"
         await self._closing.finish(self._close)
@@ -175,7 +175,7 @@ class Session:
         _log.info("%s closed", self._name)
 
     async def _release(self) -> None:
-        """Give back what a session has beside its kernel, whether or not it ever had one."""
+        """Release what a session has in addition to its kernel, whether or not it ever had one."""
         if self._network is not None:
             await self._network.close()
         await self._packages.remove()
@@ -193,7 +193,7 @@ class Session:
     async def execute(
         self, code: str, *, timeout: float | None = DEFAULT_TIMEOUT, on_input: OnInput | None = None
     ) -> CodeExecutionResult:
-        """Run a cell and return its result, whatever became of it.
+        """Run a cell and return its result, whatever its outcome.
 
         When this returns the code no longer runs. Cancelling the task that awaits this stops the code too.
 
@@ -203,7 +203,7 @@ class Session:
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
 
         Raises:
-            InvalidInputError: The code cannot be source code, or the timeout is no positive number.
+            InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
             StateError: The session is not started, or closed.
             LaunchError: The last kernel had died and no new one could be started.
         """
@@ -220,7 +220,7 @@ class Session:
     ) -> AsyncGenerator[CodeExecutionChunk | Notice | CodeExecutionResult, None]:
         """Run a cell and yield its output as it happens, then its result.
 
-        A reader that is slow slows the cell down; one that leaves stops it.
+        A slow reader slows the cell down; a reader that leaves stops it.
 
         Args:
             code: As for `execute`.
@@ -252,16 +252,16 @@ class Session:
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, as ``%pip install`` in a cell does.
 
-        pip runs in a sandbox of its own, which no code of the session can reach, and takes packages from the index that this
-        program's pip is configured for. What it installs can be imported at once, survives `reset` (not where each
-        kernel has an srt of its own, ``launch="spawn"``), and is gone with the session.
+        pip runs in a separate sandbox, which no code of the session can reach, and takes packages from the index that this
+        program's pip is configured for. The packages can be imported at once, survive `reset` (unless each kernel has its own
+        srt, with ``launch="spawn"``), and are removed with the session.
 
         Args:
             requirements: What to install, such as ``"polars>=1"``; options of pip among them.
             timeout: Seconds that it may take.
 
         Returns:
-            The result: what pip said, and an error where it failed.
+            The result: what pip said, and an error if it failed.
 
         Raises:
             InvalidInputError: There is nothing to install.
@@ -275,7 +275,7 @@ class Session:
         """Give a variable of the session a value.
 
         Text, bytes, numbers, lists and dicts, NumPy arrays, data frames of pandas and polars, and tables of pyarrow can be
-        carried (docs/sessions.md). It leaves nothing but the variable: no file, no cell in the history.
+        carried (docs/sessions.md). Nothing but the variable remains: no file, and no cell in the history.
 
         Args:
             name: The variable.
@@ -309,7 +309,7 @@ class Session:
         return await self._packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
 
     async def interrupt(self) -> bool:
-        """Stop the running cell; its result says ``interrupted``. Variables are kept where the code lets go in time.
+        """Stop the running cell; its result says ``interrupted``. Variables are kept if the code stops in time.
 
         Returns:
             Whether a cell was running. It no longer does.
@@ -317,7 +317,7 @@ class Session:
         return await self._cells.stop()
 
     async def reset(self) -> None:
-        """Stop what runs and go on with a fresh kernel, without variables and imports.
+        """Stop the running cell and continue with a fresh kernel, without variables and imports.
 
         Raises:
             StateError: The session is not started, or closed.
@@ -329,7 +329,7 @@ class Session:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     async def complete(self, code: str, cursor: int | None = None) -> Completions:
-        """Return what could stand at a place in some code, given the session's variables.
+        """Return what could complete some code at a place, given the session's variables.
 
         Args:
             code: The code so far.
@@ -343,7 +343,7 @@ class Session:
         return Completions(list(answer.matches), answer.start, answer.end)
 
     async def inspect(self, code: str, cursor: int | None = None, *, detail: int = 0) -> str | None:
-        """Return what is known of the name at a place in some code: signature, docstring, type.
+        """Return what is known about the name at a place in some code: signature, docstring, type.
 
         Args:
             code: The code.
@@ -351,7 +351,7 @@ class Session:
             detail: 1 adds the source.
 
         Returns:
-            The description, or None where nothing of that name exists.
+            The description, or None if nothing of that name exists.
 
         Raises:
             InvalidInputError, SandboxError, StateError, KernelDiedError: As for `complete`.

@@ -14,10 +14,10 @@ Status = Literal["success", "error", "timeout", "interrupted", "died", "max_atte
 """How an execution ended; ``died`` means that the kernel's process ended under it."""
 
 Recovery = Literal["interrupted", "interrupted_twice", "killed_children", "restarted"]
-"""The rung of the ladder that stopped the code. Only ``restarted`` loses the session's variables."""
+"""The step that stopped the code. Only ``restarted`` loses the session's variables."""
 
 CallKind = Literal["tool", "shell", "network"]
-"""What code wants done outside of its session: an MCP tool called, a command run, a host reached."""
+"""What code wants to do outside its session: call an MCP tool, run a command, or reach a host."""
 
 StreamName = Literal["stdout", "stderr"]
 OutputKind = Literal["stream", "display_data", "update_display_data", "execute_result", "error"]
@@ -48,8 +48,8 @@ class OutputItem:
 
     Attributes:
         kind: ``stream``, ``display_data``, ``execute_result`` or ``error``, as in Jupyter; ``update_display_data`` for what
-            takes the place of something that an earlier cell displayed, under the same `display_id`.
-        text: What a reader of plain text sees of it, or None.
+            replaces something that an earlier cell displayed under the same `display_id`.
+        text: It as plain text, or None.
         name: ``stdout`` or ``stderr`` for streams.
         data: MIME bundle. Text and JSON types hold `str`, all others (images, PDF) hold `bytes`.
         metadata: Metadata by MIME type, such as an image's width.
@@ -66,7 +66,7 @@ class OutputItem:
     def json(self, mime: str = "application/json") -> Any:
         """Parse one JSON value of the bundle.
 
-        The value stays text until somebody wants it: a parsed value can take twenty times its size in memory.
+        The value stays text until it is needed: a parsed value can take twenty times its size in memory.
 
         Args:
             mime: Its MIME type, such as ``application/vnd.plotly.v1+json``.
@@ -76,7 +76,7 @@ class OutputItem:
 
         Raises:
             KeyError: The bundle has no such type.
-            ValueError: The value is no JSON (it may have been truncated).
+            ValueError: The value is not valid JSON (it may have been truncated).
         """
         return json.loads(self.data[mime])
 
@@ -124,7 +124,7 @@ class CodeExecutionResult:
     """The result of one execution, the same for every front.
 
     Attributes:
-        text: Everything a reader would see, in order, without empty lines around it; None where there was nothing.
+        text: Everything a reader would see, in order, without empty lines around it; None if there was nothing.
         images: Paths of the PNG files that were written for this cell's plots and pictures.
         status: How it ended.
         output: What went to stdout.
@@ -135,9 +135,9 @@ class CodeExecutionResult:
         duration_ms: Wall-clock milliseconds from sending the cell to its end.
         outputs: All outputs in order, with every MIME type.
         truncated: Whether something was left out of `text` or `outputs` because it was too large.
-        attempts: Earlier attempts, where the execution was retried.
-        recovery: How the code was stopped, where it did not end by itself, and whether the kernel was lost.
-        spilled: Files that hold what was too large to keep, where a spill directory was given.
+        attempts: Earlier attempts, if the execution was retried.
+        recovery: How the code was stopped, if it did not end by itself, and whether the kernel was lost.
+        spilled: Files that hold what was too large to keep, if a spill directory was given.
     """
 
     text: str | None = None
@@ -168,14 +168,14 @@ class CodeExecutionResult:
     def for_model(self, max_chars: int = 20_000) -> str:
         """Return one text for a language model.
 
-        If the code did not simply succeed, the first line says what came of it. Then comes what it showed, with the middle
-        left out if it is too long, then a short traceback and the names of images.
+        If the code did not simply succeed, the first line says what happened. Then come its output, with the middle left out
+        if it is too long, a short traceback, and the names of images.
 
         Args:
             max_chars: How long the text may be: from 200 to 500,000.
 
         Raises:
-            InvalidInputError: `max_chars` is no such number.
+            InvalidInputError: `max_chars` is not such a number.
         """
         from cellblock.model.report import report
 
@@ -228,15 +228,15 @@ class CodeExecutionChunk:
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A program that code of a session wants run, and that waits for somebody to decide.
+    """A program that code of a session wants to run, and that waits for a decision.
 
     Attributes:
         tool: ``shell`` for a line (``!cmd``, ``%sx``), ``shell_magic`` for a script (``%%bash``).
         command: The line that the session's shell gets, or the script that `program` reads; exactly what runs.
         program: For a script: what runs it, with its arguments; empty for a line.
         cwd: The directory that it runs in.
-        environment: Variables that the code has changed since the session began, by name; None for one that it took away.
-            Such as PATH or LD_PRELOAD can make a harmless command another one.
+        environment: Variables that the code has changed since the session began, by name; None for a removed one.
+            ``PATH`` or ``LD_PRELOAD``, for example, can turn a harmless command into another one.
     """
 
     tool: Literal["shell", "shell_magic"]
@@ -258,11 +258,11 @@ class CommandRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completions:
-    """What could stand at a cursor.
+    """What could complete the code at a cursor.
 
     Attributes:
         matches: The candidates, best first.
-        start: Where the text begins that a candidate replaces (an index into the code).
+        start: Where the text that a candidate replaces begins (an index into the code).
         end: Where it ends.
     """
 
@@ -278,7 +278,7 @@ class HistoryEntry:
     Attributes:
         code: Its source.
         status: How it ended.
-        execution_count: IPython's counter, or None where the kernel did not live to tell.
+        execution_count: IPython's counter, or None if the kernel died before it could tell.
     """
 
     code: str

@@ -18,7 +18,7 @@ from cellblock.sandbox.settings import Section, read_settings
 
 MIB = 1024 * 1024
 
-# What programs read at their start, where it lies in a home directory.
+# What programs read when they start, if it is in a home directory.
 START_UP = (
     ".gitconfig",
     ".bashrc",
@@ -33,8 +33,8 @@ START_UP = (
     ".ripgreprc",
 )
 
-# What tools read in a project of theirs. They ask before they obey a new one, or only look where something else has told them
-# to; and some of them end with an error if a directory is in its place.
+# What tools read in a project. They ask before they obey a new file, or read it only if something else tells them to; and
+# some of them end with an error if they find a directory instead.
 PROJECT = (
     ".devcontainer",
     ".zed",
@@ -65,11 +65,11 @@ PROTECTED = (
     *START_UP,
 )
 
-# Of these, what sessions may make where it does not exist. Git has to work in a workspace, and start-up files are read in home
-# directories only, where a directory in the place of one does harm itself: git ends with an error.
+# Of these, what sessions may create if it does not exist. Git has to work in a workspace. Start-up files are read in home
+# directories only, and a directory instead of one would do harm there: git ends with an error.
 MAKEABLE = frozenset((".git", *PROJECT, *START_UP))
 
-# Not readable at the top of the workspace. Beside ``.env`` these are there for whoever makes a home directory one.
+# Not readable at the top of the workspace. All but ``.env`` matter only if a home directory is the workspace.
 SECRET = (".env", ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure", ".config/gcloud", ".pypirc", ".npmrc")
 
 
@@ -80,7 +80,7 @@ class Filesystem:
     Attributes:
         read: What can be read, besides the system, the interpreter and the workspace. ``/`` is everything.
         write: What can be written. ``.`` is the workspace.
-        deny_read: What is masked, but for what the other two name inside of it. ``/`` takes back that `read` has it.
+        deny_read: What is masked, except what `read` and `write` name inside it. ``/`` cancels ``/`` in `read`.
         deny_write: What is read-only, or cannot be made, whatever `write` says.
     """
 
@@ -100,9 +100,9 @@ class Network:
     """The hosts that a session can reach, through a proxy that the host serves.
 
     Attributes:
-        allow: Patterns ``host[:port]``, where a host may begin with ``*.``. None of them: there is no network.
+        allow: Patterns ``host[:port]``; a host may begin with ``*.``. Without any, there is no network.
         deny: Patterns that win over `allow`.
-        ask: Whether somebody is asked about hosts that neither names. Where there is nobody they are refused.
+        ask: Whether to ask about hosts that neither names. If there is nobody to ask, they are refused.
     """
 
     allow: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class Resources:
         open_files: Number of open files of each process.
         tmp: Bytes in each of /tmp, /dev/shm and the home directory.
         file_size: Bytes of one file.
-        cpu: Share of one processor's time, as a weight from 1 to 100, where other sessions compete.
+        cpu: Share of processor time while other sessions compete, as a weight from 1 to 100.
         packages: Bytes on disk of the packages that are installed for it. 0 forbids installing.
     """
 
@@ -141,7 +141,7 @@ class Policy:
         filesystem: What it sees and changes.
         network: What it reaches.
         resources: What it uses.
-        unix_sockets: Whether sockets in the file system can be connected to, where all of it is readable.
+        unix_sockets: Whether sockets in the file system can be connected to, if all of it is readable.
     """
 
     filesystem: Filesystem = field(default_factory=Filesystem)
@@ -157,7 +157,7 @@ class Policy:
             path: The file: sandbox-runtime's settings, plus ``resources``.
 
         Raises:
-            InvalidInputError: It cannot be read, is no JSON, or says something that is not understood.
+            InvalidInputError: It cannot be read, is not valid JSON, or has a key or value that is not valid.
         """
         return cls.parse(read_settings(path), str(path))
 
@@ -165,7 +165,7 @@ class Policy:
     def parse(cls, data: object, source: str = "the sandbox configuration") -> Self:
         """Make a policy of sandbox-runtime's settings, plus ``resources``.
 
-        There reading is allowed everywhere but in ``denyRead``, and writing nowhere but in ``allowWrite``.
+        In these, everything can be read except ``denyRead``, and nothing can be written except ``allowWrite``.
 
         Args:
             data: The parsed JSON.
@@ -225,7 +225,7 @@ class Policy:
             ("filesystem.read", files.read, other.filesystem.read, files.deny_read),
             ("filesystem.write", files.write, other.filesystem.write, files.deny_read + files.deny_write),
         ):
-            # A longer path wins over a shorter denial, so that one of the session's own could open again what the host denies.
+            # A longer path wins over a shorter denial, so the session could reopen what the host denies.
             for path in theirs:
                 if path not in ours and any(_may_hold(denial, path) for denial in denied):
                     raise InvalidInputError(f"{name}: {path!r} may be denied by the host's policy, which can only be narrowed")
@@ -267,7 +267,7 @@ _TOP = {
     "filesystem": "filesystem",
     "network": "network",
     "resources": "resources",
-    # They say how sandbox-runtime does its work, and nothing about what is allowed: accepted, without meaning here.
+    # How sandbox-runtime works, not what is allowed: accepted, and without meaning here.
     "enableWeakerNestedSandbox": "",
     "allowPty": "",
     "ripgrep": "",
@@ -302,7 +302,7 @@ def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
 
 def _covered(item: str, allowed: Iterable[str], *, paths: bool) -> bool:
     if paths and ".." in item.split("/"):
-        return item in allowed  # where it leads is not known here
+        return item in allowed  # it is not known here where this leads
     for pattern in allowed:
         if item == pattern:
             return True
@@ -316,7 +316,7 @@ def _covered(item: str, allowed: Iterable[str], *, paths: bool) -> bool:
 
 
 def _may_hold(denial: str, item: str) -> bool:
-    """Whether a path may be inside another; beginning at different places, they cannot be compared without a workspace."""
+    """Whether a path may be inside another. If they begin at different places, they cannot be compared without a workspace."""
     if ".." in denial.split("/") or ".." in item.split("/") or _start(denial) != _start(item):
         return True
     outer, inner = ([part for part in path.split("/") if part not in ("", ".")] for path in (denial, item))

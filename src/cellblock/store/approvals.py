@@ -4,7 +4,7 @@ A decision is on record before it has an effect: `Approvals.add` returns when it
 ``synchronous=NORMAL`` that survives the death of every process; a power failure can lose the last moments, and with them what
 the decisions had the machine do. ``FULL`` would cost a write to the disk, milliseconds, for each call.
 
-Rows are written in the event loop's thread: one takes 20 µs, of which a thread of its own made 160.
+Rows are written in the event loop's thread: a row takes 20 µs there, and 160 with a separate thread.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ _LOG = logging.getLogger("cellblock.tools")
 
 
 class Approvals:
-    """The decisions of all sessions, in one file. Each session that records has an object of its own."""
+    """The decisions of all sessions, in one file. Each session that records decisions has its own object."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        """Open the file, or make it.
+        """Open the file, or create it.
 
         Args:
             directory: Where it is kept; `config.state_directory` by default.
@@ -101,10 +101,10 @@ class Approvals:
         self._denials = _Denials()
 
     async def add(self, decision: Decision) -> None:
-        """Put a decision on record: when this returns, it is there.
+        """Record a decision. It is stored when this returns.
 
-        A denial has no effect that could be missed. Code can be denied thousands of times in a second, so of those beyond
-        `MAX_DENIALS` in a minute the record has the number.
+        Code can be denied thousands of times in a second. So of denials beyond `MAX_DENIALS` in a minute, only the number is
+        recorded: they have no effect that anybody could want to trace.
 
         Args:
             decision: The decision.
@@ -156,11 +156,11 @@ class Approvals:
 
         Args:
             count: How many.
-            session: Of which session; None: of all.
+            session: The session to look for; None for all.
 
         Returns:
-            The decisions. Of a payload that was longer, there are the first `MAX_PAYLOAD` bytes, which are not JSON; the
-            columns ``size`` and ``sha256`` say what it was.
+            The decisions. A longer payload is cut to its first `MAX_PAYLOAD` bytes, and is then not valid JSON; the columns
+            ``size`` and ``sha256`` describe all of it.
         """
         where, values = ("", (count,)) if session is None else (" WHERE session = ?", (session, count))
         with self._database.reading() as connection:
@@ -168,7 +168,7 @@ class Approvals:
             return [Decision(*row) for row in rows]
 
     def close(self) -> None:
-        """Close the file. How many denials have no row of their own is written first."""
+        """Close the file, after writing how many denials have no row."""
         if self._connection is not None:
             if (summary := self._denials.summary(float("inf"))) is not None:
                 with contextlib.suppress(StoreError, sqlite3.Error), self._database.transaction() as connection:

@@ -33,7 +33,7 @@ class Server:
         self.sdk: list[SessionMessage | Exception] = []
         self._reading = asyncio.create_task(self._read())
 
-    def _on_end(self) -> None:
+    def _on_end(self, reason: str) -> None:
         self.ended += 1
 
     def _on_notification(self, method: str, params: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cellblock import config, generate_mcp_sources
+from cellblock import McpServerError, config, generate_mcp_sources
 from cellblock.store.servers import ServerRegistry
 from cellblock.tools.mcp.params import HttpServer, StdioServer, parse_params
 from cellblock.tools.mcp.place import empty_directory, files_within, made_absolute
@@ -106,7 +106,7 @@ async def test_a_server_starts_in_an_empty_directory_that_goes_with_it(nothing_l
     assert not os.path.exists(cwd)
     missing = parse_params("s", {"command": "no-such-program"})
     async with Servers(lambda name: missing, environment=os.environ) as servers:
-        with pytest.raises(Exception, match="no-such-program"):
+        with pytest.raises(McpServerError, match="no-such-program"):
             await servers.list_tools("s")
     assert os.listdir(config.state_directory() / "servers") == []
 

@@ -206,7 +206,7 @@ async def test_a_server_that_floods_its_output_holds_up_nobody(
 
 
 async def test_a_server_that_asks_without_end_and_reads_no_answer_is_ended(servers: Servers) -> None:
-    with pytest.raises(McpServerError, match="more than 100 requests and did not read the answers"):
+    with pytest.raises(McpServerError, match="more than 32 requests and did not read the answers"):
         await servers.call("good", "asks", {}, timeout=15)
     assert await still_works(servers)
 

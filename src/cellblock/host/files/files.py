@@ -32,14 +32,14 @@ READ_BYTES = 64 * MIB
 class Files:
     """The files of a session's workspace, for the trusted side.
 
-    Paths are relative to the workspace, or absolute and in it. No operation follows a symbolic link, opens anything but
-    regular files and folders, or blocks the event loop; whatever stops one, a cancellation included, nothing half-done
-    and no temporary file is left.
+    Paths are relative to the workspace, or absolute and inside it. No operation follows a symbolic link, opens anything
+    except regular files and folders, or blocks the event loop. An operation that stops early, for example because it was
+    cancelled, leaves nothing half done and no temporary file.
 
     Args:
         root: The workspace. It is opened when it is first needed.
         limits: What one operation may handle.
-        walk: How to reach what is beneath; the best that this system has by default.
+        walk: How to reach what is beneath; by default, the best way that this system has.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, limits: FileLimits | None = None, walk: Walk | None = None) -> None:
@@ -51,12 +51,12 @@ class Files:
     async def write(
         self, path: str | PurePath, data: bytes | str | AsyncIterable[bytes], *, mode: int | None = None
     ) -> FileInfo:
-        """Write a file, whole or not at all; folders above it are made where they are missing.
+        """Write a file, whole or not at all; missing folders above it are created.
 
         Args:
             path: The file. One that exists is replaced; its other hard links keep what they had.
             data: Its content; text is written as UTF-8.
-            mode: Its permission bits; by default those of the file it replaces, or what the umask leaves of 0o666.
+            mode: Its permission bits; by default those of the file that it replaces, or 0o666 less the umask.
 
         Returns:
             What was written.
@@ -88,7 +88,7 @@ class Files:
 
         Raises:
             InvalidInputError: An argument is wrong.
-            FilesError: It cannot be read, is no regular file, or is larger.
+            FilesError: It cannot be read, is not a regular file, or is larger.
         """
         parts = self._workspace.inner(path, "file")
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
@@ -104,7 +104,7 @@ class Files:
             max_bytes: How large it may be.
 
         Raises:
-            InvalidInputError, FilesError: As for `read`; also for a file that is no such text.
+            InvalidInputError, FilesError: As for `read`; also for a file that is not text in this encoding.
         """
         data = await self.read(path, max_bytes=max_bytes)
         try:
@@ -118,7 +118,7 @@ class Files:
     # -- folders -------------------------------------------------------------------------------------------------------
 
     async def list(self, path: str | PurePath = ".", *, recursive: bool = False) -> list[FileInfo]:
-        """List a folder, sorted by path. Links, FIFOs, sockets and devices are listed as what they are.
+        """List a folder, sorted by path. Links, FIFOs, sockets and devices are listed as such.
 
         Args:
             path: The folder.
@@ -126,17 +126,17 @@ class Files:
 
         Raises:
             InvalidInputError: An argument is wrong.
-            FilesError: It is no folder, or has more entries or depth than the limits allow.
+            FilesError: It is not a folder, or has more entries or depth than the limits allow.
         """
         parts = self._workspace.parts(path)
         return await complete(self._within(lambda tree: _list(tree, parts, recursive, self._limits)))
 
     async def stat(self, path: str | PurePath) -> FileInfo:
-        """Return what is known of a file, a folder, or whatever else is there.
+        """Describe a file, a folder, or anything else at a path.
 
         Raises:
             InvalidInputError: An argument is wrong.
-            FilesError: Nothing is there, or it lies behind a link.
+            FilesError: Nothing is there, or it is behind a link.
         """
         parts = self._workspace.parts(path)
         return await complete(self._within(lambda tree: _stat(tree, parts)))
@@ -156,11 +156,11 @@ class Files:
 
         Args:
             path: What to remove.
-            recursive: Whether to remove a folder with all that is in it, however deep.
+            recursive: Whether to remove a folder with its contents, however deep.
 
         Raises:
             InvalidInputError: An argument is wrong.
-            FilesError: Nothing is there, it is not empty, or it cannot be removed; a part may be gone by then.
+            FilesError: Nothing is there, it is not empty, or it cannot be removed; a part may have been removed by then.
         """
         parts = self._workspace.inner(path, "file or folder")
         await complete(self._within(lambda tree: _remove(tree, parts, recursive)))
@@ -176,13 +176,13 @@ class Files:
     ) -> Transfer:
         """Copy a file or a folder from this machine's disk into the workspace.
 
-        A file is in its place when all of it is; so is a folder, unless one is there already: then files go into that
-        one, and replace their like, when all of them are there. Links in a folder are left out.
+        A file appears when it is complete, and so does a folder. If the folder exists already, the files are moved into it
+        when all of them are complete, and replace files of the same name. Links in a folder are left out.
 
         Args:
             local: The file or folder.
             path: What it becomes; by default its name, in the workspace.
-            progress: Called in this thread with the bytes done and the bytes in all. What it raises stops the copy.
+            progress: Called in this thread with the bytes done and the bytes in all. If it raises, the copy stops.
 
         Returns:
             What was copied and what was left out.
@@ -210,14 +210,14 @@ class Files:
     ) -> Transfer:
         """Copy a file or a folder from the workspace to this machine's disk.
 
-        Nothing is written outside `local`, and nothing shows there before all of it is. Links, FIFOs, sockets and
-        devices in a folder are left out, as is what changes its kind during the copy; the result tells of them.
+        Nothing is written outside `local`, and nothing appears there before it is complete. Links, FIFOs, sockets and devices
+        in a folder are left out, and so is anything that changes its kind during the copy; the result names them.
 
         Args:
             path: The file or folder.
-            local: What it becomes. A folder that exists takes up the entries of a folder.
+            local: What it becomes. A folder that exists receives the entries of a folder.
             overwrite: Whether files may replace files. Links are never replaced, nor written through.
-            progress: Called in this thread with the bytes done and the bytes in all. What it raises stops the copy.
+            progress: Called in this thread with the bytes done and the bytes in all. If it raises, the copy stops.
 
         Returns:
             What was copied and what was left out.
@@ -246,7 +246,7 @@ class Files:
 
         Args:
             path: The file or folder.
-            on_skip: Called for what is left out: links, FIFOs, sockets, devices, and what changes its kind meanwhile.
+            on_skip: Called for whatever is left out: links, FIFOs, sockets, devices, anything that changes its kind.
 
         Yields:
             The archive's bytes. A reader that stops early should close the generator.
@@ -270,12 +270,12 @@ class Files:
     ) -> Transfer:
         """Unpack a tar stream, plain or gzipped, into a folder of the workspace.
 
-        It may hold files and folders, each file once, and nothing else. One bad member, and all of it is refused: what
-        is unpacked shows only when the whole archive was found sound.
+        It may hold files and folders, each file once, and nothing else. One bad member refuses the whole archive: nothing
+        appears until all of it has been checked.
 
         Args:
             stream: The archive's bytes.
-            path: The folder, made where it is missing. Files replace their like in it.
+            path: The folder, created if it is missing. Files replace files of the same name in it.
             progress: Called with the bytes taken of the stream, and None.
 
         Returns:

@@ -21,7 +21,7 @@ class FileInfo:
     """One file, folder or other thing in a workspace. Symbolic links are described, never followed.
 
     Attributes:
-        path: Its path relative to the workspace; the workspace itself is ``.``. Bytes that are no UTF-8 stand as lone
+        path: Its path relative to the workspace; the workspace itself is ``.``. Bytes that are not UTF-8 become lone
             surrogates (`os.fsdecode`), so that the path names the same file when it is passed back.
         kind: ``file``, ``directory``, ``symlink``, or ``other`` for FIFOs, sockets and devices.
         size: Its size in bytes as the file system tells it; a sparse file may say far more than it occupies.

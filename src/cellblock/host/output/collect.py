@@ -16,7 +16,7 @@ from cellblock.model import OutputItem, OutputKind, StreamName
 from cellblock.wire.messages import MAX_MIMES, Display
 
 _BLOCK = 64 * 1024
-_OVERHEAD = 128  # what an entry costs beside its text
+_OVERHEAD = 128  # what an entry costs in addition to its text
 _MOST_NOTES = 10  # of what was left out; `truncated` says that there is more
 _LARGE, _MANY = 256 * 1024, 20  # bytes and displays of a result that is not made between two turns of the loop
 
@@ -27,11 +27,11 @@ class Limits:
 
     Attributes:
         text: Bytes of printed text: half from the beginning, half from the end.
-        value: Bytes of one value that is text to be read. Of plain text that is larger, beginning and end are kept.
-        media: Bytes of one value of any other type: a picture, HTML, JSON. What is larger is left out.
+        value: Bytes of one textual value. Of larger plain text, the beginning and the end are kept.
+        media: Bytes of one value of any other type: a picture, HTML, JSON. A larger one is left out.
         values: Bytes of all values of a cell.
         displays: Number of displayed values of a cell.
-        queue: Bytes that may wait for whoever reads `stream()` before the kernel has to wait.
+        queue: Bytes that may wait for the reader of `stream()` before the kernel has to wait.
         spill: Bytes that the files of one cell may have in `spill_dir`.
         spilled: Bytes that the files of a session may have there. The oldest are removed.
     """
@@ -57,7 +57,7 @@ class _Text:
 
 
 class _Gap:
-    """Where text was left out, and of which stream it was."""
+    """A place where text of a stream was left out."""
 
     __slots__ = ("name",)
 
@@ -106,7 +106,7 @@ class Collector:
     Attributes:
         truncated: Whether something was left out.
         notes: What else there is to say at the end.
-        unsaid: What there is to say at this place, for whoever adds it to the output.
+        unsaid: What to say at this place, for the caller to add to the output.
     """
 
     def __init__(self, limits: Limits, spill_to: SpillDirectory | None = None) -> None:
@@ -231,7 +231,7 @@ class Collector:
         """Take a MIME bundle.
 
         Returns:
-            What is shown, or None where there was no room for it.
+            What is shown, or None if there was no room for it.
         """
         self._before_output()
         data: dict[str, bytes | bytearray] = {}
@@ -307,7 +307,7 @@ class Collector:
             self.unsaid.append(note)
 
     def _update(self, place: _Place, bundle: Bundle) -> bool:
-        """Show something else in every place of a display id. Their number makes no difference, but for new ones."""
+        """Show something else in every place of a display id. However many places there are, it counts once."""
         count = place.count + len(place.fresh)
         before = sum(shown.bundle.size for shown in place.fresh)
         if place.bundle is not None:
@@ -380,7 +380,7 @@ class Collector:
 
 
 def _character_start(data: bytes | bytearray, place: int, step: int) -> int:
-    """Return the nearest place in one direction that is not within a character. What is no UTF-8 may have none."""
+    """Return the nearest place in one direction that is not within a character. Bytes that are not UTF-8 may have none."""
     for _ in range(3):
         if not 0 < place < len(data) or data[place] & 0xC0 != 0x80:
             break

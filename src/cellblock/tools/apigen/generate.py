@@ -32,26 +32,26 @@ async def generate_mcp_sources(
     """Generate a typed Python API for the tools of an MCP server, and register the server for calls.
 
     Each tool gets a module in the package ``root_dir/server_name``: ``Params``, ``run(params)``, ``run_async(params)``, and
-    ``Result`` where the tool says what it returns. An older package is replaced in one step, and not touched where nothing
+    ``Result`` if the tool says what it returns. An older package is replaced in one step, and not touched if nothing
     has changed. The package holds the server's name; its parameters stay in the registry, on the trusted side.
 
     Args:
-        server_name: What the package is called, and the server in code: a Python identifier.
-        server_params: ``command``, ``args`` and ``env`` of a program, or ``url`` and ``headers``; ``${NAME}`` in them is taken
-            from the environment whenever the server is connected to. A program starts in an empty directory, unless ``cwd``
+        server_name: The name of the package, and of the server in code: a Python identifier.
+        server_params: ``command``, ``args`` and ``env`` of a program, or ``url`` and ``headers``; ``${NAME}`` is replaced from
+            the environment on each connection to the server. A program starts in an empty directory, unless ``cwd``
             names another; paths that begin with a dot, and scripts, are relative to the current directory of the caller.
             ``sandbox`` puts a program into a native sandbox: True for the default policy, or settings as `Policy.load` reads
             them, as a dict or the path of a file that is read now (docs/tools.md).
-        root_dir: The directory that packages are in. Sessions in whose workspace it lies may name the server, and no others.
+        root_dir: The directory for packages. Only sessions with it in their workspace, or in `tools`, may name the server.
         connect_timeout: Seconds in which the server has to be ready, and again for its answer.
         registry: Where to register the server; this user's by default.
-        on_progress: Called, in this event loop, with the number of tools that are done and of all.
+        on_progress: Called in this event loop with the number of finished tools and the number of all tools.
 
     Returns:
         The names of the modules, one for each tool.
 
     Raises:
-        InvalidInputError: The name or the parameters are wrong, or in the package's place is something that was not generated.
+        InvalidInputError: The name or the parameters are wrong, or something that was not generated is in the way.
         McpServerError: The server could not be started or reached, or did not answer as it should.
         StoreError: The registry cannot be used.
         OSError: `root_dir` cannot be written.

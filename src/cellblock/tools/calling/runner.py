@@ -48,7 +48,7 @@ class ToolData(dict[str, Any]):
 class ToolRunner:
     """Calls the tools of one MCP server on a `ToolServer`, or through the tool port of a session.
 
-    One object can be used by many threads and event loops. Up to 64 gathered calls are on their way at once; the others wait.
+    One object can be used by many threads and event loops. Up to 64 gathered calls are pending at once; the others wait.
 
     Example::
 
@@ -68,14 +68,14 @@ class ToolRunner:
         *,
         token: str | None = None,
     ) -> None:
-        """Set up. Nothing is connected to before the first call.
+        """Set up. The first call connects.
 
         Args:
             server_name: Name of the MCP server.
-            server_params: Its parameters; None where the server is registered. Sessions may not send any.
+            server_params: Its parameters; None if the server is registered. Sessions may not send any.
             host: Hostname of the tool server; by default this session's, or ``localhost``.
             port: Its port; by default this session's, or 8900.
-            token: Its bearer token, where it wants one; by default this session's.
+            token: Its bearer token, if it needs one; by default this session's.
         """
         self._server = server_name
         self._params = None if server_params is None else dict(server_params)
@@ -91,7 +91,7 @@ class ToolRunner:
             tool_args: Its arguments.
 
         Returns:
-            The structured result as a `dict`, or the text, or None where there is neither. Images and resources that came with
+            The structured result as a `dict`, or the text, or None if there is neither. Images and resources that came with
             it are its attributes `images` and `resources` (`ToolData`, `ToolText`).
 
         Raises:
@@ -127,10 +127,10 @@ class ToolRunner:
         return self._result(answer)
 
     async def reset(self) -> None:
-        """Reset the tool server, stopping all started MCP servers. Sessions may not.
+        """Reset the tool server, stopping all started MCP servers. Sessions may not do this.
 
         Raises:
-            ToolRunnerError: The tool server did not.
+            ToolRunnerError: The tool server refused, or could not be reached.
         """
         address = self._address()
         try:

@@ -137,8 +137,9 @@ class Connection:
             bare = isinstance(self._transport, StdioTransport)
             yield await stack.enter_async_context(module.Dialogue.connect(streams, self.lost, bare=bare))
 
-    def lost(self) -> None:
+    def lost(self, cause: str = "") -> None:
         """Take note that it is of no use any more: it ends."""
+        self._cause = self._cause or cause
         self._end.set()
         if not self._opened.is_set() and self._opening is not None:
             self._opening.cancel()

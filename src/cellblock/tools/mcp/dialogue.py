@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError
 from cellblock.errors import CellblockError, InvalidInputError, McpServerError
 from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
 from cellblock.tools.mcp.changes import GONE, Check, ToolFacts, facts_of
-from cellblock.tools.mcp.jsonrpc import Requests
+from cellblock.tools.mcp.jsonrpc import Answers, Requests
 from cellblock.tools.mcp.translate import outcome_of, spec_of
 from cellblock.tools.mcp.web import HttpTransport
 from cellblock.tools.mcp.words import cut
@@ -61,13 +61,13 @@ class Dialogue:
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, streams: AbstractAsyncContextManager[tuple[Any, Any]], lost: Callable[[], None], *, bare: bool
+        cls, streams: AbstractAsyncContextManager[tuple[Any, Any]], lost: Callable[[str], None], *, bare: bool
     ) -> AsyncIterator[Self]:
         """Begin to speak over these streams.
 
         Args:
             streams: One to read and one to write, open while the context is entered.
-            lost: Called when there is nothing more to read.
+            lost: Called when there is nothing more to read, with the reason if this end gave up.
             bare: Whether a message is all that a request takes. Over HTTP it has headers, which are the SDK's to know.
         """
         dialogue = cls()
@@ -77,7 +77,7 @@ class Dialogue:
             async with streams as (reader, writer):
                 requests = Requests(reader, writer, lost, dialogue._hear)
                 dialogue._requests = requests if bare else None
-                yield requests, writer
+                yield requests, Answers(requests, writer)
 
         client = Client(
             beside(),
@@ -164,6 +164,8 @@ class Dialogue:
 
     async def _refresh(self) -> None:
         """Ask for the tools if they may be others than before."""
+        if not self._stale and not self._listing.locked():
+            return
         async with self._listing:
             if not self._stale:
                 return

@@ -34,6 +34,9 @@ _LOG = logging.getLogger("cellblock.tools")
 _FIRST = 2**30
 """The number of our first request: the SDK counts from 1, and a server may expect no text here, nor more than 31 bits."""
 
+_MAX_PENDING = 32
+"""Requests of the server that have no answer yet, and messages in succession that are none. The SDK has a task for each."""
+
 _SECONDS_TO_CANCEL = 1.0  # a server that does not read is not told
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
@@ -45,16 +48,18 @@ class Requests:
     Args:
         reader: The transport's stream to read.
         writer: Its stream to write.
-        ended: Called when there is nothing more to read, which the SDK keeps to itself.
+        ended: Called when there is nothing more to read, which the SDK keeps to itself, with the reason if this end gave up.
         hear: Called with the method and parameters of each notification that belongs to none of our requests. It returns
             whether it has taken it; the SDK gets the others.
     """
 
     def __init__(
-        self, reader: Any, writer: Any, ended: Callable[[], None], hear: Callable[[str, dict[str, Any]], bool]
+        self, reader: Any, writer: Any, ended: Callable[[str], None], hear: Callable[[str, dict[str, Any]], bool]
     ) -> None:
         self._reader = reader
         self._writer = writer
+        self._asked = self._strays = 0
+        self._complaint = ""
         self._ended = ended
         self._hear = hear
         self._numbers = count(_FIRST)
@@ -142,6 +147,26 @@ class Requests:
                 _LOG.exception("what listens to the progress of a tool call failed")
         return True
 
+    def _is_too_much(self, message: SessionMessage | Exception) -> bool:
+        """Count what the server asks and has not been answered, and what is no message."""
+        if isinstance(message, Exception):
+            self._strays += 1
+            if self._strays >= _MAX_PENDING:
+                self._complaint = f"it sent {_MAX_PENDING} messages that are not valid"
+            return bool(self._complaint)
+        self._strays = 0
+        if isinstance(message.message, JSONRPCRequest):
+            self._asked += 1
+            if self._asked > _MAX_PENDING:
+                self._complaint = f"it sent more than {_MAX_PENDING} requests and did not read the answers"
+        return bool(self._complaint)
+
+    async def answer(self, message: SessionMessage) -> None:
+        """Write a message of the SDK."""
+        await self._writer.send(message)
+        if not hasattr(message.message, "method"):
+            self._asked -= 1
+
     def _close(self) -> None:
         self._closed = True
         for answer, _ in self._waiting.values():
@@ -156,11 +181,14 @@ class Requests:
         try:
             while True:
                 message: SessionMessage | Exception = await self._reader.receive()
-                if not self._take(message):
-                    return message
+                if self._take(message):
+                    continue
+                if self._is_too_much(message):
+                    raise anyio.ClosedResourceError
+                return message
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._close()
-            self._ended()
+            self._ended(self._complaint)
             raise
 
     async def aclose(self) -> None:
@@ -176,6 +204,35 @@ class Requests:
             return await self.receive()
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class Answers:
+    """The stream that the SDK writes to, beside our requests.
+
+    Args:
+        requests: Ours.
+        writer: The transport's stream to write.
+    """
+
+    def __init__(self, requests: Requests, writer: Any) -> None:
+        self._requests = requests
+        self._writer = writer
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Write a message."""
+        await self._requests.answer(item)
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._writer.aclose()
 
     async def __aenter__(self) -> Self:
         return self

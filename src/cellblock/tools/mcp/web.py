@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
+import httpcore2
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from cellblock.tools.calling.content import MAX_MESSAGE
+from cellblock.tools.mcp.events import EventError, Events
+from cellblock.tools.mcp.lines import MAX_VALUES, has_too_many_values, may_have_too_many_values
+from cellblock.tools.mcp.paced import PacedBackend
 from cellblock.tools.mcp.params import HttpServer
 
+_MAX_VALUES = MAX_VALUES // 2  # the SDK parses them, several times and with Python's collector running
+_MAX_COOKIES = 100
 _SECONDS_TO_LEAVE = 2.0  # for telling the server that its session has ended
 
 
@@ -32,18 +39,20 @@ class HttpTransport:
         self._timeout = connect_timeout
         self._lost = lost
         self._stack = AsyncExitStack()
+        self._tls: ssl.SSLContext | None = None
         self.trouble: str | None = None
         """What the server last answered that is no success, or why it could not be asked."""
 
     async def __aenter__(self) -> Any:
         """Connect, as far as that is done ahead of the first message."""
         headers = dict(self._params.headers)
+        self._tls = await asyncio.to_thread(httpx2.create_ssl_context)  # it reads the certificates of all authorities
         try:
             if self._params.transport == "sse":
                 entering: Any = sse_client(self._params.url, headers, httpx_client_factory=self._client)
             else:
                 client = await self._stack.enter_async_context(self._client(headers))
-                entering = streamable_http_client(self._params.url, http_client=client, max_sse_event_size=MAX_MESSAGE)
+                entering = streamable_http_client(self._params.url, http_client=client, max_sse_event_size=None)
             return await self._stack.enter_async_context(entering)
         except BaseException:
             await self._stack.aclose()
@@ -70,7 +79,7 @@ class HttpTransport:
 
     def noticed(self, request: httpx2.Request, trouble: str, *, final: bool) -> None:
         """Take note of what went wrong with a request; ``final``: the connection is of no use any more."""
-        if request.method == "POST":
+        if request.method == "POST" or final:
             self.trouble = trouble
             # The SDK swallows a POST that fails with server-sent events, and a call would wait for ever.
             if final or self._params.transport == "sse":
@@ -79,21 +88,40 @@ class HttpTransport:
     def _client(
         self, headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
+        assert self._tls is not None
         # A compressed answer could be any size once it is unpacked. Calls have deadlines of their own.
         return _Client(
             self.noticed,
+            posts_are_answered=self._params.transport != "sse",
             headers={**(headers or {}), "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(None, connect=self._timeout),
             auth=auth,
+            verify=self._tls,
         )
 
 
-class _Client(httpx2.AsyncClient):
-    """A client that bounds what it reads."""
+class _Notice(Protocol):
+    """Is told what went wrong with a request."""
 
-    def __init__(self, noticed: Callable[..., None], **options: Any) -> None:
+    def __call__(self, request: httpx2.Request, trouble: str, *, final: bool) -> None: ...
+
+
+class _Client(httpx2.AsyncClient):
+    """A client that bounds what it reads.
+
+    Args:
+        noticed: Told what goes wrong.
+        posts_are_answered: Whether the response to a POST may be a stream of events.
+        options: Those of the client that this is.
+    """
+
+    def __init__(self, noticed: _Notice, *, posts_are_answered: bool, **options: Any) -> None:
         super().__init__(**options)
         self._noticed = noticed
+        self._streaming = ("GET", "POST") if posts_are_answered else ("GET",)
+        for transport in (self._transport, *self._mounts.values()):
+            if isinstance(transport, httpx2.AsyncHTTPTransport):
+                _pace(transport)
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request."""
@@ -107,33 +135,89 @@ class _Client(httpx2.AsyncClient):
             forgotten = response.status_code == 404 and "mcp-session-id" in request.headers
             self._noticed(request, f"HTTP {response.status_code} {response.reason_phrase}", final=forgotten)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            await response.aclose()
-            self._noticed(request, "it compresses what it was asked not to compress", final=True)
-            raise httpx2.DecodingError("an encoding that was not asked for", request=request)
-        if isinstance(response.stream, httpx2.AsyncByteStream) and not _is_event_stream(response):
-            response.stream = _Bounded(response.stream)
+            await self._refuse(response, "it compresses what it was asked not to compress")
+        if len(self.cookies.jar) > _MAX_COOKIES:
+            await self._refuse(response, f"it set more than {_MAX_COOKIES} cookies")
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = self._bounded(request, response, response.stream)
         return response
 
+    async def _refuse(self, response: httpx2.Response, complaint: str) -> None:
+        await response.aclose()
+        self._noticed(response.request, complaint, final=True)
+        raise httpx2.DecodingError(complaint, request=response.request)
 
-def _is_event_stream(response: httpx2.Response) -> bool:
-    """Whether a response may go on for ever; the SDK bounds each event of it."""
-    return bool(response.headers.get("content-type", "").lower().startswith("text/event-stream"))
+    def _bounded(
+        self, request: httpx2.Request, response: httpx2.Response, stream: httpx2.AsyncByteStream
+    ) -> httpx2.AsyncByteStream:
+        """Return a stream that may go on for ever, event by event, or a body that has to end."""
+        kind = response.headers.get("content-type", "").lower()
+        if not response.is_success or request.method not in self._streaming or not kind.startswith("text/event-stream"):
+            return _Body(stream)
+
+        def over(complaint: str) -> None:
+            # The answer to one request fails alone. What comes beside the requests fails for all.
+            self._noticed(request, complaint, final=request.method == "GET")
+
+        return _EventStream(stream, over)
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """The body of a response, up to a limit."""
+def _pace(transport: httpx2.AsyncHTTPTransport) -> None:
+    """Have a transport read in small pieces. The library passes on no setting for this."""
+    pool = transport._pool  # noqa: SLF001  # its own way to set the backend needs a transport written anew
+    assert isinstance(pool, httpcore2.AsyncConnectionPool)
+    pool._network_backend = PacedBackend(pool._network_backend)  # noqa: SLF001
+
+
+async def _check_values(message: bytes) -> None:
+    """Refuse a message that takes long to parse: the parser runs in the loop."""
+    # A thread for this, and not for the parsing: a parser keeps the interpreter's lock until it is done.
+    if may_have_too_many_values(message, _MAX_VALUES) and await asyncio.to_thread(has_too_many_values, message, _MAX_VALUES):
+        raise EventError(f"it sent a message of more than {_MAX_VALUES} values")
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The whole body of a response, up to a limit."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        body = bytearray()
         async for part in self._stream:
-            size += len(part)
-            if size > MAX_MESSAGE:
+            body += part
+            if len(body) > MAX_MESSAGE:
                 # An error that the SDK turns into one of this request alone.
                 raise httpx2.StreamError(f"it sent a message of more than {MAX_MESSAGE} bytes, which is the limit")
-            yield part
+        whole = bytes(body)
+        try:
+            await _check_values(whole)
+        except EventError as error:
+            raise httpx2.StreamError(str(error)) from error
+        yield whole
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _EventStream(httpx2.AsyncByteStream):
+    """A stream of events, one at a time and within limits."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, over: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._over = over
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        events = Events(MAX_MESSAGE)
+        try:
+            async for part in self._stream:
+                events.feed(part)
+                while (event := events.next()) is not None:
+                    await _check_values(event.data)
+                    yield event.encoded()
+        except EventError as error:
+            self._over(str(error))
+            raise httpx2.SSEError(str(error)) from error
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -283,6 +282,7 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
     load, lines, turn = _Load(), _Lines(note), asyncio.Lock()
 
     async def app(request: Request) -> tuple[int, bytes]:
+        held = 0
         try:
             guard.check(request.headers)
             handler = routes.get((request.method, request.path))
@@ -290,21 +290,23 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
                 raise RefusedError(403, "nothing is here", noted=True)
             if handler is None:
                 raise RefusedError(404, f"{request.method} {request.path[:100]!r} does not exist here", noted=True)
-            with load.held(_length(request)):
-                body = await request.body()
-                if len(body) > _LONG:
-                    async with turn:
-                        await asyncio.sleep(0)
-                if (weight := tokens(body)) > MAX_TOKENS:
-                    raise RefusedError(400, f"the body has more than {MAX_TOKENS} JSON tokens")
-                with load.held(weight * TOKEN_WEIGHT):
-                    return _answer(200, await handler(body))
+            held += load.hold(_length(request))
+            body = await request.body()
+            if len(body) > _LONG:
+                async with turn:
+                    await asyncio.sleep(0)
+            if (weight := tokens(body)) > MAX_TOKENS:
+                raise RefusedError(400, f"the body has more than {MAX_TOKENS} JSON tokens")
+            held += load.hold(weight * TOKEN_WEIGHT)
+            return _answer(200, await handler(body))
         except RefusedError as refused:
             lines.add(refused, request)
             return _answer(refused.status, {"error": str(refused), "kind": "refused"})
         except Exception:
             _LOG.exception("a tool call failed")
             return _answer(500, {"error": "the tool server failed; its log says why", "kind": "server"})
+        finally:
+            load.release(held)
 
     return app
 
@@ -315,9 +317,8 @@ class _Load:
     def __init__(self) -> None:
         self._size = 0
 
-    @contextlib.contextmanager
-    def held(self, size: int) -> Iterator[None]:
-        """Count something.
+    def hold(self, size: int) -> int:
+        """Count something, and return its size, for `release`.
 
         Raises:
             RefusedError: It is too much together with what is there.
@@ -325,10 +326,11 @@ class _Load:
         if self._size + size > MAX_HELD:
             raise RefusedError(429, "too many and too large requests at once; wait until some are answered")
         self._size += size
-        try:
-            yield
-        finally:
-            self._size -= size
+        return size
+
+    def release(self, size: int) -> None:
+        """Count it no more."""
+        self._size -= size
 
 
 class _Lines:

@@ -58,13 +58,13 @@ class ApprovalChannel:
         return self._websocket is not None
 
     async def connect(self, websocket: WebSocket) -> None:
-        """Accept a connection, and serve it until it ends. A second one at the same time is refused.
+        """Accept a connection, and serve it until it ends. A second connection at the same time is refused.
 
         Args:
             websocket: The connection.
         """
         if self._websocket is not None:
-            # Not the other way round: whoever comes later must not take the approvals away from whoever is there.
+            # Not the other way round: a second client must not take over the approvals of the first.
             await websocket.reject(409, "another approval client is connected")
             return
         self._websocket = websocket
@@ -83,7 +83,7 @@ class ApprovalChannel:
             self._closed.set()
 
     async def disconnect(self) -> None:
-        """Close the connection; all that is pending fails."""
+        """Close the connection. All pending requests fail."""
         for request in list(self._pending.values()):
             request.withdraw("the approval channel was closed")
         if self._websocket is not None:
@@ -110,7 +110,7 @@ class ApprovalChannel:
             tool_args: The arguments.
 
         Returns:
-            True where it is accepted, or no approval is required; False where it is rejected.
+            True if it is accepted or no approval is required; False if it is rejected.
 
         Raises:
             RuntimeError: No client is connected, or it has gone.
@@ -203,7 +203,7 @@ class ApprovalChannel:
 
 
 class ApprovalClient:
-    """Connects to a `ToolServer`, and has a callback decide about each of its requests.
+    """Connects to a `ToolServer`, and lets a callback decide about each of its requests.
 
     Example::
 
@@ -221,11 +221,11 @@ class ApprovalClient:
         """Set up.
 
         Args:
-            callback: Called with each request, in a task of its own. A callback that raises has rejected. A plain function
+            callback: Called with each request, in a separate task. If it raises, the request is rejected. A plain function
                 returns True or False; it must not block.
             host: Hostname of the tool server.
             port: Its port.
-            token: Its token, where it wants one.
+            token: Its token, if it needs one.
         """
         self._callback = callback
         self._url = f"ws://{host}:{port}/approval"
@@ -245,7 +245,7 @@ class ApprovalClient:
         """Connect to the tool server.
 
         Raises:
-            StateError: It is connected already, or there is no tool server that lets it in.
+            StateError: It is already connected, or no tool server accepts it.
         """
         if self._connection is not None:
             raise StateError("The approval client is connected already.")
@@ -253,7 +253,7 @@ class ApprovalClient:
         self._reading = asyncio.create_task(self._keep_reading(self._connection))
 
     async def disconnect(self) -> None:
-        """Disconnect; what is pending fails in the code that waits for it."""
+        """Disconnect. Pending calls fail in the code that made them."""
         if self._connection is None or self._reading is None:
             return
         reading, self._reading = self._reading, None

@@ -51,8 +51,8 @@ class ToolServer:
     Servers start with their first call, and stay until `stop` or a reset. Endpoints: ``PUT /reset`` stops all servers,
     ``POST /run`` calls a tool, ``WS /approval`` is for an `ApprovalClient`. See docs/approvals.md.
 
-    **Whoever reaches ``POST /run`` can start programs**: it takes a server's parameters, a command line among them. Code that
-    is not trusted belongs into a session, which has a port of its own, without any of that.
+    **Anything that can reach ``POST /run`` can start programs**: it accepts a server's parameters, which include a command
+    line. Run untrusted code in a session: its tool port accepts nothing of the kind.
 
     Example::
 
@@ -61,7 +61,7 @@ class ToolServer:
                 ...
 
     Attributes:
-        host: What it is bound to.
+        host: The hostname that it is bound to.
         port: The port that it listens on.
     """
 
@@ -83,15 +83,15 @@ class ToolServer:
 
         Args:
             host: Hostname that the server binds to.
-            port: Port that it listens on; 0 is any free one, which `port` says after `start`.
+            port: Port that it listens on; 0 for any free one, which is in `port` after `start`.
             approval_required: Whether tool calls require approval.
             approval_timeout: Seconds that an approval request waits, or None for no limit.
             connect_timeout: Seconds in which an MCP server must have started.
             log_to_stderr: Whether to log to stderr instead of stdout.
             log_level: DEBUG, INFO, WARNING, ERROR or CRITICAL.
-            token: Bearer token that every request must have. Needed where `host` can be reached from other machines.
-            rules: What decides before `approval_required` does: their `default` is not used.
-            lookup: Where the parameters of servers are that a request only names.
+            token: Bearer token that every request must have. Required if `host` can be reached from other machines.
+            rules: Decide before `approval_required` does. Their `default` is not used.
+            lookup: Where the parameters of servers come from that a request only names.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -130,7 +130,7 @@ class ToolServer:
         Raises:
             StateError: It is already running.
             InvalidInputError: Other machines can reach `host`, and there is no token.
-            OSError: The port cannot be had.
+            OSError: The port is not available.
         """
         from cellblock.tools.serving.listen import HttpServer
 
@@ -184,7 +184,7 @@ class ToolServer:
         return self._lookup(name)
 
     def _guard(self, addresses: list[str]) -> Guard:
-        # Where any address may be meant, the token that is needed then keeps web pages away as well.
+        # If it listens on any address, the token that this requires keeps web pages away as well.
         any_host = any(ipaddress.ip_address(address).is_unspecified for address in addresses)
         hosts = None if any_host else frozenset((*LOOPBACK, self.host.lower(), *map(_bracketed, addresses)))
         return Guard(hosts, self._token)

@@ -1,0 +1,106 @@
+"""Splits a stream of server-sent events into events, within limits. Bytes in, events out: no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cellblock.tools.mcp.lines import MAX_VALUES, Lines, Oversized
+
+_NAMES = frozenset((b"", b"message", b"endpoint"))
+"""Events that MCP knows. The SDK writes a line to its log for each of another name."""
+
+
+class EventError(ValueError):
+    """An event is over a limit. Nothing that comes after it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What one event says.
+
+    Attributes:
+        name: Its type; empty: the usual one.
+        data: Its data, in one line: it is JSON, in which the end of a line is a space like any other.
+        more: Its other fields, as they came.
+    """
+
+    name: bytes
+    data: bytes
+    more: bytes
+
+    def encoded(self) -> bytes:
+        """Return the event as it is sent, in as few lines as possible."""
+        data = b"data: %s\n" % self.data if self.data else b""
+        name = b"event: %s\n" % self.name if self.name and self.data else b""
+        return name + data + self.more + b"\n"
+
+
+class Events:
+    """Makes events out of the pieces of a stream. Those that say nothing, and those that MCP does not know, are left out.
+
+    Args:
+        limit: The most bytes that an event may have.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lines = Lines(limit)
+        self._after_return = False  # the last piece ended with a carriage return: a line feed after it ends no other line
+        self._begin()
+
+    def _begin(self) -> None:
+        self._size = 0
+        self._name = self._more = b""
+        self._data: list[bytes] = []
+        self._count = 0
+
+    def feed(self, piece: bytes) -> None:
+        """Take what was read next."""
+        if self._after_return and piece.startswith(b"\n"):
+            piece, self._after_return = piece[1:], False
+        if piece:
+            self._after_return = piece.endswith(b"\r")
+            self._lines.feed(piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+
+    def next(self) -> Event | None:
+        """Return the next event; None if none is complete.
+
+        Raises:
+            EventError: It is over a limit.
+        """
+        while (line := self._lines.next()) is not None:
+            if line:
+                self._take(line)
+            else:
+                event = Event(self._name, b" ".join(self._data), self._more)
+                self._begin()
+                if event.name not in _NAMES:
+                    event = Event(b"", b"", event.more)
+                if event.data or event.more:
+                    return event
+        self._check(self._lines.size)
+        return None
+
+    def _take(self, line: bytes | Oversized) -> None:
+        size = line.size if isinstance(line, Oversized) else len(line)
+        self._check(size)
+        assert isinstance(line, bytes)
+        self._size, self._count = self._size + size + 1, self._count + 1
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            if value:
+                self._data.append(value)
+        elif field == b"event":
+            self._name = value
+        elif field == b"id":
+            self._more = b"id: %s\n" % value
+        elif field == b"retry" and value.isdigit() and len(value) < 7:  # more than a quarter of an hour is not believed
+            self._more += b"retry: %s\n" % value
+
+    def _check(self, more: int) -> None:
+        """Refuse an event that is too large with the bytes of its next line, or has too many lines."""
+        if self._size + more > self._limit:
+            raise EventError(f"it sent an event of more than {self._limit} bytes, which is the limit")
+        if self._count > MAX_VALUES:
+            raise EventError(f"it sent an event of more than {MAX_VALUES} lines")
