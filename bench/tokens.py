@@ -3,7 +3,8 @@
 Usage: python -m bench.tokens [DIRECTORY]
 
 DIRECTORY keeps what is installed for it (npm and pip; by default bench/.tokens). The tokenizer is `@anthropic-ai/tokenizer`,
-an npm package that brings its data along. Servers whose program cannot be installed here are left out, and named.
+an npm package that brings its data along. Servers whose program cannot be installed here are left out, and named. The figures
+are written to bench/results/tokens.json, and docs/performance.md shows them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from cellblock.tools.calling.content import ToolSpec
 from cellblock.tools.mcp.params import parse_params
 from cellblock.tools.mcp.servers import Servers
 
+_RESULTS = Path(__file__).parent / "results" / "tokens.json"
 _NPM = (
     "@anthropic-ai/tokenizer",
     "@brave/brave-search-mcp-server",
@@ -100,9 +102,10 @@ def _counted(home: Path, modules: list[list[str]]) -> list[int]:
 
 
 async def main(home: Path) -> None:
-    """Print a line for each server."""
+    """Print a line for each server, and write all of them down."""
     _install(home)
     theirs_python = peers.python()
+    measured = []
     print(f"{'server':22}{'tools':>6}{'cellblock':>11}{'ipybox':>8}{'ratio':>7}")
     for name in _SERVERS:
         try:
@@ -114,6 +117,9 @@ async def main(home: Path) -> None:
         done = subprocess.run([theirs_python, "-c", _THEIRS], input=given, capture_output=True, text=True, check=True)
         ours, theirs = _counted(home, [[module.source for module in render(tools)], json.loads(done.stdout)])
         print(f"{name:22}{len(tools):6}{ours:11}{theirs:8}{ours / theirs:7.2f}", flush=True)
+        measured.append({"server": name, "tools": len(tools), "cellblock": ours, "ipybox": theirs})
+    versions = peers.versions(theirs_python, ("ipybox", "mcpygen"))
+    _RESULTS.write_text(json.dumps({"versions": versions, "servers": measured}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from enum import Enum
+from pathlib import Path, PurePosixPath
 
 import pytest
+from pydantic import BaseModel, Field
 
-from cellblock import CodeExecutionError, CodeExecutor, InvalidInputError, generate_mcp_sources
+from cellblock import (
+    ApprovalClient,
+    ApprovalRequest,
+    CodeExecutionError,
+    CodeExecutor,
+    InvalidInputError,
+    ToolRunner,
+    ToolRunnerError,
+    ToolServer,
+    generate_mcp_sources,
+)
 from cellblock.errors import LaunchError
 from cellblock.host import shared
 from cellblock.tool_directories import ToolDirectories
+from cellblock.tools.calling import pool
 from tool_sessions import SERVERS, accept, reject, streamed
 
 PARAMS = {"command": sys.executable, "args": [str(SERVERS / "hostile_server.py"), "good"]}
@@ -42,6 +57,13 @@ async def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[P
     await generate_mcp_sources("far", PARAMS, root)
     yield root
     patch.undo()
+
+
+@pytest.fixture
+def no_idle_connections() -> Iterator[None]:
+    """Close the connections to tool servers that the runners keep."""
+    yield
+    pool.close()
 
 
 @pytest.fixture
@@ -233,7 +255,6 @@ print(status("added"), status("configured"), status("other"))
 
 def test_the_record_of_a_command_holds_it_once() -> None:
     """`cmd` is a second name for whoever decides; what is recorded and executed is not said twice."""
-    from cellblock import ApprovalRequest
 
     async def make() -> ApprovalRequest:
         return ApprovalRequest("shell", "shell", {"command": "echo", "cwd": "/"}, kind="shell")
@@ -241,3 +262,63 @@ def test_the_record_of_a_command_holds_it_once() -> None:
     request = asyncio.run(make())
     assert json.dumps(request.tool_args) == '{"command": "echo", "cwd": "/", "cmd": "echo"}'
     assert str(request) == "shell.shell(command='echo', cwd='/')"
+
+
+async def test_a_generated_package_is_called_through_a_tool_server(
+    elsewhere: Path, no_idle_connections: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(elsewhere))
+    async with ToolServer(port=0, log_level="ERROR") as server:
+        monkeypatch.setenv("TOOL_SERVER_PORT", str(server.port))
+        echo = importlib.import_module("far.echo")
+        assert await echo.run_async(echo.Params(word="hi")) == '{"word": "hi"}'
+        with pytest.raises(ToolRunnerError, match=r"no MCP server is registered as 'missing'.*or send its server_params"):
+            await ToolRunner("missing").run("echo", {})
+
+
+async def test_arguments_of_a_tool_are_made_json(no_idle_connections: None) -> None:
+    class Colour(Enum):
+        RED = "red"
+
+    class Point(BaseModel):
+        x: int
+        label: str = Field(alias="the label")
+
+    given = {
+        "when": datetime(2024, 1, 15, 10, 30),
+        "colour": Colour.RED,
+        "path": PurePosixPath("/a"),
+        "set": {1},
+        "point": Point.model_validate({"x": 1, "the label": "one"}),
+    }
+    async with ToolServer(port=0, log_level="ERROR") as server:
+        runner = ToolRunner("good", PARAMS, port=server.port)
+        assert json.loads(str(await runner.run("echo", given))) == {
+            "when": "2024-01-15T10:30:00",
+            "colour": "red",
+            "path": "/a",
+            "set": [1],
+            "point": {"x": 1, "the label": "one"},
+        }
+        whole = await runner.run("echo", Point.model_validate({"x": 2, "the label": "two"}))  # type: ignore[arg-type]
+        assert json.loads(str(whole)) == {"x": 2, "the label": "two"}
+        with pytest.raises(ToolRunnerError, match="object cannot be expressed in JSON"):
+            await runner.run("echo", {"value": object()})
+
+
+async def test_a_tool_server_says_that_it_runs_and_what_came_of_a_request(no_idle_connections: None) -> None:
+    async with ToolServer(port=0, approval_required=True, approval_timeout=0.05, log_level="ERROR") as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(f"GET /status HTTP/1.1\r\nHost: localhost:{server.port}\r\n\r\n".encode())
+        assert (await reader.readuntil(b"}")).endswith(b'\r\n\r\n{"status":"ok"}')
+        writer.close()
+        runner = ToolRunner("good", PARAMS, port=server.port)
+        with pytest.raises(ToolRunnerError, match=r"good\.echo failed: .*not connected"):
+            await runner.run("echo", {})
+        async with ApprovalClient(callback=_never_decide, port=server.port):
+            with pytest.raises(ToolRunnerError, match=r"good\.echo expired: nobody decided within 0\.05 s"):
+                await runner.run("echo", {})
+
+
+async def _never_decide(request: ApprovalRequest) -> None:
+    """Leave a request as it is."""

@@ -50,7 +50,7 @@ LAYERS: dict[str, set[str]] = {
     "approvals": {"config", "errors", "model"},
     "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
     "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
-    "tools/serving": {"approvals", "config", "errors", "model", "tools/calling", "tools/mcp"},
+    "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "daemon": {"config", "errors", "host", "model", "store"} | _TOOLS,
     # The fronts.
@@ -146,7 +146,7 @@ OTHERS: dict[str, set[str]] = {
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
-    "tools/serving": _WEB | {"pydantic"},
+    "tools/serving": _WEB | {"pydantic", "starlette"},  # of starlette, its types
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},

@@ -24,11 +24,15 @@ def environment() -> Mapping[str, str]:
 def server_environment() -> Mapping[str, str]:
     """Return where ``${NAME}`` in parameters of MCP servers is looked up: this process's environment, and ``.env`` below it.
 
-    The file is that of the current directory, the project's root, read now. What every program gets of the environment
-    (`PROGRAM_VARIABLES`) is not taken from it: it may lie in a workspace.
+    The file is read now. What every program gets of the environment (`PROGRAM_VARIABLES`) is not taken from it.
     """
-    given = _dotenv(Path.cwd() / ".env")
+    given = _dotenv(variables_file())
     return ChainMap(os.environ, {name: value for name, value in given.items() if name not in PROGRAM_VARIABLES})
+
+
+def variables_file() -> Path:
+    """Return the ``.env`` of the current directory, the project's root. No sandbox may change or make it."""
+    return Path.cwd() / ".env"
 
 
 def read_file(path: Path, most: int, flags: int = 0) -> bytes:
@@ -60,7 +64,7 @@ def _dotenv(path: Path) -> dict[str, str]:
     try:
         text = read_file(path, _MAX_DOTENV, os.O_NOFOLLOW).decode("utf-8", "replace")
     except (OSError, ValueError):
-        return {}  # none, or none that can be read: what is missing is named by whoever looks for it
+        return {}  # none, or none that can be read: a missing variable is named when it is looked up
     return {match["name"]: _unquoted(match["value"]) for match in _LINE.finditer(text)}
 
 

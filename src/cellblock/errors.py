@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 NO_NETWORK = "this session has no network: allow hosts with allow_hosts=, or in its sandbox_config (network.allowedDomains)"
 """The explanation for a failed connection in a session without a network."""
 
-ONLY_PROXY = "this session reaches allowed hosts through its proxy only, which HTTP_PROXY and ALL_PROXY name; SOCKS5 works too"
+ONLY_PROXY = (
+    "this session reaches only the hosts in allow_hosts (network.allowedDomains), and those through its proxy, which "
+    "HTTP_PROXY and ALL_PROXY name; SOCKS5 works too"
+)
 """The explanation for a failed connection that bypasses the proxy."""
 
 
@@ -80,7 +83,7 @@ class ToolRunnerError(CellblockError):
     """A tool failed, or approval of its call was denied or not given in time. The message quotes the server."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows in the place of a traceback: the line that made the call, and the words of the server."""
+        """Return what IPython shows in place of a traceback: the line that made the call, and the words of the server."""
         import traceback
 
         # Neither this package's frames nor those of a generated module, which has `_runner`.

@@ -507,6 +507,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}servers.py::test_nothing_of_a_server_outlives_its_stop[keeper]",
         Edit("init/processes.py", "die_with_parent", "pass"),
     ),
+    "43 variables of servers": mutant(
+        f"{HERE}planting.py::test_variables_of_servers_cannot_be_planted[.]",
+        Edit("sandbox/fitting.py", "_settings", "return ()"),
+    ),
     "51 placeholders": mutant(
         "tools/mcp/test_sandboxed.py::test_no_sandboxed_server_outlives_its_host[host]",
         Edit("sandbox/placeholders.py", "Hold.release", "pass"),

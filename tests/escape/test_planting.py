@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, Session
+from cellblock import Host, Session, config
 from cellblock.sandbox.policy import MAKEABLE, PROTECTED, SECRET, Filesystem, Policy
 from cells import value
 from processes import eventually
@@ -152,6 +152,29 @@ async def test_a_secret_behind_a_link_is_masked_too(attack: Attack, workspace: P
     (workspace / "secrets" / "env").write_text("SECRET=1")
     (workspace / ".env").symlink_to("secrets/env")
     assert await attack("[read('.env'), read('secrets/env')]") == ["EACCES", "EACCES"]
+
+
+@pytest.mark.parametrize("inside", [".", "app"])
+async def test_variables_of_servers_cannot_be_planted(
+    attack: Attack, workspace: Path, monkeypatch: pytest.MonkeyPatch, inside: str
+) -> None:
+    """The program reads `.env` in its current directory, which the session can write, for parameters of MCP servers."""
+    (workspace / inside).mkdir(exist_ok=True)
+    monkeypatch.chdir(workspace / inside)
+    monkeypatch.delenv("URL_OF_TEST", raising=False)
+    code = f"""
+write({inside!r} + '/planted', 'URL_OF_TEST=http://evil.example')
+place = {inside!r} + '/.env'
+[write(place, 'URL_OF_TEST=x'), answer(os.rmdir, place), answer(os.replace, {inside!r} + '/planted', place)]
+"""
+    outcomes = await attack(code)
+    assert isinstance(outcomes, list)
+    assert None not in outcomes
+    assert "URL_OF_TEST" not in config.server_environment()
+    assert not (workspace / inside / ".env").exists(), "what keeps the name is gone with the session"
+    (workspace / inside / ".env").write_text("URL_OF_TEST=mine")
+    assert await attack(f"write({inside!r} + '/.env', 'URL_OF_TEST=x')") is not None
+    assert config.server_environment()["URL_OF_TEST"] == "mine"
 
 
 async def test_the_way_to_something_protected_cannot_be_renamed(workspace: Path, tmp_path: Path) -> None:

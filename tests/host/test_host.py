@@ -219,3 +219,41 @@ def test_a_thousand_kernels_live_in_one_host_and_each_answers() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith("answered")
     assert below(os.getpid()) <= before
+
+
+BLOCKED_BY_IMPORTS = """
+import asyncio, sys, threading
+from importlib.abc import MetaPathFinder
+
+from cellblock import Host
+
+progress = threading.Event()
+
+class Finder(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "cellblock.host.session":  # much is imported for it
+            print("the loop goes on" if progress.wait(10) else "the loop waits for the import")
+
+sys.meta_path.insert(0, Finder())
+
+async def main():
+    started = asyncio.create_task(host.start())
+    while "cellblock.host.session" not in sys.modules:
+        await asyncio.sleep(0)
+        progress.set()
+        await asyncio.sleep(0.001)
+        progress.clear()
+    await started
+    await host.close()
+
+progress.clear()
+host = Host()
+asyncio.run(main())
+"""
+
+
+def test_a_first_start_does_not_hold_the_loop(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED_BY_IMPORTS], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("the loop goes on\n", "")

@@ -52,14 +52,16 @@ async def test_an_address_that_the_policy_names_is_reached(port: int, tmp_path: 
         assert session.denials == []
 
 
-async def test_what_the_policy_does_not_name_is_refused_and_the_session_is_told_which_rule_is_missing(
+async def test_what_the_policy_does_not_name_is_refused_and_the_session_is_told_how_to_allow_it(
     port: int, tmp_path: Path
 ) -> None:
     async with Host(isolate="native", policy=policy("example.org")) as host, host.session(working_dir=tmp_path) as session:
         result = await session.execute(f"{GET}opener.open('http://127.0.0.1:{port}/')")
     assert result.error is not None
     assert result.error.evalue.startswith("HTTP Error 403")
-    assert f'missing rule: "127.0.0.1:{port}"' in result.stderr
+    remedy = f'to allow it, add "127.0.0.1:{port}" to allow_hosts'
+    assert remedy in result.stderr
+    assert remedy in result.error.evalue
     assert [(denial.host, denial.port) for denial in session.denials] == [("127.0.0.1", port)]
 
 

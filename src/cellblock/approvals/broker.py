@@ -19,6 +19,9 @@ from cellblock.model import CallKind, Decision
 Ask = Callable[[ApprovalRequest], bool | None]
 """Shows a request to somebody. None: it is decided later; True or False: decided at once, for the caller."""
 
+EXPIRED = "nobody decided within"
+"""How the reason begins if the time for a decision has run out."""
+
 MAX_PENDING = 4096
 MAX_PENDING_BYTES = 32 * 1024 * 1024
 """Bytes of what is pending, where each token of its JSON counts `TOKEN_WEIGHT` more: the arguments are there parsed, too."""
@@ -35,12 +38,12 @@ class Broker:
     """Decides for one session, in one event loop.
 
     Rules come first. What they leave open may have been decided for the session before (`ApprovalRequest.accept` with
-    `always`); else somebody is asked; where nobody is there, the answer is no. Every decision is recorded before it has an
+    `always`); else somebody is asked; if nobody is there, the answer is no. Every decision is recorded before it has an
     effect, and where that fails, the answer is no.
 
     Attributes:
         rules: What decides first. May be replaced; what is pending stays pending.
-        ask: Shows requests to somebody; None where nobody is there. May be replaced.
+        ask: Shows requests to somebody; None if nobody is there. May be replaced.
         timeout: Seconds that a request waits, or None for no limit.
         pending: What waits for a decision, by id, oldest first.
     """
@@ -158,8 +161,8 @@ class Broker:
             async with asyncio.timeout(self.timeout):
                 await request.response()
         except TimeoutError:
-            # A decision that was made in the same moment counts: whoever made it was told so.
-            request.withdraw(f"nobody decided within {self.timeout:g} s")
+            # A decision that was made at the same moment counts: the decider was told so.
+            request.withdraw(f"{EXPIRED} {self.timeout:g} s")
 
     def ask_again(self) -> None:
         """Show what is pending once more: somebody else is there now."""
@@ -206,7 +209,7 @@ class Broker:
     def _remember(self, request: ApprovalRequest) -> None:
         """Take note of what was decided for the session, and accept what is pending of it: gathered calls need one answer.
 
-        At once: whoever decides about the next request finds it decided.
+        This happens at once, so the next request is decided before anybody is asked about it.
         """
         if request.state != "accepted" or request.always is None or len(self._remembered) >= _MAX_REMEMBERED:
             return

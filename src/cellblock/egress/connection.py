@@ -122,8 +122,7 @@ class Connection:
         except DeniedError as error:
             # Many clients show no more of a failed CONNECT than the reason phrase.
             denial = error.denial
-            needed = f"; missing rule: {denial.rule_needed}" if denial.rule_needed else ""
-            await self._answer(403, f"Forbidden: {denial.reason}{needed}", denial.message)
+            await self._answer(403, f"Forbidden: {denial.reason}{denial.remedy}", denial.message)
         except UnreachableError as error:
             status = 504 if error.cause == "timeout" else 502
             await self._answer(status, "Gateway Timeout" if status == 504 else "Bad Gateway", str(error))

@@ -20,7 +20,7 @@ class Refusal:
 
     Attributes:
         reason: What is in the way.
-        rule_needed: The pattern that would allow it; None where none could.
+        rule_needed: The pattern that would allow it; None if none could.
     """
 
     reason: str
@@ -32,10 +32,10 @@ class Denial:
     """An attempt that was refused: data for an event and for the session's log.
 
     Attributes:
-        host: The canonical host; what the client sent, escaped and shortened, where there is none.
+        host: The canonical host; what the client sent, escaped and shortened, if there is none.
         port: The port, 0 where none was understood.
         reason: What was in the way.
-        rule_needed: The pattern that would allow it; None where none could.
+        rule_needed: The pattern that would allow it; None if none could.
         method: The HTTP method, or ``SOCKS5``.
     """
 
@@ -47,10 +47,14 @@ class Denial:
 
     @property
     def message(self) -> str:
-        """One line for a person: what was refused, why, and the rule that is missing."""
+        """One line for a person: what was refused, why, and how to allow it."""
         where = f"{self.host}:{self.port}" if self.port else self.host
-        line = f"egress to {where} denied: {self.reason}"
-        return f'{line}; missing rule: "{self.rule_needed}"' if self.rule_needed else line
+        return f"egress to {where} denied: {self.reason}{self.remedy}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do, to be put after the reason; empty if no rule could allow it."""
+        return f'; to allow it, add "{self.rule_needed}" to allow_hosts (network.allowedDomains)' if self.rule_needed else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +186,7 @@ class Rules:
             found: What speaks against that address, if anything does.
 
         Returns:
-            Why not, or None where it may be dialled.
+            Why not, or None if it may be dialled.
         """
         if refusal := self._denied(reached):
             return refusal

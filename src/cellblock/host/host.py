@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
@@ -134,8 +135,8 @@ class Host:
             return  # it is made for a workspace, and a session will say which
         key = (self.defaults.interpreter, self.defaults.preload, self.isolate, None, None)
         self._launchers.begin(key)
-        import cellblock.host.session  # noqa: F401  # what the first session would load otherwise, while nobody waits for it
-
+        # What the first session would load otherwise. It takes long, so the loop goes on meanwhile.
+        await asyncio.to_thread(import_module, "cellblock.host.session")
         await self._launchers.started(key)
 
     def begin(self, options: SessionOptions) -> None:

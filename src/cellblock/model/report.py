@@ -15,10 +15,8 @@ _LIBRARY = re.compile(r"File .*?(site-packages|dist-packages|lib/python3\.\d+|<f
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 _CHAINED = re.compile(r"(The above exception was|During handling of the above)")
 _RULER = re.compile(r"-+$|\w+ +Traceback \(most recent call last\)")
-_MISSING = re.compile(r"403.{1,100}; missing rule: (\S+)")
-_DENIED = re.compile(r'\[cellblock\] egress to (\S{1,300}) denied: .*; missing rule: "([^"]+)"$')
+_REFUSED = re.compile(r'403.{1,200}; to allow it, add "([^"]{1,300})" to allow_hosts')
 _MAX_SOUGHT = 10_000
-_MAX_ITEMS_SOUGHT = 100
 _MAX_TOLD = 20_000
 _MAX_FRAME = 1500
 _MAX_FRAMES = 8
@@ -59,7 +57,7 @@ def _first_line(result: CodeExecutionResult) -> str:
             return f"Gave up after {len(result.attempts)} attempts: {error.ename}: {told}"
     if NO_NETWORK in told:
         return f"Error: {error.ename}: {NO_NETWORK}"
-    if refused := _refused(result, told):
+    if refused := _refused(told):
         return f"Error: {error.ename}: {refused}"
     return f"Error: {error.ename}: {told}" if told else f"Error: {error.ename}"
 
@@ -67,20 +65,12 @@ def _first_line(result: CodeExecutionResult) -> str:
 _RESTARTED = "the kernel died, and a fresh one took its place"
 
 
-def _refused(result: CodeExecutionResult, told: str) -> str:
-    """Return what the session's proxy says of the host that it refused, if that is what this error is about."""
-    match = _MISSING.search(told)
-    if match is None:
+def _refused(told: str) -> str:
+    """Return how to allow the host that the session's proxy refused, if that is what this error is about."""
+    if (match := _REFUSED.search(told)) is None:
         return ""
-    # The error says which rule is missing; the proxy's line, among what was shown, says for which host and port.
-    rule = match[1].rstrip("'\")>,")
-    for item in result.outputs[-_MAX_ITEMS_SOUGHT:]:
-        for line in (item.text or "")[-_MAX_SOUGHT:].splitlines():
-            denied = _DENIED.match(line)
-            if denied and denied[2].split()[0] == rule:
-                where = f'allow_hosts=["{denied[2]}"], or in sandbox_config (network.allowedDomains)'
-                return f"{denied[1]} was refused: allow it by {where}"
-    return ""
+    rule = match[1]
+    return f'{rule} was refused: allow it by allow_hosts=["{rule}"], or in sandbox_config (network.allowedDomains)'
 
 
 def _shown(result: CodeExecutionResult) -> str:
@@ -123,8 +113,9 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
             frames.append(_end_of(skipped))
             skipped = []
         frames.append(part)
-    if frames and " ".join(frames[-1].split()) in first:
-        frames.pop()
+    said = " ".join(frames[-1].split()) if frames else ""
+    if said and (said in first or said.startswith(f"{error.ename}: ") or said == error.ename):
+        frames.pop()  # the first line says it already, perhaps in other words
     if len(frames) > _MAX_FRAMES:
         half = _MAX_FRAMES // 2
         frames[half:-half] = [f"… {len(frames) - 2 * half} parts of the traceback left out …"]

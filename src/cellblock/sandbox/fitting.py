@@ -14,7 +14,8 @@ def fit(policy: Policy) -> Policy:
     """Return a policy that keeps what decides on this side from the code in the sandbox.
 
     It can change neither what this process runs nor cellblock's own state, and cannot read that state: which servers there
-    are, with what parameters, and what was decided for other sessions.
+    are, with what parameters, and what was decided for other sessions. Nor can it change or make the ``.env`` that this
+    process reads for parameters of servers.
 
     Raises:
         InvalidInputError: The policy names what cannot be.
@@ -22,5 +23,13 @@ def fit(policy: Policy) -> Policy:
     state = os.path.realpath(config.state_directory())
     files = policy.filesystem
     unread = dict.fromkeys((*files.deny_read, state))
-    unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories(), state))
+    unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories(), state, *_settings()))
     return replace(policy, filesystem=replace(files, deny_read=tuple(unread), deny_write=tuple(unwritten))).checked()
+
+
+def _settings() -> tuple[str, ...]:
+    """Return the file of variables that this process reads, whether or not it exists."""
+    try:
+        return (str(config.variables_file()),)
+    except FileNotFoundError:
+        return ()  # the current directory is gone

@@ -2,7 +2,8 @@
 
 In a session, environment variables say where its tool port is: ``CELLBLOCK_TOOL_HOST``, ``CELLBLOCK_TOOL_PORT``
 and, if a token is required, ``CELLBLOCK_TOOL_TOKEN``. They are read on each call, because a module may be imported before they
-are set. Proxies in the environment are not used.
+are set. Elsewhere, ``TOOL_SERVER_HOST`` and ``TOOL_SERVER_PORT`` name a `ToolServer`, as in ipybox. Proxies in the environment
+are not used.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from datetime import date, time
+from enum import Enum
+from pathlib import PurePath
 from typing import Any
 
 from cellblock.errors import InvalidInputError, ToolRunnerError
@@ -88,7 +92,7 @@ class ToolRunner:
 
         Args:
             tool_name: Name of the tool.
-            tool_args: Its arguments.
+            tool_args: Its arguments. Dates, enumerations, paths, sets and pydantic models in them are sent as JSON has them.
 
         Returns:
             The structured result as a `dict`, or the text, or None if there is neither. Images and resources that came with
@@ -140,8 +144,8 @@ class ToolRunner:
         _parsed(answer)
 
     def _address(self) -> pool.Address:
-        port = self._port or os.environ.get("CELLBLOCK_TOOL_PORT") or 8900
-        return self._host or os.environ.get("CELLBLOCK_TOOL_HOST") or "localhost", int(port)
+        port = self._port or _variable("TOOL_PORT", "TOOL_SERVER_PORT") or 8900
+        return self._host or _variable("TOOL_HOST", "TOOL_SERVER_HOST") or "localhost", int(port)
 
     def _body(self, tool_name: str, tool_args: Mapping[str, Any]) -> bytes:
         data = {"server_name": self._server, "tool": tool_name, "arguments": tool_args}
@@ -196,7 +200,22 @@ def _parsed(answer: pool.Answer) -> dict[str, Any]:
     return data
 
 
+def _variable(own: str, of_ipybox: str) -> str | None:
+    return os.environ.get(f"CELLBLOCK_{own}") or os.environ.get(of_ipybox)
+
+
 def _plain(value: Any) -> Any:
+    """Return what JSON can express of a value that is not of its types."""
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, set | frozenset):
+        return list(value)
+    if isinstance(value, date | time):  # datetime is a date
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, PurePath):
+        return str(value)
+    if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model
+        return dump(mode="json", by_alias=True)
     raise TypeError(f"{type(value).__name__} cannot be expressed in JSON")

@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cellblock.approvals.broker import EXPIRED
 from cellblock.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, parse, tokens
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
 
 if TYPE_CHECKING:
     from cellblock.approvals.broker import Broker
+    from cellblock.model import Decision
     from cellblock.tools.calling.content import CallTool, ToolOutcome
     from cellblock.tools.serving.http import App, Request
 
@@ -61,7 +63,7 @@ class Guard:
     Attributes:
         hosts: The names by which the server may be called, or None for any. A web page whose name is made to lead here (DNS
             rebinding) comes with its own.
-        token: The bearer token, or None where none is wanted.
+        token: The bearer token, or None if none is wanted.
     """
 
     hosts: frozenset[str] | None = frozenset(LOOPBACK)
@@ -98,7 +100,7 @@ class RunRequest:
         server: The server's name.
         tool: The tool's name.
         arguments: The arguments.
-        params: The server's parameters, where somebody sends them.
+        params: The server's parameters, if somebody sends them.
     """
 
     server: str
@@ -122,7 +124,7 @@ class RunRequest:
             raise RefusedError(400, f"the body must be an object with {', '.join(known)}")
         for key in ("server_name", "tool"):
             name = data.get(key)
-            # Halves of characters, escape sequences and the like: whoever is shown such a name sees another.
+            # Halves of characters, escape sequences and the like: such a name would be shown as another one.
             if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
                 raise RefusedError(400, f"{key} must be text of 1 to {MAX_NAME} characters that can be printed")
         params, arguments = data.get("server_params"), data.get("arguments", {})
@@ -219,7 +221,7 @@ async def perform(
         except InvalidInputError as error:
             raise RefusedError(400, str(error)) from error
         if not decision.allowed:
-            return _denied(name, decision.reason)
+            return _denied(name, decision)
         try:
             if now is not None:
                 options["check"] = _checker(now)
@@ -257,10 +259,13 @@ def _checker(decided: ToolFacts) -> Check:
     return check
 
 
-def _denied(name: str, reason: str) -> Mapping[str, Any]:
-    if reason == "rejected":
+def _denied(name: str, decision: Decision) -> Mapping[str, Any]:
+    if decision.reason == "rejected":
         return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
-    return {"error": f"Approval request for {name} was not accepted: {reason}", "kind": "denied"}
+    how = "was not accepted"
+    if decision.by == "nobody":
+        how = "expired" if decision.reason.startswith(EXPIRED) else "failed"
+    return {"error": f"Approval request for {name} {how}: {decision.reason}", "kind": "denied"}
 
 
 def _said(name: str, outcome: ToolOutcome) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import json
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -19,9 +20,13 @@ from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import InvalidInputError, StateError
 
 if TYPE_CHECKING:
+    from starlette.websockets import WebSocket as StarletteWebSocket
     from websockets.asyncio.client import ClientConnection
 
-    from cellblock.tools.serving.websocket import WebSocket
+    from cellblock.tools.serving.starlette import Adapted
+    from cellblock.tools.serving.websocket import WebSocket as OwnWebSocket
+
+    WebSocket = OwnWebSocket | StarletteWebSocket
 
 ApprovalCallback = Callable[[ApprovalRequest], Awaitable[None] | bool]
 """Decides about a request: a coroutine function that accepts or rejects it, or a function that returns True or False."""
@@ -43,7 +48,7 @@ class ApprovalChannel:
         """
         self.approval_required = approval_required
         self.approval_timeout = approval_timeout
-        self._websocket: WebSocket | None = None
+        self._websocket: OwnWebSocket | Adapted | None = None
         self._pending: dict[str, ApprovalRequest] = {}
         # What is still to be sent: a request that is over by then is not, so that a client that does not read costs little.
         self._unsent: dict[str, ApprovalRequest] = {}
@@ -51,6 +56,9 @@ class ApprovalChannel:
         self._to_send = asyncio.Event()
         self._closed = asyncio.Event()
         self._closed.set()
+        # FastAPI finds out what to pass to `connect` by evaluating its annotation in this module.
+        if (starlette := sys.modules.get("starlette.websockets")) is not None:
+            globals()["WebSocket"] = starlette.WebSocket
 
     @property
     def open(self) -> bool:
@@ -61,8 +69,14 @@ class ApprovalChannel:
         """Accept a connection, and serve it until it ends. A second connection at the same time is refused.
 
         Args:
-            websocket: The connection.
+            websocket: The connection; one of FastAPI or Starlette, too: ``app.websocket("/approval")(channel.connect)``.
         """
+        from cellblock.tools.serving.starlette import Adapted
+        from cellblock.tools.serving.websocket import WebSocket as OwnWebSocket
+
+        await self._serve(websocket if isinstance(websocket, OwnWebSocket) else Adapted(websocket))
+
+    async def _serve(self, websocket: OwnWebSocket | Adapted) -> None:
         if self._websocket is not None:
             # Not the other way round: a second client must not take over the approvals of the first.
             await websocket.reject(409, "another approval client is connected")
@@ -139,7 +153,7 @@ class ApprovalChannel:
             StateError: No client is connected.
         """
         if self._websocket is None:
-            raise StateError("no approval client is connected")
+            raise StateError("the approval channel is not connected: no ApprovalClient is there")
         self._pending[request.id] = request
         request.add_done_callback(self._over)
         self._unsent[request.id] = request
@@ -153,7 +167,7 @@ class ApprovalChannel:
             self._withdrawals.append(json.dumps({"jsonrpc": "2.0", "method": "withdraw", "params": params}))
             self._to_send.set()
 
-    async def _send(self, websocket: WebSocket) -> None:
+    async def _send(self, websocket: OwnWebSocket | Adapted) -> None:
         while True:
             await self._to_send.wait()
             self._to_send.clear()
@@ -176,7 +190,7 @@ class ApprovalChannel:
         }
         return json.dumps({"jsonrpc": "2.0", "id": request.id, "method": "approve", "params": params})
 
-    async def _receive(self, websocket: WebSocket) -> None:
+    async def _receive(self, websocket: OwnWebSocket | Adapted) -> None:
         while (text := await websocket.receive()) is not None:
             try:
                 self._answered(text)

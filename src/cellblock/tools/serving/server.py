@@ -49,7 +49,8 @@ class ToolServer:
     """Runs MCP servers and calls their tools for HTTP clients, with approval if required.
 
     Servers start with their first call, and stay until `stop` or a reset. Endpoints: ``PUT /reset`` stops all servers,
-    ``POST /run`` calls a tool, ``WS /approval`` is for an `ApprovalClient`. See docs/approvals.md.
+    ``POST /run`` calls a tool, ``GET /status`` says that it runs, ``WS /approval`` is for an `ApprovalClient`. See
+    docs/approvals.md.
 
     **Anything that can reach ``POST /run`` can start programs**: it accepts a server's parameters, which include a command
     line. Run untrusted code in a session: its tool port accepts nothing of the kind.
@@ -91,7 +92,8 @@ class ToolServer:
             log_level: DEBUG, INFO, WARNING, ERROR or CRITICAL.
             token: Bearer token that every request must have. Required if `host` can be reached from other machines.
             rules: Decide before `approval_required` does. Their `default` is not used.
-            lookup: Where the parameters of servers come from that a request only names.
+            lookup: Where the parameters of servers come from that a request only names; by default
+                those that `generate_mcp_sources` has registered.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -108,7 +110,7 @@ class ToolServer:
         self._connect_timeout = connect_timeout
         self._log = (log_to_stderr, log_level)
         self._token = token
-        self._lookup = lookup
+        self._lookup = lookup or _registered
         self._given: dict[str, ServerParams] = {}
         self._channel = ApprovalChannel(approval_required, approval_timeout)
         decided = Rules(rules.rules if rules else (), "ask" if approval_required else "allow")
@@ -145,7 +147,7 @@ class ToolServer:
         sockets = bind(addresses, self.port)
         self.port = sockets[0].getsockname()[1]
         guard = self._guard(addresses)
-        app = http_app(guard, {("POST", "/run"): self._run, ("PUT", "/reset"): self._reset})
+        app = http_app(guard, {("POST", "/run"): self._run, ("PUT", "/reset"): self._reset, ("GET", "/status"): _status})
         self._listening = HttpServer(app, sockets, self._approvals(guard))
         self._servers = self._make_servers()
         self._log_on()
@@ -179,8 +181,6 @@ class ToolServer:
         """Return a server's parameters: those that came with a request, or else those that are registered."""
         if name in self._given:
             return self._given[name]
-        if self._lookup is None:
-            raise InvalidInputError(f"there is no MCP server {name!r}; send its server_params")
         return self._lookup(name)
 
     def _guard(self, addresses: list[str]) -> Guard:
@@ -237,6 +237,19 @@ class ToolServer:
         _LOG.addHandler(self._handler)
         if _LOG.level == logging.NOTSET or _LOG.level > self._handler.level:
             _LOG.setLevel(level)
+
+
+async def _status(body: bytes) -> Mapping[str, Any]:
+    return {"status": "ok"}
+
+
+def _registered(name: str) -> ServerParams:
+    from cellblock.store.servers import ServerRegistry
+
+    try:
+        return ServerRegistry().get(name)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{error}, or send its server_params") from error
 
 
 def _check_listed(request: RunRequest) -> Check:
