@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 PROGRAM_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -26,13 +26,30 @@ def server_environment() -> Mapping[str, str]:
 
     The file is read now. What every program gets of the environment (`PROGRAM_VARIABLES`) is not taken from it.
     """
-    given = _dotenv(variables_file())
+    file = variables_file()
+    given = {} if _is_distrusted(file) else _dotenv(file)
     return ChainMap(os.environ, {name: value for name, value in given.items() if name not in PROGRAM_VARIABLES})
 
 
 def variables_file() -> Path:
     """Return the ``.env`` of the current directory, the project's root. No sandbox may change or make it."""
     return Path.cwd() / ".env"
+
+
+_distrusted: set[Path] = set()
+
+
+def distrust_variables(directories: Iterable[str]) -> None:
+    """Read no ``.env`` from now on that lies in these directories: a session could have made it.
+
+    Args:
+        directories: Absolute paths without symbolic links.
+    """
+    _distrusted.update(map(Path, directories))
+
+
+def _is_distrusted(file: Path) -> bool:
+    return any(file.is_relative_to(directory) for directory in _distrusted)
 
 
 def read_file(path: Path, most: int, flags: int = 0) -> bytes:

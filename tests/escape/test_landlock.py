@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutor, Host, Session
+from cellblock import CodeExecutor, Host, Session, config
 from cellblock.sandbox import landlock
 from cells import ok, value
 from processes import alive, below, eventually
@@ -366,3 +366,13 @@ with socket.create_connection(('127.0.0.1', int(os.environ['CELLBLOCK_TOOL_PORT'
 said
 """
         assert (await value(executor.session, code)).split()[1] == b"401"
+
+
+async def test_variables_that_a_session_plants_in_the_programs_directory_are_not_read(
+    landlock_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "_distrusted", set())
+    monkeypatch.chdir(tmp_path)
+    async with landlock_host.session(images_dir=tmp_path / "images") as session:
+        await ok(session, "open('.env', 'w').write('KEY_OF_TEST=planted')")
+        assert config.server_environment().get("KEY_OF_TEST") is None

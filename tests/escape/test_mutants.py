@@ -543,6 +543,10 @@ MUTANTS: dict[str, Mutant] = {
         "sandbox/test_landlock_rules.py::test_a_secret_in_what_is_writable_is_refused_if_it_exists[.env]",
         Edit("sandbox/landlock_rules.py", "_check_apart", "pass"),
     ),
+    "56 variables of servers": mutant(
+        "test_config.py::test_variables_in_what_a_session_could_make_are_not_read",
+        Edit("config.py", "_is_distrusted", "return False"),
+    ),
     "56 signals": mutant(
         f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read",
         Edit("sandbox/landlock.py", "_scopes", "return 0"),

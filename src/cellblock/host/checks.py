@@ -93,7 +93,7 @@ def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
         return policy.checked()
     if isolate == "landlock":
         _check_for_landlock(policy)
-    return fit(policy)
+    return fit(policy, variables=isolate != "landlock")
 
 
 def _check_for_landlock(policy: Policy) -> None:
