@@ -64,14 +64,3 @@ def test_what_is_not_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.Monk
         assert "KEY_OF_TEST" not in config.server_environment()
         if os.path.lexists(".env"):
             (os.rmdir if os.path.isdir(".env") else os.unlink)(".env")
-
-
-def test_variables_in_what_a_session_could_make_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "_distrusted", set())
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".env").write_text("KEY_OF_TEST=planted")
-    assert config.server_environment().get("KEY_OF_TEST") == "planted"
-    config.distrust_variables([str(tmp_path.resolve() / "elsewhere")])
-    assert config.server_environment().get("KEY_OF_TEST") == "planted"
-    config.distrust_variables([str(tmp_path.resolve())])
-    assert config.server_environment().get("KEY_OF_TEST") is None

@@ -6,7 +6,8 @@ import os
 import re
 import stat
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 PROGRAM_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -26,8 +27,8 @@ def server_environment() -> Mapping[str, str]:
 
     The file is read now. What every program gets of the environment (`PROGRAM_VARIABLES`) is not taken from it.
     """
-    file = variables_file()
-    given = {} if _is_distrusted(file) else _dotenv(file)
+    path = variables_file()
+    given = _kept[path] if path in _kept else _dotenv(path)
     return ChainMap(os.environ, {name: value for name, value in given.items() if name not in PROGRAM_VARIABLES})
 
 
@@ -36,20 +37,14 @@ def variables_file() -> Path:
     return Path.cwd() / ".env"
 
 
-_distrusted: set[Path] = set()
+def keep_variables() -> None:
+    """Read ``.env`` for the last time: a session is about to start in a sandbox that cannot keep it from making one."""
+    with suppress(FileNotFoundError):  # the current directory is gone
+        path = variables_file()
+        _kept.setdefault(path, _dotenv(path))
 
 
-def distrust_variables(directories: Iterable[str]) -> None:
-    """Read no ``.env`` from now on that lies in these directories: a session could have made it.
-
-    Args:
-        directories: Absolute paths without symbolic links.
-    """
-    _distrusted.update(map(Path, directories))
-
-
-def _is_distrusted(file: Path) -> bool:
-    return any(file.is_relative_to(directory) for directory in _distrusted)
+_kept: dict[Path, dict[str, str]] = {}
 
 
 def read_file(path: Path, most: int, flags: int = 0) -> bytes:

@@ -368,11 +368,12 @@ said
         assert (await value(executor.session, code)).split()[1] == b"401"
 
 
-async def test_variables_that_a_session_plants_in_the_programs_directory_are_not_read(
+async def test_variables_of_servers_that_a_session_plants_are_not_read(
     landlock_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "_distrusted", set())
+    """The program reads `.env` in its current directory, which the session can write, for parameters of MCP servers."""
     monkeypatch.chdir(tmp_path)
-    async with landlock_host.session(images_dir=tmp_path / "images") as session:
-        await ok(session, "open('.env', 'w').write('KEY_OF_TEST=planted')")
-        assert config.server_environment().get("KEY_OF_TEST") is None
+    async with landlock_host.session(working_dir=tmp_path) as session:
+        await ok(session, "open('.env', 'w').write('URL_OF_TEST=http://evil.example')")
+    assert (tmp_path / ".env").exists(), "Landlock cannot prevent that"
+    assert "URL_OF_TEST" not in config.server_environment()

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from cellblock import config
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
@@ -145,8 +144,6 @@ class Session:
         try:
             if self.wanted.isolate != "none":
                 import_guard.distrust(self._writable)
-            if self.wanted.isolate == "landlock":
-                config.distrust_variables(self._writable)
             await self._kernels.live()
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing
             _log.info("%s could not be started: %r", self._name, error)
