@@ -389,6 +389,10 @@ MUTANTS: dict[str, Mutant] = {
         "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[size]",
         Edit("sandbox/settings.py", "_read", "return path.read_bytes()"),
     ),
+    "54 patterns of rules": mutant(
+        "approvals/test_rules.py::test_a_pattern_that_is_too_long_is_refused_when_it_is_read[tool]",
+        Edit("approvals/rules.py", "_check_pattern", "pass"),
+    ),
     "54 items of a policy": mutant(
         "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[count]",
         Edit("sandbox/settings.py", "_check_count", "pass"),

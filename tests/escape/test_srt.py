@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,7 +145,7 @@ async def test_a_tool_port_of_the_same_sandbox_wants_its_token(tmp_path: Path) -
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     register(workspace, "bad")
-    options = {"working_dir": workspace, "images_dir": tmp_path / "images"}
+    options: dict[str, Any] = {"working_dir": workspace, "images_dir": tmp_path / "images"}
     async with (
         Host(isolate="srt") as host,
         CodeExecutor(host=host, **options) as one,
