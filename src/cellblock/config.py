@@ -64,7 +64,7 @@ def _dotenv(path: Path) -> dict[str, str]:
     try:
         text = read_file(path, _MAX_DOTENV, os.O_NOFOLLOW).decode("utf-8", "replace")
     except (OSError, ValueError):
-        return {}  # none, or none that can be read: what is missing is named by whoever looks for it
+        return {}  # none, or none that can be read: a missing variable is named when it is looked up
     return {match["name"]: _unquoted(match["value"]) for match in _LINE.finditer(text)}
 
 

@@ -83,7 +83,7 @@ class ToolRunnerError(CellblockError):
     """A tool failed, or approval of its call was denied or not given in time. The message quotes the server."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows in the place of a traceback: the line that made the call, and the words of the server."""
+        """Return what IPython shows in place of a traceback: the line that made the call, and the words of the server."""
         import traceback
 
         # Neither this package's frames nor those of a generated module, which has `_runner`.

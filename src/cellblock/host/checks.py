@@ -110,7 +110,7 @@ def _check_for_landlock(policy: Policy) -> None:
 
 
 def check_state_apart(writable: Iterable[str]) -> None:
-    """Check that no session works in cellblock's own state, or around it, where it could put another in its place.
+    """Check that no session works in cellblock's own state, or around it, if it could put another in its place.
 
     Args:
         writable: The directories that it can write, and its workspace, without symbolic links.

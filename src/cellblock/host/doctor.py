@@ -28,7 +28,7 @@ class Check:
         ok: Whether it is as it should be.
         needed: Whether kernels or sandboxes do without it.
         found: What is there.
-        remedy: What to do, where it is not.
+        remedy: What to do, if it is not.
     """
 
     name: str

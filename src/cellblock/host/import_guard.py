@@ -57,7 +57,7 @@ _OURS = frozenset(
 
 
 def distrust(directories: Iterable[str]) -> None:
-    """Import nothing of ours from these directories any more, but for what no session can write there.
+    """Import nothing of ours from these directories any more, except what no session can write there.
 
     Args:
         directories: What sessions can write, absolute.

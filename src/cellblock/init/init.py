@@ -77,11 +77,11 @@ def run_init(
 
     Args:
         handover: A socket on which ``fork`` arrives, with the descriptors of the session.
-        host: A pidfd of the host, or None where there are none.
+        host: A pidfd of the host, or None if there are none.
         warmed: What `warm` made, or None to let the worker do that.
-        preload: Modules for the worker to import, where nothing is warmed.
+        preload: Modules for the worker to import, if nothing is warmed.
         ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
-        places: What the paths of all that the host keeps for its sessions begin with, where nobody else removes it after it.
+        places: What the paths of all that the host keeps for its sessions begin with, if nobody else removes it after it.
         parent: A pidfd of the process that makes this one, unless that is the host.
     """
     try:
@@ -262,7 +262,7 @@ class _Init:
         return port
 
     def _keep(self, top: str, hold: Hold) -> None:
-        """Share a hold on placeholders with whoever made us, to be released there if we are killed."""
+        """Share a hold on placeholders with the process that made this one, which releases it if this one is killed."""
         self._holds[top] = hold
         socket.send_fds(self._handover, [encode_control(Held(hold.names))], [hold.descriptor])
 

@@ -47,7 +47,7 @@ def resume_after_parent() -> None:
 
 
 def open_many_files() -> None:
-    """Let this process, and who is forked from it, have as many descriptors as may be: there is one for every session.
+    """Raise the limit of open files to the hard limit, for this process and its forks: each session needs a descriptor.
 
     As many can lie in sockets, and what runs in a native sandbox gets a limit of its own.
     """
@@ -98,7 +98,7 @@ def execute(command: list[str]) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Return the direct children of a process; empty where it is gone."""
+    """Return the direct children of a process; empty if it is gone."""
     return _named_here(_children(_name_in_proc(pid)))
 
 
@@ -178,7 +178,7 @@ def memory_of_namespace(home: str, enough: int) -> int:
 
 
 def memory_of(pids: Iterable[int], enough: int) -> int:
-    """Return the bytes of memory that some processes use, where there is no namespace of theirs to measure.
+    """Return the bytes of memory that some processes use, if there is no namespace of theirs to measure.
 
     Args:
         pids: The processes.

@@ -91,13 +91,13 @@ def make_base(steps: Sequence[Step]) -> None:
 
 
 def prepare(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """As a session's init that nobody waits for yet: begin the tree with what most plans begin with.
+    """As a session's init that nobody waits for yet: begin the tree with the steps that most plans begin with.
 
     Args:
         steps: From `usual_beginning`.
 
     Returns:
-        What `build` need not do any more: these steps, or none where one has failed. It will try again then, and say why.
+        What `build` need not do any more: these steps, or none if one failed. `build` then tries again, and says why.
     """
     try:
         builder = _Builder(steps)
@@ -266,7 +266,7 @@ class _Builder:
             move(descriptor, f".{step.target}")
 
     def _protect(self, top: str, target: str) -> None:
-        """Let nothing at a path below a writable directory be changed, nor the path itself by renaming what leads there."""
+        """Keep a path below a writable directory, and what is there, from being changed, also by renaming what leads there."""
         path = top
         for part in os.path.relpath(target, top).split("/"):
             path = f"{path}/{part}"
@@ -333,7 +333,7 @@ def detach(path: str) -> None:
 
 @contextmanager
 def _taken(target: str) -> Iterator[tuple[int | None, int]]:
-    """Hold what lies at a path of the new tree, and its mode; None where nothing does, or a link is on the way to it."""
+    """Hold what is at a path of the new tree, and its mode; None if nothing is, or if a link is on the way."""
     try:
         place = open_without_links(f".{target}", os.O_NOFOLLOW)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""srt, the command of Anthropic's sandbox-runtime, as a sandbox: its settings, where it is, and what it lacks to run.
+"""srt, the command of Anthropic's sandbox-runtime, as a sandbox: its settings, where it is, and what is missing for it.
 
 Its settings are JSON. They are made from a `Policy`, or are the user's own, which are passed to srt unchanged.
 """
@@ -68,7 +68,7 @@ class SrtPolicy(Policy):
             path: The file: JSON as sandbox-runtime documents it. ``resources`` is ours, as in `Policy.load`.
 
         Raises:
-            InvalidInputError: It cannot be read, or is no JSON object. Whether its keys are right is for srt to say.
+            InvalidInputError: It cannot be read, or is not a JSON object. srt itself checks its keys.
         """
         data = read_settings(path)
         if not isinstance(data, dict):
@@ -114,7 +114,7 @@ class SrtDirectories:
 
 
 def entries(path: str) -> Sequence[str] | None:
-    """Return the names in a directory, ``("",)`` for anything else, and None where there is nothing."""
+    """Return the names in a directory, ``("",)`` for anything else, and None if there is nothing."""
     try:
         return tuple(sorted(os.listdir(path)))
     except FileNotFoundError:
@@ -137,7 +137,7 @@ def settings(
         policy: What is asked.
         facts: What this machine has.
         place: What this run of srt has around it.
-        look: As `entries`. Only what is there is protected: srt makes an empty file in the place of what is not.
+        look: As `entries`. Only what is there is protected: srt makes an empty file in place of what is not.
         platform: As `sys.platform`.
     """
     if isinstance(policy, SrtPolicy):

@@ -173,7 +173,7 @@ class Run:
 
 @record
 class Stop:
-    """Kill the programs that were run, and whatever was started since they began, but for the worker's own children."""
+    """Kill the programs that were run, and whatever was started since they began, except the worker's own children."""
 
     op: ClassVar[str] = "stop"
 

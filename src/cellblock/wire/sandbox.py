@@ -108,7 +108,7 @@ class Protect:
 
 @record
 class Mask:
-    """Hide what lies there, but for what is bound in it.
+    """Hide what lies there, except what is bound in it.
 
     A link is followed. If it lies in the writable directory ``top``, that is only within this directory.
     """

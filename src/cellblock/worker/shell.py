@@ -92,7 +92,7 @@ class Shell(NotebookShell):
         look_at_few(self.Completer)
 
     def init_virtualenv(self) -> None:
-        """The interpreter was chosen by whoever started us."""
+        """The interpreter was chosen by the host."""
 
     def init_magics(self) -> None:
         """Let ``%pip install`` ask the host, which knows where packages may come from."""
@@ -168,7 +168,7 @@ class Shell(NotebookShell):
         try:
             self.user_ns["_exit_code"] = process.wait()
         except KeyboardInterrupt:
-            # The command has had the same signal, as in a terminal; what ignores it is killed by whoever is in a hurry.
+            # The command has had the same signal, as in a terminal; the host kills what ignores it at a deadline.
             process.wait()
             raise KeyboardInterrupt from None
 

@@ -78,7 +78,7 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
 
 @contextmanager
 def _ending_with(control: socket.socket) -> Iterator[None]:
-    """While modules are imported, which may take for ever, have the end of the host end this process.
+    """While modules are imported, which may take forever, have the end of the host end this process.
 
     The socket raises SIGIO then, whose default action is to terminate; the host says nothing else before we are ready.
     """
@@ -92,7 +92,7 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
 def _end_threads() -> None:
     """Have libraries that keep threads (OpenBLAS) end theirs, as they do before a fork of the C library's.
 
-    The clone that makes a session goes past the C library. Its own first fork would wait for these threads for ever then.
+    The clone that makes a session goes past the C library. Its own first fork would wait for these threads forever then.
     """
     pid = os.fork()
     if pid == 0:
@@ -115,7 +115,7 @@ class _Zygote:
         self._control = control
         self._host = host
         self._group = group
-        """The control group of the next init, where they have one each."""
+        """The control group of the next init, if they have one each."""
         self._warmed = warmed
         self._ground = ground
         self._places = places

@@ -297,7 +297,7 @@ class Files:
 
 
 def _on_disk(where: str | None, workspace: Tree) -> Tree | nullcontext[Tree]:
-    """Open a directory of the caller's disk, or stay in the workspace, which is closed by whoever opened it."""
+    """Open a directory of the caller's disk, or stay in the workspace, whose opener closes it."""
     return nullcontext(workspace) if where is None else Tree.at(where, workspace.walk, where)
 
 

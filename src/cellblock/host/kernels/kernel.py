@@ -301,7 +301,7 @@ class Kernel:
                     self._channel.send(answer)
         except KernelDiedError:
             return  # and the cell with it
-        except Exception as error:  # the code would wait for ever
+        except Exception as error:  # the code would wait forever
             cell.fail(error)
             self._condemn(f"what it asked for could not be answered: {error}")
 

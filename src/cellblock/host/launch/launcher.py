@@ -33,7 +33,7 @@ class Ends:
         control: Control messages to and from init.
         stdout: What is written to the kernel's descriptor 1.
         stderr: Likewise 2.
-        group: The control group that its processes are in, where they have one.
+        group: The control group that its processes are in, if they have one.
     """
 
     channel: socket.socket
@@ -54,7 +54,7 @@ class Launcher(Protocol):
     """What a session needs from a launcher."""
 
     interpreter: tuple[str, ...] | None
-    """Directories of the interpreter and its packages, where they are known and matter."""
+    """Directories of the interpreter and its packages, if they are known and matter."""
 
     @property
     def alive(self) -> bool:
@@ -211,7 +211,7 @@ def _give_back(group: Group | None) -> None:
 
 
 def cannot_start(error: OSError) -> LaunchError:
-    """Return what a system error means to whoever wanted a kernel. The next attempt may well succeed."""
+    """Return what a system error means to the caller who wanted a kernel. The next attempt may well succeed."""
     hint = ": this process has too many files open" if error.errno == errno.EMFILE else ""
     return LaunchError(f"no kernel can be started now: {error.strerror}{hint}; try again")
 

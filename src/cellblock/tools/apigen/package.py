@@ -173,7 +173,7 @@ def _is_written(root: int, name: str, files: dict[str, bytes]) -> bool:
     """Whether a package is what would be written, byte for byte, and nothing beside it.
 
     Nothing that lies in the package can say so for it: code in a session may have written that, too. Bytecode that was left
-    there counts as a change: Python would run it in the place of the source.
+    there counts as a change: Python would run it in place of the source.
     """
     try:
         return set(_listed(root, name)) == set(files) and all(

@@ -37,7 +37,7 @@ class ServerSandbox:
 
     Attributes:
         policy: What the server may do, without what no sandbox may do.
-        refused: Why it was not made, where it was not.
+        refused: Why it was not made, if it was not.
 
     Raises:
         InvalidInputError: The policy names what cannot be.
@@ -109,7 +109,7 @@ class ServerSandbox:
         return holds
 
     def _limit(self) -> int | None:
-        """Make the server a control group, where there can be one; return its descriptor."""
+        """Make the server a control group, if there can be one; return its descriptor."""
         if (place := cgroups.find().directory) is None:
             return None  # what the plan limits is each process
         groups = cgroups.Groups(place)
@@ -137,7 +137,7 @@ class ServerSandbox:
         await self._network.close()
 
     def explain(self) -> str:
-        """Return what of the sandbox may be why the server ended; empty where nothing is."""
+        """Return what of the sandbox may be why the server ended; empty if nothing is."""
         if self.refused is not None:
             return f"its sandbox cannot be made: {self.refused}"
         if self._over_memory:
