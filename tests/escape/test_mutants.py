@@ -241,6 +241,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
         Edit("host/launch/launchers.py", "Launchers.retire", "pass"),
     ),
+    "33 tiny chunks of a stream": mutant(
+        "host/kernels/test_cell.py::test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well",
+        Edit("host/kernels/cell.py", "_CHUNK", "0"),
+    ),
     "36 a close that is cancelled": mutant(
         f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
         Edit("host/closing.py", "Closing.finish", "self._task = self._task or asyncio.create_task(close())\nawait self._task"),
