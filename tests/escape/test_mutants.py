@@ -433,7 +433,7 @@ MUTANTS: dict[str, Mutant] = {
     "52 orders to pip": mutant(
         f"{HERE}packages.py::test_an_approval_of_pip_runs_pip_and_nothing_that_was_planted",
         Edit("host/packages.py", "SessionPackages._sandbox", "yield kernel.control"),
-        Edit("host/packages.py", "_changes", "return {}"),
+        Edit("host/packages.py", "SessionPackages._changes", "return {}"),
         Edit("host/packages.py", "_OPTIONS", '("--no-input",)'),
     ),
     "52 a sandbox for pip": mutant(
