@@ -245,6 +245,10 @@ MUTANTS: dict[str, Mutant] = {
         "host/kernels/test_cell.py::test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well",
         Edit("host/kernels/cell.py", "_CHUNK", "0"),
     ),
+    "1 names that a bind brings": mutant(
+        "sandbox/test_mounts.py::test_what_is_bound_from_elsewhere_is_not_missing",
+        Edit("sandbox/mounts.py", "_Builder._made_by_binds", "return set()"),
+    ),
     "36 a close that is cancelled": mutant(
         f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
         Edit("host/closing.py", "Closing.finish", "self._task = self._task or asyncio.create_task(close())\nawait self._task"),

@@ -258,3 +258,21 @@ def test_settings_of_any_form_are_refused_or_planned(data: Any) -> None:
     except InvalidInputError:
         return
     assert Policy.from_dict(policy.to_dict()) == policy
+
+
+def test_the_weaker_proc_is_asked_for_by_the_name_that_sandbox_runtime_has() -> None:
+    assert not Policy.parse({}).weaker_proc
+    assert not Policy().weaker_proc
+    asked = Policy.parse({"enableWeakerNestedSandbox": True})
+    assert asked.weaker_proc
+    assert Policy.from_dict(asked.to_dict()) == asked
+    with pytest.raises(InvalidInputError, match="enableWeakerNestedSandbox must be true or false, not 'yes'"):
+        Policy.parse({"enableWeakerNestedSandbox": "yes"})
+
+
+def test_a_session_gets_the_weaker_proc_only_if_its_host_has_it() -> None:
+    weaker = Policy(weaker_proc=True)
+    assert weaker.narrow(weaker).weaker_proc
+    assert not weaker.narrow(Policy()).weaker_proc
+    with pytest.raises(InvalidInputError, match="weaker_proc is not allowed by the host's policy"):
+        Policy().narrow(weaker)

@@ -10,6 +10,7 @@ from typing import Literal, cast, get_args
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, SandboxError
+from cellblock.host.launch.failures import launch_error
 from cellblock.sandbox import landlock, probe, srt
 from cellblock.sandbox.fitting import fit
 from cellblock.sandbox.paths import is_inside
@@ -60,8 +61,11 @@ def check_isolation(isolate: Isolate) -> Isolate:
         raise SandboxError(f"this machine cannot run a sandbox of srt: {'; '.join(missing)}")
     if isolate == "landlock" and (missing := landlock.missing()):
         raise SandboxError(f"this machine cannot run a sandbox made of Landlock: {'; '.join(missing)}")
-    if isolate == "native" and (missing := probe.missing()):
-        raise SandboxError(f"this machine cannot run a sandbox: {'; '.join(missing)}")
+    if isolate == "native":
+        if (why := probe.unsupported()) is not None:
+            raise SandboxError(f"this machine cannot run a sandbox: {why}")
+        if (failure := probe.forbidden()) is not None:
+            raise launch_error("this machine cannot run a sandbox", failure)
     return isolate
 
 

@@ -170,6 +170,7 @@ def settings(
             "allowWrite": [*files.write, f"{place.private}/tmp", f"{place.private}/home"],
             "denyWrite": protected,
         },
+        "enableWeakerNestedSandbox": policy.weaker_proc,
     }
 
 

@@ -181,13 +181,14 @@ class _Zygote:
 
     def _fork(self, session: int, data: bytes, descriptors: list[int]) -> None:
         if len(descriptors) != FORK_DESCRIPTORS:
-            self._tell(Failed(session, f"{len(descriptors)} descriptors arrived of {FORK_DESCRIPTORS}"))
+            self._tell(Failed(session, f"{len(descriptors)} descriptors arrived of {FORK_DESCRIPTORS}", 0))
             return
         self._can_make = True
+        self._check_spare()
         try:
             pid, handover = self._spare or self._make()
         except OSError as error:
-            self._tell(Failed(session, f"cannot fork: {error.strerror}"))
+            self._tell(Failed(session, error.strerror or str(error), error.errno or 0))
             return
         self._spare = None
         self._inits[pid] = session, handover
@@ -195,6 +196,14 @@ class _Zygote:
             socket.send_fds(handover, [data], descriptors)
         except OSError:
             return  # it has died; the host sees its connections close
+
+    def _check_spare(self) -> None:
+        """Drop the spare init if something has failed in it, such as a fork: the next one may have more luck."""
+        if self._spare is not None and select.select([self._spare[1]], [], [], 0)[0]:
+            pid, handover = self._spare
+            self._spare = None
+            handover.close()
+            os.waitpid(pid, 0)  # it ends now, and gives back what the next one may lack
 
     def _make(self) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

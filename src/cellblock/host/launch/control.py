@@ -39,7 +39,7 @@ class Control:
 
     Attributes:
         gone: Done when init has ended, and with it everything below.
-        refused: Why the sandbox was not made, if it was not.
+        refused: Why there is no session, if it could not be made.
         on_exit: Told the worker's wait status, or None if nobody knows it, when the worker or init has ended.
         on_memory: Told how many bytes the session uses, after `measure`.
         takers: Each is given the listener of its name, once, which init makes before there is any code in the session.
@@ -54,7 +54,7 @@ class Control:
         self._runs = 0
         self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
-        self.refused: str | None = None
+        self.refused: Refused | None = None
         self.on_exit: Callable[[int | None], None] = lambda _status: None
         self.on_memory: Callable[[int], None] = lambda _used: None
         self.takers: dict[str, Callable[[socket.socket], None]] = {}
@@ -194,8 +194,8 @@ class Control:
                 _settle(self._ran, status if sane else 0xFF00)
             case Memory(used):
                 self.on_memory(used)
-            case Refused(error):
-                self.refused = error
+            case Refused():
+                self.refused = message
             case Exited(status):
                 self.on_exit(status)
             case None:  # the end of the socket, or what is not a message: nothing that follows can be relied on
