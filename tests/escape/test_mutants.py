@@ -242,6 +242,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
         Edit("host/launch/launchers.py", "Launchers.retire", "pass"),
     ),
+    "39 frames of Python objects": mutant(
+        "exchange/test_tables.py::test_a_frame_of_too_many_python_objects_is_refused_before_they_are_made",
+        Edit("exchange/tables.py", "_check_objects", "pass"),
+    ),
     "33 tiny chunks of a stream": mutant(
         "host/kernels/test_cell.py::test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well",
         Edit("host/kernels/cell.py", "_CHUNK", "0"),
