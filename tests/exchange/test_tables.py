@@ -120,7 +120,7 @@ def test_a_frame_of_too_many_python_objects_is_refused_before_they_are_made(
 ) -> None:
     monkeypatch.setattr(tables, "_MAX_OBJECTS", 99)
     padding = pa.array([bytes(300)] * len(column))  # a table may not claim more than it has
-    with pytest.raises(InvalidInputError, match="column 'a' is of type .*: as a pandas.DataFrame, the table would have"):
+    with pytest.raises(InvalidInputError, match=r"column 'a' is of type .*: as a pandas\.DataFrame, the table would have"):
         decode(message(pa.table({"a": column, "padding": padding})), LIMIT)
 
 

@@ -85,8 +85,8 @@ def _check_objects(table: Any) -> None:
         count += _objects(arrow, column)
         if count > _MAX_OBJECTS:
             raise InvalidInputError(
-                f"column {name!r:.80} is of type {str(column.type)[:80]}: as a pandas.DataFrame, the table would have more than "
-                f"{_MAX_OBJECTS:,} values that are Python objects. Send a pyarrow.Table, or fewer rows at a time"
+                f"column {name!r:.80} is of type {str(column.type)[:80]}: as a pandas.DataFrame, the table would have "
+                f"more than {_MAX_OBJECTS:,} values that are Python objects. Send a pyarrow.Table, or fewer rows at a time"
             )
 
 
