@@ -268,6 +268,11 @@ _WEAKER = Way(
     "show sessions this container's own /proc: they can then see which processes it runs, and their command lines",
     '"enableWeakerNestedSandbox": true in sandbox_config, or Policy(weaker_proc=True)',
 )
+_LANDLOCK = Way(
+    "take the sandbox that needs no namespaces; it promises less: no network, and protected names such as .git in the "
+    "workspace can be changed (docs/landlock.md)",
+    "export CELLBLOCK_ISOLATE=landlock",
+)
 _UNMASK = {
     "Docker": "docker run --security-opt seccomp=deploy/seccomp.json --security-opt systempaths=unconfined IMAGE",
     "podman": "podman run --security-opt seccomp=deploy/seccomp.json --security-opt unmask=ALL IMAGE",
@@ -287,7 +292,8 @@ def _unmask(around: Surroundings) -> tuple[Way, ...]:
 
 
 def _without_namespaces(around: Surroundings) -> tuple[Way, ...]:
-    return (_LET_CONTAINER,) if around.container else (_SRT,)
+    last = _LET_CONTAINER if around.container else _SRT
+    return (_LANDLOCK, last) if around.landlock else (last,)
 
 
 def _raise_limit(around: Surroundings, name: str, service: str, value: int) -> tuple[Way, ...]:
