@@ -47,6 +47,8 @@ UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileg
         ("user namespace", errno.EUSERS, Surroundings(), "32 levels", "sandbox=False"),
         ("user namespace", errno.EPERM, Surroundings(chroot=True), "This is a chroot", "bwrap --bind"),
         ("user namespace", errno.EPERM, Surroundings(chroot=True, container="Docker"), "This is a chroot", "bwrap --bind"),
+        ("user namespace", errno.EPERM, Surroundings(), "probably a chroot", "bwrap --bind"),
+        ("python", errno.ENOENT, Surroundings(proc=False), "/proc is not mounted", "mount -t proc proc /proc"),
         ("user namespace", errno.ENOENT, Surroundings(proc=False), "/proc is not mounted", "mount -t proc proc /proc"),
         ("user namespace", errno.EINVAL, Surroundings(platform="gVisor"), "gVisor", "--runtime=runc"),
         ("user namespace", errno.EINVAL, Surroundings(platform="WSL 1"), "WSL 1", "wsl --set-version"),

@@ -72,9 +72,10 @@ async def try_session(isolate: Isolate, policy: Policy | None = None) -> Trial:
     began = time.monotonic()
     error, failure = "", None
     try:
-        with tempfile.TemporaryDirectory(prefix="cellblock-doctor-") as workspace:
-            async with Host(isolate=isolate, policy=policy) as host, host.session(working_dir=workspace) as session:
-                result = await session.execute("6 * 7")
+        async with Host(isolate=isolate, policy=policy) as host:
+            with tempfile.TemporaryDirectory(prefix="cellblock-doctor-") as workspace:
+                async with host.session(working_dir=workspace) as session:
+                    result = await session.execute("6 * 7")
         if result.return_value != "42":
             error = f"the first cell did not return 42: {result.status}"
             failure = Failure("cell", 0, result.error.evalue if result.error else result.status)

@@ -171,18 +171,21 @@ def _no_proc(failure: Failure, around: Surroundings) -> Cause | None:
     if around.proc or failure.code not in (errno.ENOENT, *_FORBIDDEN):
         return None
     where = "in this chroot" if not around.container else "here"
-    ways = (Way("mount it, as root", "mount -t proc proc /proc"), Way("or enter the directory without chroot", _ENTER))
-    return Cause(f"/proc is not mounted {where}, and without it no namespaces can be set up", ways)
+    ways = (Way("mount it, as root", "mount -t proc proc /proc"), Way("if this is a chroot, enter it in another way", _ENTER))
+    return Cause(f"/proc is not mounted {where}, and without it no session can be made", ways)
 
 
 def _chroot(failure: Failure, around: Surroundings) -> Cause | None:
-    if not around.chroot or failure.step != "user namespace" or failure.code not in _FORBIDDEN:
+    if failure.step != "user namespace" or failure.code not in _FORBIDDEN:
+        return None
+    if not around.chroot and (around.filtered or around.apparmor or around.container):
         return None
     ways = (
         Way("enter the directory by pivot_root instead of chroot, as root; bubblewrap does that", _ENTER),
         *_without_namespaces(around),
     )
-    return Cause("This is a chroot, in which the kernel allows nobody to make a user namespace", ways)
+    what = "This is a chroot" if around.chroot else "No filter and no setting forbids it, so this is probably a chroot"
+    return Cause(f"{what}, in which the kernel allows nobody to make a user namespace", ways)
 
 
 def _masked_proc(failure: Failure, around: Surroundings) -> Cause | None:
