@@ -73,7 +73,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("sandbox/syscall.py", "hide", "pass"),
     ),
     "11 a /proc that is not the session's own": mutant(
-        "tests/host/launch/test_failures.py::test_the_weaker_proc_is_had_by_name_and_shows_processes_but_gives_no_power",
+        "host/launch/test_failures.py::test_the_weaker_proc_is_had_by_name_and_shows_processes_but_gives_no_power",
         Edit("sandbox/mounts.py", "_show_outer_proc", "move(clone_tree('/proc'), f'.{target}')"),
     ),
     "19 the host's loopback": mutant(
