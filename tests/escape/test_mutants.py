@@ -35,6 +35,7 @@ ENDLESS = frozenset(
             "54 lists of tools",
             "54 schemas of servers",
         ),
+        "56 memory",
         *("45 buffers of sockets", "45 page tables", "45 shared memory and queues of System V"),
     }
 )
@@ -245,6 +246,18 @@ MUTANTS: dict[str, Mutant] = {
         f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
         Edit("host/launch/launchers.py", "Launchers.retire", "pass"),
     ),
+    "39 frames of Python objects": mutant(
+        "exchange/test_tables.py::test_a_frame_of_too_many_python_objects_is_refused_before_they_are_made",
+        Edit("exchange/tables.py", "_check_objects", "pass"),
+    ),
+    "33 tiny chunks of a stream": mutant(
+        "host/kernels/test_cell.py::test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well",
+        Edit("host/kernels/cell.py", "_CHUNK", "0"),
+    ),
+    "1 names that a bind brings": mutant(
+        "sandbox/test_mounts.py::test_what_is_bound_from_elsewhere_is_not_missing",
+        Edit("sandbox/mounts.py", "_Builder._made_by_binds", "return set()"),
+    ),
     "36 a close that is cancelled": mutant(
         f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
         Edit("host/closing.py", "Closing.finish", "self._task = self._task or asyncio.create_task(close())\nawait self._task"),
@@ -393,6 +406,10 @@ MUTANTS: dict[str, Mutant] = {
         "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[size]",
         Edit("sandbox/settings.py", "_read", "return path.read_bytes()"),
     ),
+    "54 patterns of rules": mutant(
+        "approvals/test_rules.py::test_a_pattern_that_is_too_long_is_refused_when_it_is_read[tool]",
+        Edit("approvals/rules.py", "_check_pattern", "pass"),
+    ),
     "54 items of a policy": mutant(
         "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[count]",
         Edit("sandbox/settings.py", "_check_count", "pass"),
@@ -494,6 +511,10 @@ MUTANTS: dict[str, Mutant] = {
     "51 what is allowed in what is denied, and no more": mutant(
         f"{HERE}files.py::test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else", READ_ONLY
     ),
+    "56 .env read again": mutant(
+        f"{HERE}landlock.py::test_variables_of_servers_that_a_session_plants_are_not_read",
+        Edit("config.py", "keep_variables", "pass"),
+    ),
     "55 srt as root": mutant(
         f"{HERE}srt.py::test_no_setting_of_the_kernel_can_be_changed",
         Edit("sandbox/mounts.py", "keep_kernel_settings", "pass"),
@@ -533,6 +554,53 @@ MUTANTS: dict[str, Mutant] = {
             return pid
             """,
         ),
+    ),
+    "56 files": mutant(
+        f"{HERE}landlock.py::test_files_outside_cannot_be_opened_listed_or_made",
+        Edit("sandbox/confine.py", "_restrict_files", "pass"),
+    ),
+    "56 links": mutant(
+        "sandbox/test_landlock.py::test_a_link_is_not_followed_to_what_is_to_be_allowed",
+        Edit("sandbox/landlock.py", "_RESOLVE", "0"),
+    ),
+    "56 secrets": mutant(
+        "sandbox/test_landlock_rules.py::test_a_secret_in_what_is_writable_is_refused_if_it_exists[.env]",
+        Edit("sandbox/landlock_rules.py", "_check_apart", "pass"),
+    ),
+    "56 variables of servers": mutant(
+        f"{HERE}landlock.py::test_variables_of_servers_that_a_session_plants_are_not_read",
+        Edit("config.py", "keep_variables", "pass"),
+    ),
+    "56 signals": mutant(
+        f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read",
+        Edit("sandbox/landlock.py", "_scopes", "return 0"),
+    ),
+    "56 limits and priorities": mutant(
+        f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read",
+        Edit("sandbox/undivided.py", "OTHERS", "()"),
+    ),
+    "56 attributes": mutant(
+        f"{HERE}landlock.py::test_attributes_of_files_outside_stay[os.chmod, it, 0o777]",
+        Edit("sandbox/undivided.py", "ATTRIBUTES", "()"),
+    ),
+    "56 what init changes": mutant(
+        f"{HERE}landlock.py::test_attributes_of_files_outside_stay[os.chmod, it, 0o777]",
+        Edit("init/supervisor.py", "Supervisor._check_own", "pass"),
+    ),
+    "56 what init connects": mutant(
+        f"{HERE}landlock.py::test_there_is_no_network_and_no_socket_of_the_machine",
+        Edit("init/supervisor.py", "Supervisor._check_listener", "pass"),
+    ),
+    "56 sockets": mutant(
+        f"{HERE}landlock.py::test_there_is_no_network_and_no_socket_of_the_machine",
+        Edit("sandbox/undivided.py", "SOCKETS", "()"),
+    ),
+    "56 shared memory": mutant(
+        f"{HERE}landlock.py::test_a_dangerous_call_is_refused_here_too[shmget]", Edit("sandbox/undivided.py", "SHARED", "()")
+    ),
+    "56 memory": mutant(
+        f"{HERE}landlock.py::test_a_session_over_its_memory_ends",
+        Edit("host/launch/kernel_spec.py", "KernelSpec.memory", "return None"),
     ),
     "53 pickle": mutant(
         "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")

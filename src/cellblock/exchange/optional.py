@@ -17,7 +17,7 @@ def module(name: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise InvalidInputError(f"{what} needs {name} in this program and in the session; it is missing in one") from error
+        raise InvalidInputError(f"{what} needs {name} in this program and in the session; one of them lacks it") from error
 
 
 def type_name(value: object) -> str:

@@ -97,7 +97,7 @@ def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
         return policy.checked()
     if isolate == "landlock":
         _check_for_landlock(policy)
-    return fit(policy)
+    return fit(policy, names_can_be_held=isolate != "landlock")
 
 
 def _check_for_landlock(policy: Policy) -> None:

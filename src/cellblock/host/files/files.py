@@ -112,7 +112,7 @@ class Files:
         except LookupError:
             raise InvalidInputError(f"encoding {encoding!r} is not known") from None
         except UnicodeDecodeError as error:
-            why = f"it is no {encoding} text ({error.reason} at byte {error.start}); read() returns its bytes"
+            why = f"it is not {encoding} text ({error.reason} at byte {error.start}); read() returns its bytes"
             raise FilesError(f"cannot read {str(path)!r}: {why}", path=str(path)) from None
 
     # -- folders -------------------------------------------------------------------------------------------------------

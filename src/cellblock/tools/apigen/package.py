@@ -165,7 +165,7 @@ def _read(root: int, path: str, most: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(f"{path} is no file")
+            raise OSError(f"{path} is not a regular file")
         return file.read(most)
 
 

@@ -237,7 +237,7 @@ def _failures() -> Iterator[None]:
             raise ConnectionError(error.message) from error
         raise McpServerError(f"failed: {cut(error.message)} [{error.code}]") from error
     except ValidationError as error:
-        raise McpServerError(f"returned what is not a result: {cut(str(error))}") from error
+        raise McpServerError(f"returned something that is not a result: {cut(str(error))}") from error
     except PydanticSerializationError as error:
         raise InvalidInputError(f"the arguments cannot be sent as JSON: {error}") from error
     except McpServerError:
