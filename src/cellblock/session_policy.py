@@ -52,7 +52,10 @@ def requested_policy(
     if not isinstance(policy, Policy):
         raise InvalidInputError(f"policy must be a Policy, not {policy!r}: for a file or a dict use sandbox_config")
     if allow_hosts and isolate == "srt":
-        raise InvalidInputError("allow_hosts needs the native sandbox: for srt, name the hosts in sandbox_config")
+        raise InvalidInputError(
+            "allow_hosts needs the native sandbox: for srt, name the hosts in sandbox_config, "
+            'as {"network": {"allowedDomains": [...]}}'
+        )
     network = replace(policy.network, allow=(*policy.network.allow, *allow_hosts))
     return replace(policy, network=network) if allow_hosts else policy
 
@@ -60,11 +63,8 @@ def requested_policy(
 def _load_policy(config: str | os.PathLike[str] | Mapping[str, Any], isolate: Isolate) -> Policy:
     from cellblock.host import Policy, SrtPolicy
 
-    if not isinstance(config, Mapping):
-        return SrtPolicy.load(config) if isolate == "srt" else Policy.load(config)
-    if isolate == "srt":
-        raise InvalidInputError("sandbox_config must be a file for isolate='srt'")
-    return Policy.parse(dict(config), "sandbox_config")
+    kind = SrtPolicy if isolate == "srt" else Policy
+    return kind.parse(dict(config), "sandbox_config") if isinstance(config, Mapping) else kind.load(config)
 
 
 def with_readable(options: SessionOptions, directories: tuple[str, ...], host: Host) -> Policy | None:

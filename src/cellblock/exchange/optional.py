@@ -17,7 +17,10 @@ def module(name: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise InvalidInputError(f"{what} needs {name} in this program and in the session; it is missing in one") from error
+        raise InvalidInputError(
+            f"{what} needs {name} in this program and in the session, and one of them does not have it: "
+            f"'pip install {name}' here, '%pip install {name}' in a cell"
+        ) from error
 
 
 def type_name(value: object) -> str:
