@@ -7,6 +7,7 @@ import re
 import stat
 from collections import ChainMap
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 PROGRAM_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -26,13 +27,24 @@ def server_environment() -> Mapping[str, str]:
 
     The file is read now. What every program gets of the environment (`PROGRAM_VARIABLES`) is not taken from it.
     """
-    given = _dotenv(variables_file())
+    path = variables_file()
+    given = _kept[path] if path in _kept else _dotenv(path)
     return ChainMap(os.environ, {name: value for name, value in given.items() if name not in PROGRAM_VARIABLES})
 
 
 def variables_file() -> Path:
     """Return the ``.env`` of the current directory, the project's root. No sandbox may change or make it."""
     return Path.cwd() / ".env"
+
+
+def keep_variables() -> None:
+    """Read ``.env`` for the last time: a session is about to start in a sandbox that cannot keep it from making one."""
+    with suppress(FileNotFoundError):  # the current directory is gone
+        path = variables_file()
+        _kept.setdefault(path, _dotenv(path))
+
+
+_kept: dict[Path, dict[str, str]] = {}
 
 
 def read_file(path: Path, most: int, flags: int = 0) -> bytes:
@@ -64,7 +76,7 @@ def _dotenv(path: Path) -> dict[str, str]:
     try:
         text = read_file(path, _MAX_DOTENV, os.O_NOFOLLOW).decode("utf-8", "replace")
     except (OSError, ValueError):
-        return {}  # none, or none that can be read: what is missing is named by whoever looks for it
+        return {}  # none, or none that can be read: a missing variable is named when it is looked up
     return {match["name"]: _unquoted(match["value"]) for match in _LINE.finditer(text)}
 
 

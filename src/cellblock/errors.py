@@ -56,7 +56,19 @@ class UnsupportedError(CellblockError):
 
 
 class LaunchError(CellblockError):
-    """No kernel could be started. The message holds the cause and the last lines the process wrote."""
+    """No kernel could be started. The message holds the likely cause, the ways out, and the last lines the process wrote.
+
+    Attributes:
+        step: The step that failed, as `cellblock doctor` lists them; empty if none of them did.
+        code: The system's error number (`errno`); 0 if there is none.
+        said: What the system said.
+    """
+
+    def __init__(self, message: str, *, step: str = "", code: int = 0, said: str = "") -> None:
+        super().__init__(message)
+        self.step = step
+        self.code = code
+        self.said = said
 
 
 class InterpreterError(LaunchError):
@@ -83,7 +95,7 @@ class ToolRunnerError(CellblockError):
     """A tool failed, or approval of its call was denied or not given in time. The message quotes the server."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows in the place of a traceback: the line that made the call, and the words of the server."""
+        """Return what IPython shows in place of a traceback: the line that made the call, and the words of the server."""
         import traceback
 
         # Neither this package's frames nor those of a generated module, which has `_runner`.

@@ -89,7 +89,7 @@ def remove_after(host: int | None, beginning: str | None, connection: int | None
     """As a process that outlives its host: remove what is the host's, if that has ended. A living host does it itself.
 
     Args:
-        host: A pidfd of the host; None where there are none, and then nothing is removed.
+        host: A pidfd of the host; None if there are none, and then nothing is removed.
         beginning: As `find_places`; None for nothing.
         connection: A socket to the host. If its other end is closed, the host may be about to end, and is waited for.
     """
@@ -176,7 +176,7 @@ def _remove_files(directory: int) -> list[str]:
 
 
 def _open(name: str, parent: int) -> int | None:
-    """Open a directory and make it ours to write, whatever its mode; None if it is no directory any more."""
+    """Open a directory and make it ours to write, whatever its mode; None if it is not a directory any more."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         held = os.open(name, getattr(os, "O_PATH", os.O_RDONLY) | flags, dir_fd=parent)

@@ -62,7 +62,7 @@ class ServiceOptions:
 def _check_rules(rules: Rules | None) -> None:
     if rules is None:
         return
-    from cellblock.approvals.rules import Rules  # loaded by whoever made some
+    from cellblock.approvals.rules import Rules  # already loaded if there are any
 
     if not isinstance(rules, Rules):
         raise InvalidInputError(f"rules must be Rules, not {rules!r}: read a file with Rules.load()")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,7 @@ class RunningSession:
         timeout: float | None,
     ) -> None:
         if "cellblock.host.shared" not in sys.modules:
-            await asyncio.to_thread(import_module, "cellblock.host.shared")  # takes long; the loop goes on meanwhile
+            await _load("cellblock.host.shared")
         from cellblock.host import shared
 
         host = self._host
@@ -97,7 +98,7 @@ class RunningSession:
         host.begin(options)
         for needed in ("cellblock.host.session", "cellblock.services"):
             if needed not in sys.modules:
-                await asyncio.to_thread(import_module, needed)
+                await _load(needed)
         from cellblock.services import open_session
 
         self.session, self.services = open_session(host, options, services, session_id)
@@ -137,6 +138,17 @@ class RunningSession:
 
                 shared.release(self._shared_host)
                 self._shared_host = None
+
+
+async def _load(name: str) -> None:
+    """Import a module in a thread: it takes long, and the loop goes on meanwhile."""
+    pool = ThreadPoolExecutor(1)  # not the loop's own, which asyncio.run() ends with another thread, if there is one or not
+    try:
+        await asyncio.get_running_loop().run_in_executor(pool, import_module, name)
+    except RuntimeError:
+        import_module(name)  # no thread can be started; that no process can either is told soon, with the reason
+    finally:
+        pool.shutdown(wait=False)
 
 
 async def _start_within(session: Session, timeout: float | None) -> None:

@@ -38,7 +38,7 @@ _shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.W
 def open_session(
     host: Host, options: SessionOptions, service_options: ServiceOptions, session_id: str
 ) -> tuple[Session, SessionServices]:
-    """Make a session and its services; nothing is started yet, and whoever calls closes both.
+    """Make a session and its services. Nothing is started yet, and the caller closes both.
 
     Args:
         host: The host.
@@ -168,7 +168,7 @@ class SessionServices:
             return True
         if self._session.reader.notify(request):
             request.add_done_callback(self._retract)
-            return None  # whoever reads the stream decides
+            return None  # the reader of the stream decides
         # A cell without a reader was started by execute(), which approves everything, as documented. Between cells nobody is
         # asked yet: whoever comes next is.
         return True if self._session.reader.running else None

@@ -46,7 +46,7 @@ class SessionTrace:
         """Begin the span of a cell, to be given to `end_cell`; None if nobody traces."""
         if (api := _api()) is None:
             return None
-        # Whoever executes the cell may be in a trace of its own, which goes on here.
+        # The caller may be in a trace already, which continues here.
         above = None
         if not api.get_current_span().get_span_context().is_valid and self._session is not None:
             above = api.set_span_in_context(self._session)

@@ -30,7 +30,22 @@ def test_doctor_speaks_to_programs() -> None:
     found = json.loads(run("doctor", "--json").stdout)
     assert found["ok"] is True
     assert found["sandbox"] is True
+    assert found["session"]["ok"]
+    assert {step["state"] for step in found["session"]["steps"]} == {"ok"}
     assert {"operating system", "Python", "IPython", "native sandbox"} <= {check["name"] for check in found["checks"]}
+
+
+def test_doctor_says_which_step_fails_and_what_to_do() -> None:
+    """The limit is one of the user namespace that it is written in."""
+    limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
+    command = [*limited, "sh", sys.executable, "-m", "cellblock", "doctor"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "failed       make a user namespace" in done.stdout
+    assert "not reached  run a first cell" in done.stdout
+    assert "Likely cause: The setting user.max_user_namespaces is 0" in done.stdout
+    assert "    sudo sysctl -w user.max_user_namespaces=10000\n" in done.stdout
+    assert done.stdout.rstrip().endswith("nothing starts without it.")
 
 
 def test_the_default_policy_is_shown_for_a_workspace(tmp_path: Path) -> None:

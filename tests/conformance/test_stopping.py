@@ -207,7 +207,7 @@ async def test_a_deadline_that_is_over_before_the_cell_begins_stops_it_at_once(s
 
 async def test_cancelling_the_task_that_waits_stops_the_code(session: Session, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    code = f"import pathlib; pathlib.Path({str(begun)!r}).touch()\nn = 1\nwhile True: n += 1"
+    code = f"n = 1\nimport pathlib; pathlib.Path({str(begun)!r}).touch()\nwhile True: n += 1"
     cell = asyncio.create_task(session.execute(code))
     await eventually(begun.exists)
     cell.cancel()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutor, Host, Session
+from cellblock import CodeExecutor, Host, Session, config
 from cellblock.sandbox import landlock
 from cells import ok, value
 from processes import alive, below, eventually
@@ -365,3 +365,14 @@ with socket.create_connection(('127.0.0.1', int(os.environ['CELLBLOCK_TOOL_PORT'
 said
 """
         assert (await value(executor.session, code)).split()[1] == b"401"
+
+
+async def test_variables_of_servers_that_a_session_plants_are_not_read(
+    landlock_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program reads `.env` in its current directory, which the session can write, for parameters of MCP servers."""
+    monkeypatch.chdir(tmp_path)
+    async with landlock_host.session(working_dir=tmp_path) as session:
+        await ok(session, "open('.env', 'w').write('URL_OF_TEST=http://evil.example')")
+    assert (tmp_path / ".env").exists(), "Landlock cannot prevent that"
+    assert "URL_OF_TEST" not in config.server_environment()

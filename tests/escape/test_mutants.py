@@ -425,7 +425,7 @@ MUTANTS: dict[str, Mutant] = {
     "52 orders to pip": mutant(
         f"{HERE}packages.py::test_an_approval_of_pip_runs_pip_and_nothing_that_was_planted",
         Edit("host/packages.py", "SessionPackages._sandbox", "yield kernel.control"),
-        Edit("host/packages.py", "_changes", "return {}"),
+        Edit("host/packages.py", "SessionPackages._changes", "return {}"),
         Edit("host/packages.py", "_OPTIONS", '("--no-input",)'),
     ),
     "52 a sandbox for pip": mutant(
@@ -489,6 +489,10 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "51 what is allowed in what is denied, and no more": mutant(
         f"{HERE}files.py::test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else", READ_ONLY
+    ),
+    "56 .env read again": mutant(
+        f"{HERE}landlock.py::test_variables_of_servers_that_a_session_plants_are_not_read",
+        Edit("config.py", "keep_variables", "pass"),
     ),
     "55 srt as root": mutant(
         f"{HERE}srt.py::test_no_setting_of_the_kernel_can_be_changed",

@@ -222,3 +222,21 @@ def test_a_session_cannot_open_again_what_the_host_denies() -> None:
     for denial in (".", "a", "/w/a", "./a"):
         with pytest.raises(InvalidInputError, match=r"filesystem\.read"):
             Policy(Filesystem((".",), (), (denial,), ())).narrow(Policy(Filesystem(("a/b",), (), (), ())))
+
+
+def test_the_weaker_proc_is_asked_for_by_the_name_that_sandbox_runtime_has() -> None:
+    assert not Policy.parse({}).weaker_proc
+    assert not Policy().weaker_proc
+    asked = Policy.parse({"enableWeakerNestedSandbox": True})
+    assert asked.weaker_proc
+    assert Policy.from_dict(asked.to_dict()) == asked
+    with pytest.raises(InvalidInputError, match="enableWeakerNestedSandbox must be true or false, not 'yes'"):
+        Policy.parse({"enableWeakerNestedSandbox": "yes"})
+
+
+def test_a_session_gets_the_weaker_proc_only_if_its_host_has_it() -> None:
+    weaker = Policy(weaker_proc=True)
+    assert weaker.narrow(weaker).weaker_proc
+    assert not weaker.narrow(Policy()).weaker_proc
+    with pytest.raises(InvalidInputError, match="weaker_proc is not allowed by the host's policy"):
+        Policy().narrow(weaker)

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from cellblock import Host, SandboxError
+from cellblock import Host, LaunchError, SandboxError
 from cellblock.sandbox import mounts, namespaces, probe
+from cellblock.sandbox.steps import Failure
 from cellblock.wire.sandbox import Sysctl
 
 
@@ -44,33 +45,47 @@ def test_the_interpreters_directories_are_absolute_and_apart() -> None:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_missing_here", None)
+    monkeypatch.setattr(probe, "_forbidden_here", "not tried")
 
 
 @pytest.mark.parametrize(
     ("outcome", "said"),
     [
-        (errno.EPERM, "user namespaces are forbidden"),
-        (errno.ENOSPC, "user namespaces are forbidden"),
-        (errno.ENOSYS, "older than Linux 5.12"),
+        (errno.EPERM, r"to make a user namespace, .* \(Operation not permitted\)"),
+        (errno.ENOSPC, "as many namespaces as"),
+        (errno.ENOSYS, "without a system call"),
     ],
 )
 async def test_a_machine_that_cannot_starts_nothing_and_says_why(
     fresh: None, monkeypatch: pytest.MonkeyPatch, outcome: int, said: str
 ) -> None:
-    monkeypatch.setattr(probe, "_try_namespaces", lambda: outcome)
-    with pytest.raises(SandboxError, match=said):
+    failure = Failure("user namespace", outcome, os.strerror(outcome))
+    monkeypatch.setattr(probe, "_try_namespaces", lambda: failure)
+    with pytest.raises(SandboxError, match=said) as caught:
         Host(isolate="native")
+    assert (caught.value.step, caught.value.code) == ("user namespace", outcome)
+    assert str(caught.value).endswith("'cellblock doctor' says more")
 
 
-async def test_an_unknown_architecture_starts_nothing(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_without_room_for_a_process_is_asked_again(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fork", fork)
+        with pytest.raises(LaunchError, match="may have"):
+            Host(isolate="native")
+    assert probe.forbidden() is None
+
+
+async def test_an_unknown_architecture_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(SandboxError, match="no system-call policy for riscv64"):
         Host(isolate="native")
 
 
 def test_this_machine_can() -> None:
-    assert probe.missing() == ()
+    assert probe.forbidden() is None
 
 
 @pytest.mark.parametrize(

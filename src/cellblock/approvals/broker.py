@@ -38,12 +38,12 @@ class Broker:
     """Decides for one session, in one event loop.
 
     Rules come first. What they leave open may have been decided for the session before (`ApprovalRequest.accept` with
-    `always`); else somebody is asked; where nobody is there, the answer is no. Every decision is recorded before it has an
+    `always`); else somebody is asked; if nobody is there, the answer is no. Every decision is recorded before it has an
     effect, and where that fails, the answer is no.
 
     Attributes:
         rules: What decides first. May be replaced; what is pending stays pending.
-        ask: Shows requests to somebody; None where nobody is there. May be replaced.
+        ask: Shows requests to somebody; None if nobody is there. May be replaced.
         timeout: Seconds that a request waits, or None for no limit.
         pending: What waits for a decision, by id, oldest first.
     """
@@ -161,7 +161,7 @@ class Broker:
             async with asyncio.timeout(self.timeout):
                 await request.response()
         except TimeoutError:
-            # A decision that was made in the same moment counts: whoever made it was told so.
+            # A decision that was made at the same moment counts: the decider was told so.
             request.withdraw(f"{EXPIRED} {self.timeout:g} s")
 
     def ask_again(self) -> None:
@@ -209,7 +209,7 @@ class Broker:
     def _remember(self, request: ApprovalRequest) -> None:
         """Take note of what was decided for the session, and accept what is pending of it: gathered calls need one answer.
 
-        At once: whoever decides about the next request finds it decided.
+        This happens at once, so the next request is decided before anybody is asked about it.
         """
         if request.state != "accepted" or request.always is None or len(self._remembered) >= _MAX_REMEMBERED:
             return

@@ -80,7 +80,7 @@ class Call:
             tool: The tool's name.
             arguments: JSON data. Later changes to the mapping have no effect.
             hints: What the server says about the tool.
-            changed: How the tool differs from the one that an API was generated for. Whoever is asked is shown this.
+            changed: How the tool differs from the one that an API was generated for. It is shown to whoever is asked.
 
         Raises:
             InvalidInputError: The arguments are not a JSON object, or are nested too deeply.
@@ -96,7 +96,7 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments, parsed anew each time: whoever changes them changes a copy."""
+        """The arguments, parsed anew each time, so that changing them changes a copy."""
         data: dict[str, Any] = json.loads(self.payload)
         return data
 
@@ -120,7 +120,7 @@ def parse(text: bytes) -> Any:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"This is not valid JSON: {error}") from error
-    # Nesting needs brackets: where there are few, as nearly always, there is nothing to walk through.
+    # Nesting needs brackets: with few of them, as nearly always, there is nothing to walk through.
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
         raise InvalidInputError(f"This JSON is nested deeper than {MAX_DEPTH} levels.")
     return value

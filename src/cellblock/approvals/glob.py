@@ -1,6 +1,6 @@
 """Patterns with ``*``, ``**`` and ``?``, matched in time that grows linearly with the text.
 
-Regular expressions are not used: the text comes from untrusted code, which could make them backtrack for ever.
+Regular expressions are not used: the text comes from untrusted code, which could make them backtrack forever.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from datetime import datetime
+from typing import Any
 
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError
 from cellblock.host import Host, Policy
@@ -58,7 +59,7 @@ _TEMPLATE = """\
 
 def doctor(*, as_json: bool) -> int:
     """Print what this machine can do; return 1 where something needed is missing."""
-    found = doctors.report()
+    found = asyncio.run(doctors.report())
     if as_json:
         print(json.dumps(found, indent=2))
         return 0 if found["ok"] else 1
@@ -69,12 +70,31 @@ def doctor(*, as_json: bool) -> int:
         if not check["ok"]:
             print(f"{'':8} {'':18} → {printable(check['remedy'])}")
     print()
+    _session(found["session"], color)
     print(
         "Kernels run in a sandbox here."
         if found["sandbox"]
         else "Kernels cannot be sandboxed here: nothing starts without it."
     )
     return 0 if found["ok"] else 1
+
+
+def _session(found: dict[str, Any], color: bool) -> None:
+    """Print how far a session came, why it failed, and the ways out."""
+    if found["ok"]:
+        return
+    marks = {"ok": "ok", "failed": "MISSING", "not reached": "note"}
+    for step in found["steps"]:
+        state = step["state"]
+        print(f"{_paint(f'{state:12}', marks[state], color)} {step['what']}")
+        if state == "failed":
+            print(f"{'':12} → {printable(found['said'])}")
+    print(f"\nLikely cause: {printable(found['cause'] or found['error'])}.")
+    if found["ways"]:
+        print("Ways out:")
+    for way in found["ways"]:
+        print(f"- {way['what']}:\n    {printable(way['line'])}")
+    print()
 
 
 def policy(config: str | None, workspace: str | None, *, as_json: bool) -> int:
@@ -93,6 +113,8 @@ def policy(config: str | None, workspace: str | None, *, as_json: bool) -> int:
     for name, value in found["limits"].items():
         shown = f"{value >> 20:,} MiB" if name in _BYTES else f"{value:,}"
         print(f"  {name.replace('_', ' '):12} {shown}")
+    if found["weaker_proc"]:
+        print("Weaker /proc: where the kernel allows no other, the session sees the processes around this program.")
     if trouble is not None:
         print(f"No session can start with this policy: {_name(trouble)}")
     return 0 if trouble is None else 1

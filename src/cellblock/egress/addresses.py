@@ -77,7 +77,7 @@ _OWN = Objection("an address of this machine")
 
 
 def objection(address: Address) -> Objection | None:
-    """Return what speaks against reaching an address, or None where it is an ordinary public one.
+    """Return what speaks against reaching an address, or None if it is an ordinary public one.
 
     IPv6 addresses that carry an IPv4 address (mapped, NAT64, ISATAP) are judged by both. Teredo and 6to4, long obsolete, are
     refused whatever they carry.

@@ -32,7 +32,7 @@ _LOOKUPS = 4
 _MAX_QUESTIONS = 32
 """Connections of one session that may wait for somebody's answer: few beside those that it may have."""
 _MAX_ADDRESSES = 32
-"""Addresses of one name that are considered: whoever owns a name can give it thousands, and each is checked."""
+"""Addresses of one name that are considered: the owner of a name can give it thousands, and each is checked."""
 _THREADS = 16
 
 

@@ -56,7 +56,7 @@ def canonical_host(text: str) -> Host:
         A name or an address; giving it to this function again changes nothing.
 
     Raises:
-        BadNameError: It is no host, or not clearly one.
+        BadNameError: It is not a host, or not clearly one.
     """
     if len(text) > _MAX_NAME + 3:
         raise BadNameError("the host name is too long")

@@ -20,7 +20,7 @@ class Refusal:
 
     Attributes:
         reason: What is in the way.
-        rule_needed: The pattern that would allow it; None where none could.
+        rule_needed: The pattern that would allow it; None if none could.
     """
 
     reason: str
@@ -32,10 +32,10 @@ class Denial:
     """An attempt that was refused: data for an event and for the session's log.
 
     Attributes:
-        host: The canonical host; what the client sent, escaped and shortened, where there is none.
+        host: The canonical host; what the client sent, escaped and shortened, if there is none.
         port: The port, 0 where none was understood.
         reason: What was in the way.
-        rule_needed: The pattern that would allow it; None where none could.
+        rule_needed: The pattern that would allow it; None if none could.
         method: The HTTP method, or ``SOCKS5``.
     """
 
@@ -186,7 +186,7 @@ class Rules:
             found: What speaks against that address, if anything does.
 
         Returns:
-            Why not, or None where it may be dialled.
+            Why not, or None if it may be dialled.
         """
         if refusal := self._denied(reached):
             return refusal

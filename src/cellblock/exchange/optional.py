@@ -18,7 +18,7 @@ def module(name: str, what: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise InvalidInputError(
-            f"{what} needs {name} in this program and in the session, and one of them does not have it: "
+            f"{what} needs {name} in this program and in the session, but one of them lacks it: "
             f"'pip install {name}' here, '%pip install {name}' in a cell"
         ) from error
 

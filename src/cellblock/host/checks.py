@@ -10,6 +10,7 @@ from typing import Literal, cast, get_args
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, SandboxError
+from cellblock.host.launch.failures import launch_error
 from cellblock.sandbox import landlock, probe, srt
 from cellblock.sandbox.fitting import fit
 from cellblock.sandbox.paths import is_inside
@@ -60,8 +61,11 @@ def check_isolation(isolate: Isolate) -> Isolate:
         raise SandboxError(f"this machine cannot run a sandbox of srt: {'; '.join(missing)}")
     if isolate == "landlock" and (missing := landlock.missing()):
         raise SandboxError(f"this machine cannot run a sandbox made of Landlock: {'; '.join(missing)}")
-    if isolate == "native" and (missing := probe.missing()):
-        raise SandboxError(f"this machine cannot run a sandbox: {'; '.join(missing)}")
+    if isolate == "native":
+        if (why := probe.unsupported()) is not None:
+            raise SandboxError(f"this machine cannot run a sandbox: {why}")
+        if (failure := probe.forbidden()) is not None:
+            raise launch_error("this machine cannot run a sandbox", failure)
     return isolate
 
 
@@ -93,7 +97,7 @@ def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
         return policy.checked()
     if isolate == "landlock":
         _check_for_landlock(policy)
-    return fit(policy)
+    return fit(policy, names_can_be_held=isolate != "landlock")
 
 
 def _check_for_landlock(policy: Policy) -> None:
@@ -110,7 +114,7 @@ def _check_for_landlock(policy: Policy) -> None:
 
 
 def check_state_apart(writable: Iterable[str]) -> None:
-    """Check that no session works in cellblock's own state, or around it, where it could put another in its place.
+    """Check that no session works in cellblock's own state, or around it, if it could put another in its place.
 
     Args:
         writable: The directories that it can write, and its workspace, without symbolic links.

@@ -33,7 +33,7 @@ def unread(descriptor: int) -> int:
 
 
 def read_some(descriptor: int, size: int = PIPE_READ) -> bytes | None:
-    """Read what is there from a non-blocking descriptor; None where there is nothing yet, b"" at its end."""
+    """Read what is there from a non-blocking descriptor; None if there is nothing yet, b"" at its end."""
     try:
         return os.read(descriptor, size)
     except BlockingIOError:

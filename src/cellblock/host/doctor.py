@@ -13,9 +13,11 @@ from typing import Any
 
 from cellblock.host import environment
 from cellblock.host.checks import fit_policy
-from cellblock.sandbox import cgroups, probe
+from cellblock.host.trial import Trial, try_session
+from cellblock.sandbox import causes, cgroups, probe
 from cellblock.sandbox.plan import HOME, make_plan
 from cellblock.sandbox.policy import Policy
+from cellblock.sandbox.steps import STEPS
 from cellblock.wire.sandbox import Bind, Graft, Mask, Protect, ReadOnly, Tmpfs
 
 
@@ -28,7 +30,7 @@ class Check:
         ok: Whether it is as it should be.
         needed: Whether kernels or sandboxes do without it.
         found: What is there.
-        remedy: What to do, where it is not.
+        remedy: What to do, if it is not.
     """
 
     name: str
@@ -38,9 +40,12 @@ class Check:
     remedy: str = ""
 
 
-def examine() -> list[Check]:
-    """Look at this machine. Nothing is started but one short-lived child that tries to make namespaces."""
-    missing = probe.missing()
+def examine(trial: Trial) -> list[Check]:
+    """Look at this machine.
+
+    Args:
+        trial: What came of making a session.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     linux = sys.platform == "linux"
     return [
@@ -66,13 +71,7 @@ def examine() -> list[Check]:
             "zygote: kernels are forked" if linux else "spawn: kernels start an interpreter each",
             "nothing to do: it takes half a second more",
         ),
-        Check(
-            "native sandbox",
-            not missing,
-            True,
-            "user namespaces, mounts and system-call filters work" if not missing else "not possible",
-            "; ".join(missing),
-        ),
+        _sandbox(trial),
         _memory(cgroups.find()),
         Check(
             "sandbox-runtime",
@@ -98,6 +97,21 @@ def examine() -> list[Check]:
     ]
 
 
+def _sandbox(trial: Trial) -> Check:
+    if trial.ok:
+        return Check("native sandbox", True, True, f"a session was made, and ran a cell, in {trial.seconds:.1f} s")
+    if trial.failure is None:
+        return Check("native sandbox", False, True, "no session can be made", trial.error)
+    found = f"it failed to {STEPS[trial.failure.step]}: {trial.failure.said}"
+    cause = causes.find_cause(trial.failure)
+    return Check("native sandbox", False, True, found, f"{cause.why}. {cause.ways[0].what}: {cause.ways[0].line}")
+
+
+def _weaker_proc(trial: Trial) -> Check:
+    found = "a session works with it" if trial.ok else f"a session does not work with it either: {trial.error}"
+    return Check("weaker /proc", trial.ok, False, found, "see the ways out below")
+
+
 def _memory(place: cgroups.Availability) -> Check:
     if place.directory is not None:
         return Check("memory", True, False, f"limited by cgroup v2, one group for each kernel in {place.directory}")
@@ -105,13 +119,17 @@ def _memory(place: cgroups.Availability) -> Check:
     return Check("memory", False, False, found, f"{place.why}. To have cgroup v2 do it: {place.remedy}")
 
 
-def report() -> dict[str, Any]:
-    """Return what `examine` found, as JSON data."""
-    checks = examine()
+async def report() -> dict[str, Any]:
+    """Make a session with the default policy, look at this machine, and return what was found, as JSON data."""
+    trial = await try_session()
+    checks = examine(trial)
+    if trial.failure is not None and trial.failure.step == "proc":
+        checks.append(_weaker_proc(await try_session(Policy(weaker_proc=True))))
     return {
         "ok": all(check.ok for check in checks if check.needed),
-        "sandbox": next(check.ok for check in checks if check.name == "native sandbox"),
+        "sandbox": trial.ok,
         "checks": [asdict(check) for check in checks],
+        "session": trial.as_data(),
     }
 
 
@@ -146,5 +164,6 @@ def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = No
         "home": HOME,
         "reachable": list(policy.network.allow),
         "unreachable": list(policy.network.deny),
+        "weaker_proc": policy.weaker_proc,
         "limits": asdict(policy.resources),
     }

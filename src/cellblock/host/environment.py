@@ -52,7 +52,7 @@ def check_modules(names: Iterable[str]) -> tuple[str, ...]:
     """Return names of modules to preload, checked and in order.
 
     Raises:
-        InvalidInputError: One is no module name.
+        InvalidInputError: One is not a module name.
     """
     if isinstance(names, str):
         raise InvalidInputError(f"preload must be a sequence of module names: preload=({names!r},)")
@@ -69,7 +69,7 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
     Args:
         interpreter: The interpreter's path; its directory comes first on the PATH.
         extra: The caller's variables; they win over the base.
-        home: The home directory in a sandbox, where nobody knows whose session it is; None for the user's own.
+        home: The home directory in a sandbox, if nobody knows whose session it is; None for the user's own.
 
     Raises:
         InvalidInputError: A name or value cannot be in an environment, or all together are too large.
@@ -125,7 +125,7 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
         path: The directory.
 
     Raises:
-        InvalidInputError: It does not exist, is no directory, or cannot be entered; or a link on the way to it may have been
+        InvalidInputError: It does not exist, is not a directory, or cannot be entered; or a link on the way may have been
             made by a session.
     """
     given = Path(path).expanduser()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import resource
@@ -297,7 +298,8 @@ class Host:
     def _sweep(self, isolate: Isolate) -> None:
         """Remove what hosts that were killed have left. Nobody waits for it: it may be much, or the directory a large one."""
         if isolate in OURS and self._sweeping is None:
-            self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
+            with contextlib.suppress(RuntimeError):  # no thread can be started now; a later kernel tries again
+                self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
 
     def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
         """Return what a kernel's init is told, with the sandbox."""

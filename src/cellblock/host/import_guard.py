@@ -57,7 +57,7 @@ _OURS = frozenset(
 
 
 def distrust(directories: Iterable[str]) -> None:
-    """Import nothing of ours from these directories any more, but for what no session can write there.
+    """Import nothing of ours from these directories any more, except what no session can write there.
 
     Args:
         directories: What sessions can write, absolute.
@@ -79,7 +79,7 @@ class _Guard(MetaPathFinder):
             return None  # what belongs to a package lies where the package does
         found = PathFinder.find_spec(fullname, [entry for entry in sys.path if _trusted(entry)])
         if found is None and PathFinder.find_spec(fullname) is not None:
-            raise ModuleNotFoundError(f"No module named {fullname!r} but where sessions can write", name=fullname)
+            raise ModuleNotFoundError(f"No module named {fullname!r} where sessions cannot write", name=fullname)
         return found
 
 

@@ -83,7 +83,7 @@ class SessionPackages:
     def prepare(self) -> None:
         """Make what has to be there before a kernel is.
 
-        Where nothing is mounted that is nothing: most sessions install nothing, and what was never made cannot be left behind.
+        In other isolations, that is nothing: most sessions install nothing, and what was never made cannot be left behind.
         """
         if self._isolate in OURS:
             self._kept.make()

@@ -71,7 +71,7 @@ class SessionPlace:
 
 
 class PrivateDirectories(SessionPlace):
-    """What a session has in the place of /tmp and a home directory, if no mount can put them there."""
+    """What a session has in place of /tmp and a home directory, if no mount can put them there."""
 
     @property
     def home(self) -> str:

@@ -1,4 +1,4 @@
-"""What those who serve something in a session show to whoever reads its output."""
+"""What services of a session show to the reader of its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cellblock.host.kernels.kernel_slot import KernelSlot
 
 
 class Reader:
-    """Whoever reads what the cells of one session show, if there is somebody."""
+    """The reader of what the cells of one session show, if there is one."""
 
     def __init__(self, cells: Cells, kernels: KernelSlot) -> None:
         self._cells = cells
@@ -23,10 +23,10 @@ class Reader:
         return cell is not None and not cell.ended.is_set()
 
     def notify(self, about: object) -> bool:
-        """Hand something to whoever streams the running cell, as a `Notice`.
+        """Give something to the reader of the running cell's stream, as a `Notice`.
 
         Returns:
-            Whether there is somebody.
+            Whether there is a reader.
         """
         cell = self._cells.current
         if cell is None or not cell.followed or not self.running:
@@ -40,7 +40,7 @@ class Reader:
             cell.retract(about)
 
     def tell(self, line: str) -> None:
-        """Show a line to whoever streams the running cell's output; it is not in the result."""
+        """Show a line to the reader of the running cell's stream; it is not in the result."""
         if (cell := self._cells.current) is not None and self.running:
             cell.emit(f"{line}\n", "stderr", ours=True)
 

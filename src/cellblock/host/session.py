@@ -28,12 +28,7 @@ from cellblock.host.packages import SessionPackages
 from cellblock.host.place import PrivateDirectories
 from cellblock.host.reader import Reader
 from cellblock.host.session_spec import kernel_spec, session_environment
-from cellblock.model import (
-    CodeExecutionChunk,
-    CodeExecutionResult,
-    Completions,
-    HistoryEntry,
-)
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult, Completions, HistoryEntry
 from cellblock.packages.index import PackageIndex
 from cellblock.telemetry import SessionTrace
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
@@ -91,17 +86,16 @@ class Session:
         self._name = f"session {number}"
         self._cwd = resolved.cwd
         self._writable = resolved.writable
+        place, isolate = f"{host.places}{number}", resolved.isolate
         self._network = (
             SandboxNetwork(resolved.policy.network, lambda line: self.reader.note(line), options.on_host)
-            if resolved.isolate in OURS
+            if isolate in OURS
             else None
         )
         # Beside the packages, so that whatever removes these after the host removes it as well.
-        self._private = PrivateDirectories(f"{host.places}{number}-own") if resolved.isolate == "landlock" else None
+        self._private = PrivateDirectories(f"{place}-own") if isolate == "landlock" else None
         env = session_environment(options.kernel_env or {}, resolved, self._network, self._private)
-        self._packages = SessionPackages(
-            f"{host.places}{number}", resolved.interpreter, env, resolved.cwd, isolate=resolved.isolate
-        )
+        self._packages = SessionPackages(place, resolved.interpreter, env, resolved.cwd, isolate=isolate)
         takers: dict[str, OnListener] = {}
         if self._network is not None and self._network.reaches:
             takers["egress"] = self._network.adopt

@@ -33,7 +33,7 @@ def session_environment(
         given: What the caller gives.
         resolved: The session's options.
         network: The session's way to the network, if its sandbox has none of its own.
-        private: What it has in the place of /tmp and a home directory, if it has no mounts.
+        private: What it has in place of /tmp and a home directory, if it has no mounts.
 
     Raises:
         InvalidInputError: A name or a value cannot be in an environment.

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from cellblock.host.host import Host
 
 LINGER = 30.0
-"""Seconds for which an unused shared host stays warm, for whoever comes next."""
+"""Seconds for which an unused shared host stays warm, for the next user."""
 
 _shared: dict[asyncio.AbstractEventLoop, _Shared] = {}
 """By loop. Not weakly: a host knows its loop, and would keep its own key alive."""
@@ -38,7 +38,7 @@ async def _until_loop_ends(host: Host) -> AsyncGenerator[None, None]:
 
 
 async def _close_left_behind() -> None:
-    """Close the hosts of loops that were closed without ceremony, where nothing told them of it."""
+    """Close the hosts of loops that were closed without ceremony, if nothing told them of it."""
     for loop in [*_shared]:  # other threads have loops, too
         if loop.is_closed() and (left := _shared.get(loop)) is not None:
             await left.host.close()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.init import processes
 from cellblock.init.programs import Programs
+from cellblock.init.refusing import refusal, refuse_session
 from cellblock.init.supervisor import Supervisor
 from cellblock.init.worker import EXIT_BROKEN, run_worker
 from cellblock.leftovers import remove_after
@@ -24,6 +25,7 @@ from cellblock.sandbox.ground import Ground, enclose, reserve
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import HOME
 from cellblock.sandbox.policy import Policy
+from cellblock.sandbox.steps import step
 from cellblock.sandbox.syscall import hide, identity_of_root
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.control import (
@@ -45,7 +47,6 @@ from cellblock.wire.control import (
     Measure,
     Memory,
     Ran,
-    Refused,
     Run,
     Setup,
     Stop,
@@ -77,24 +78,29 @@ def run_init(
 
     Args:
         handover: A socket on which ``fork`` arrives, with the descriptors of the session.
-        host: A pidfd of the host, or None where there are none.
+        host: A pidfd of the host, or None if there are none.
         warmed: What `warm` made, or None to let the worker do that.
-        preload: Modules for the worker to import, where nothing is warmed.
+        preload: Modules for the worker to import, if nothing is warmed.
         ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
-        places: What the paths of all that the host keeps for its sessions begin with, where nobody else removes it after it.
+        places: What the paths of all that the host keeps for its sessions begin with, if nobody else removes it after it.
         parent: A pidfd of the process that makes this one, unless that is the host.
     """
     try:
-        prepared = ground.enter_namespaces() if ground is not None else ()
         wanted = {_HANDOVER: handover, _HOST: host, _PARENT: parent}
-        processes.keep_only({place: descriptor for place, descriptor in wanted.items() if descriptor is not None})
-        if os.getsid(0) != os.getpid():
-            os.setsid()
-        processes.become_subreaper()
-        processes.resume_after_parent()
-        inner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        wake = _wake_on_signals()
-        worker = os.fork()
+        try:
+            prepared = ground.enter_namespaces() if ground is not None else ()
+            with step("worker"):
+                processes.keep_only({place: descriptor for place, descriptor in wanted.items() if descriptor is not None})
+                handover = _HANDOVER
+                if os.getsid(0) != os.getpid():
+                    os.setsid()
+                processes.become_subreaper()
+                processes.resume_after_parent()
+                inner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                wake = _wake_on_signals()
+                worker = os.fork()
+        except OSError as error:
+            refuse_session(handover, refusal(error, "worker"))
         if worker == 0:
             run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
@@ -201,7 +207,7 @@ class _Init:
         try:
             ready = self._make(setup)
         except (OSError, ValueError) as error:
-            self._tell(Refused(str(error)))
+            self._tell(refusal(error, "files"))
             self._end()
         self._programs.env, self._programs.confinement = dict(ready.env), ready.confinement
         if setup.commands == "forbidden" and ready.confinement is not None:
@@ -236,6 +242,11 @@ class _Init:
                 env["HOME"] = plan.home
             reserve(plan, self._keep)
             confinement = enclose(plan, self._prepared)
+            if setup.commands == "forbidden" and not processes.has_own_proc():
+                raise ValueError(
+                    "forbid_programs needs a /proc of the session's own, which the kernel does not allow here: weaker_proc "
+                    "(enableWeakerNestedSandbox) is not enough for it"
+                )
         for name, listener in setup.listeners.items():
             env[listener.variable] = str(self._listen(listener.port, name))
         offline = (self._ground is not None or setup.landlock) and "egress" not in setup.listeners
@@ -262,7 +273,7 @@ class _Init:
         return port
 
     def _keep(self, top: str, hold: Hold) -> None:
-        """Share a hold on placeholders with whoever made us, to be released there if we are killed."""
+        """Share a hold on placeholders with the process that made this one, which releases it if this one is killed."""
         self._holds[top] = hold
         socket.send_fds(self._handover, [encode_control(Held(hold.names))], [hold.descriptor])
 

@@ -47,7 +47,7 @@ def resume_after_parent() -> None:
 
 
 def open_many_files() -> None:
-    """Let this process, and who is forked from it, have as many descriptors as may be: there is one for every session.
+    """Raise the limit of open files to the hard limit, for this process and its forks: each session needs a descriptor.
 
     As many can lie in sockets, and what runs in a native sandbox gets a limit of its own.
     """
@@ -98,7 +98,7 @@ def execute(command: list[str]) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Return the direct children of a process; empty where it is gone."""
+    """Return the direct children of a process; empty if it is gone."""
     return _named_here(_children(_name_in_proc(pid)))
 
 
@@ -171,14 +171,30 @@ def memory_of_namespace(home: str, enough: int) -> int:
         enough: If it is certainly not more than this, a number above the true one will do.
     """
     files = sum({_file_system(path): _used(path) for path in ("/tmp", "/dev/shm", home)}.values())
-    pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
+    pids = _pids_of_namespace()
     files += sum(map(_kept_by_kernel, pids)) + system_v.held()
     at_most = files + sum(map(_resident, pids)) + sockets.at_most()
     return at_most if at_most <= enough else files + sum(map(_proportional_share, pids)) + sockets.buffered()
 
 
+def _pids_of_namespace() -> list[str]:
+    """Return what /proc calls the processes of this pid namespace, as its process 1."""
+    own = _name_in_proc(os.getpid())
+    if own == os.getpid():
+        return [entry for entry in os.listdir("/proc") if entry.isdigit()]
+    found = [own]  # it is the /proc of a namespace further out, with others in it
+    for pid in found:
+        found += _children(pid)
+    return [*map(str, found)]
+
+
+def has_own_proc() -> bool:
+    """Whether /proc is that of this pid namespace."""
+    return _name_in_proc(os.getpid()) == os.getpid()
+
+
 def memory_of(pids: Iterable[int], enough: int) -> int:
-    """Return the bytes of memory that some processes use, where there is no namespace of theirs to measure.
+    """Return the bytes of memory that some processes use, if there is no namespace of theirs to measure.
 
     Args:
         pids: The processes.

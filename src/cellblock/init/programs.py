@@ -32,10 +32,10 @@ class Programs:
 
     Attributes:
         env: The environment that the session began with. It never leaves init: what code of the session changes comes as
-            changes, which have been shown to whoever let the program run.
+            changes, which were shown when the program was approved.
         inherited: Variables that the sandbox around this one has set.
         confinement: What each program is kept in by.
-        supervise: Returns a socket for the listener of a program's filter, where that needs one.
+        supervise: Returns a socket for the listener of a program's filter, if that needs one.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Programs:
         self._running[pid] = (message.number, before)
 
     def ended(self, pid: int, worker: int) -> int | None:
-        """Forget a program that has ended; return its number, or None where it is none of them.
+        """Forget a program that has ended; return its number, or None if it is none of them.
 
         What it left in the background goes on, unless it was interrupted.
         """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from cellblock.init import processes
 from cellblock.init.specialise import specialise
 from cellblock.sandbox.confine import confine, drop_capabilities
-from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_WORKER, WorkerSetup
+from cellblock.wire.control import EXIT_UNCONFINED, MAX_CONTROL, MAX_DESCRIPTORS, TO_WORKER, WorkerSetup
 
 if TYPE_CHECKING:
     from cellblock.worker.outbox import Outbox
@@ -62,7 +62,9 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
             setup, supervisor = _take_over()
         # First this: in the session's directory, whatever imports something may find the session's own file.
         if setup.confinement is not None:
+            status = EXIT_UNCONFINED
             confine(setup.confinement, supervisor)
+            status = EXIT_BROKEN
         specialise(setup)
         faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
         worker.stay_in = setup.stay_in

@@ -105,7 +105,7 @@ def _keep(processes: ModuleType, program: int, watched: list[int], wake: int) ->
         if number == signal.SIGKILL:
             return _kill_everything(processes, poll, wake, status)
         for descriptor in watched:
-            poll.unregister(descriptor)  # they stay ready for ever
+            poll.unregister(descriptor)  # they stay ready forever
         watched, deadline = [], time.monotonic() + GRACE
         processes.kill(processes.descendants(os.getpid()), number)
 

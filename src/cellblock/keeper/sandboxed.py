@@ -15,10 +15,12 @@ import socket
 from typing import NoReturn
 
 from cellblock.init import processes
-from cellblock.sandbox import mounts, namespaces, probe
+from cellblock.init.refusing import refusal
+from cellblock.sandbox import mounts, namespaces
 from cellblock.sandbox.confine import confine, drop_capabilities
 from cellblock.sandbox.ground import enclose
 from cellblock.sandbox.placeholders import Hold
+from cellblock.sandbox.steps import step
 from cellblock.wire.control import MAX_CONTROL, TO_SERVER, Made, Refused, ServerSetup, encode_control
 from cellblock.wire.sandbox import Confinement
 
@@ -46,7 +48,7 @@ def run_sandboxed(control: int, command: list[str]) -> tuple[int, list[Hold]]:
         try:
             init = namespaces.fork_into_namespaces(setup.group)
         except OSError as error:
-            _refuse(host, f"{'; '.join(probe.missing()) or error}; 'cellblock doctor' says more")
+            _refuse(host, refusal(error, "user namespace"))
             init = _fork_in_vain()
         if init == 0:
             _be_init(host, keeper, setup, command, needed, named)
@@ -75,7 +77,7 @@ def _be_init(
         try:
             confinement = _make(host, setup, needed, named)
         except (OSError, ValueError) as error:
-            _refuse(host, str(error))
+            _refuse(host, refusal(error, "files"))
             os._exit(_EXIT_NOT_STARTED)
         host.close()
         drop_capabilities()
@@ -97,13 +99,15 @@ def _be_init(
 
 def _make(host: socket.socket, setup: ServerSetup, needed: list[str], named: list[str]) -> Confinement:
     """Make the sandbox, and tell the host; return what the program has to apply to itself."""
-    namespaces.enter_namespaces(*setup.user)
-    mounts.cut_ties()
-    mounts.make_base(setup.base)
+    with step("identity"):
+        namespaces.enter_namespaces(*setup.user)
+        mounts.cut_ties()
+    with step("shared mounts"):
+        mounts.make_base(setup.base)
     confinement = enclose(setup.plan, ())
     for path in needed:
         if not os.path.lexists(path):  # where a link leads is the next one
-            raise FileNotFoundError(
+            raise ValueError(
                 f"it does not show {path}, which the program needs: add the directory that it is installed in to "
                 "filesystem.allowRead"
             )
@@ -131,8 +135,8 @@ def _become(confinement: Confinement, cwd: str, command: list[str]) -> NoReturn:
         os._exit(_EXIT_NOT_STARTED)
 
 
-def _refuse(host: socket.socket, why: str) -> None:
-    host.send(encode_control(Refused(why)), socket.MSG_NOSIGNAL)
+def _refuse(host: socket.socket, told: Refused) -> None:
+    host.send(encode_control(told), socket.MSG_NOSIGNAL)
 
 
 def _program(command: list[str]) -> list[str]:

@@ -60,7 +60,7 @@ class PackageMirror:
         self._listener = listener
         self._index = index
         self._fetcher = Fetcher(index)
-        # Where there is no sandbox the listener is the machine's, and other users' programs can reach it.
+        # If there is no sandbox the listener is the machine's, and other users' programs can reach it.
         self._secret = secrets.token_hex(16)
         self._sources = [url for url in (*index.indexes, *index.links) if local_path(url) is None]
         self._known: dict[str, tuple[bytes, dict[str, File]]] = {}

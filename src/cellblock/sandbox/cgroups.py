@@ -33,7 +33,7 @@ class Availability:
     """Where groups can be made.
 
     Attributes:
-        directory: A group that this process is below of, and whose owner we are; None where there is none.
+        directory: A group that this process is below of, and whose owner we are; None if there is none.
         why: Why there is none.
         remedy: What to do about it.
     """
@@ -46,7 +46,7 @@ class Availability:
 def find(proc: str = "/proc") -> Availability:
     """Look for a group to make others in: the nearest one above this process that lets us. Nothing is changed.
 
-    Processes are in leaves only, so it cannot be this process's own, but for the root; and this process is never moved.
+    Processes are in leaves only, so it cannot be this process's own, unless that is the root; and this process is never moved.
 
     Args:
         proc: Where the proc file system is mounted.
@@ -102,7 +102,7 @@ def _lets_us(directory: str, *, is_top: bool) -> bool:
 
 
 def _limit_of(directory: str) -> str | None:
-    """Return what limits memory or processors of a group, where somebody has set it."""
+    """Return what limits memory or processors of a group, if somebody has set it."""
     for name in ("memory.max", "memory.high", "cpu.max"):
         with contextlib.suppress(FileNotFoundError):
             if _words(f"{directory}/{name}")[:1] != ["max"]:
@@ -139,7 +139,7 @@ def _pid(proc: str) -> str:
 
 
 def _started(pid: str) -> str | None:
-    """Return when a process started, in the kernel's ticks; None where there is none."""
+    """Return when a process started, in the kernel's ticks; None if there is none."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[19]

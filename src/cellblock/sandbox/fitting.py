@@ -10,12 +10,16 @@ from cellblock.sandbox import probe
 from cellblock.sandbox.policy import Policy
 
 
-def fit(policy: Policy) -> Policy:
+def fit(policy: Policy, *, names_can_be_held: bool = True) -> Policy:
     """Return a policy that keeps what decides on this side from the code in the sandbox.
 
     It can change neither what this process runs nor cellblock's own state, and cannot read that state: which servers there
     are, with what parameters, and what was decided for other sessions. Nor can it change or make the ``.env`` that this
     process reads for parameters of servers.
+
+    Args:
+        policy: What is asked.
+        names_can_be_held: Whether the sandbox can keep code from making a file. If not, ``.env`` is read now, and no more.
 
     Raises:
         InvalidInputError: The policy names what cannot be.
@@ -23,7 +27,10 @@ def fit(policy: Policy) -> Policy:
     state = os.path.realpath(config.state_directory())
     files = policy.filesystem
     unread = dict.fromkeys((*files.deny_read, state))
-    unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories(), state, *_settings()))
+    if not names_can_be_held:
+        config.keep_variables()
+    settings = _settings() if names_can_be_held else ()
+    unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories(), state, *settings))
     return replace(policy, filesystem=replace(files, deny_read=tuple(unread), deny_write=tuple(unwritten))).checked()
 
 

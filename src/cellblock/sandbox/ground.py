@@ -11,6 +11,7 @@ from cellblock.sandbox.plan import base_steps, make_plan, usual_beginning
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts, interpreter_directories, look
 from cellblock.sandbox.repositories import protect_repositories
+from cellblock.sandbox.steps import step
 from cellblock.wire.control import Setup
 from cellblock.wire.sandbox import Confinement, Plan, Step
 
@@ -44,18 +45,25 @@ class Ground:
         This process must be started again then (exec): see `mounts.cover_interpreter`.
 
         Raises:
-            OSError: This machine does not let us.
+            StepError: This machine does not let us.
         """
         facts = look()
-        namespaces.enter_mount_namespace(facts.uid, facts.gid)
-        mounts.cut_ties()
-        mounts.make_base(base_steps(facts, interpreter_directories()))
-        mounts.cover_interpreter()
+        with step("user namespace"):
+            namespaces.enter_mount_namespace(facts.uid, facts.gid)
+            mounts.cut_ties()
+        with step("shared mounts"):
+            mounts.make_base(base_steps(facts, interpreter_directories()))
+            mounts.cover_interpreter()
 
     def enter_namespaces(self) -> tuple[Step, ...]:
-        """As process 1 of new namespaces: see `namespaces.enter_namespaces` and, for what is returned, `mounts.prepare`."""
-        namespaces.enter_namespaces(self.facts.uid, self.facts.gid)
-        mounts.cut_ties()
+        """As process 1 of new namespaces: see `namespaces.enter_namespaces` and, for what is returned, `mounts.prepare`.
+
+        Raises:
+            StepError: This machine does not let us.
+        """
+        with step("identity"):
+            namespaces.enter_namespaces(self.facts.uid, self.facts.gid)
+            mounts.cut_ties()
         return mounts.prepare(self.beginning)
 
     def plan(self, setup: Setup) -> Plan:

@@ -30,6 +30,7 @@ from cellblock.sandbox.namespaces import kernel_version
 from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.placeholders import is_placeholder
 from cellblock.sandbox.plan import BLANK, EMPTY, PROC_OF_ROOT, STAGE
+from cellblock.sandbox.steps import StepError
 from cellblock.sandbox.syscall import call, umount, write
 from cellblock.wire.sandbox import (
     Bind,
@@ -91,13 +92,13 @@ def make_base(steps: Sequence[Step]) -> None:
 
 
 def prepare(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """As a session's init that nobody waits for yet: begin the tree with what most plans begin with.
+    """As a session's init that nobody waits for yet: begin the tree with the steps that most plans begin with.
 
     Args:
         steps: From `usual_beginning`.
 
     Returns:
-        What `build` need not do any more: these steps, or none where one has failed. It will try again then, and say why.
+        What `build` need not do any more: these steps, or none if one failed. `build` then tries again, and says why.
     """
     try:
         builder = _Builder(steps)
@@ -126,7 +127,7 @@ def build(plan: Plan, prepared: tuple[Step, ...]) -> None:
     begun = bool(prepared) and not plan.everything and plan.steps[: len(prepared)] == prepared
     if not begun:
         umount(_STAGE, missing_ok=True)  # what was begun in vain
-    builder = _Builder(plan.steps[len(prepared) :] if begun else plan.steps)
+    builder = _Builder(plan.steps[len(prepared) :] if begun else plan.steps, weaker_proc=plan.weaker_proc)
     builder.take_sources()
     if plan.everything:
         root = clone_tree("/")
@@ -179,8 +180,10 @@ class _Builder:
     It takes hold of all sources first, because the new tree is built on top of one of them.
     """
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], *, weaker_proc: bool = False) -> None:
         self._steps = steps
+        self._weaker_proc = weaker_proc
+        self._proc_is_ours = True
         self._sources: dict[Step, int] = {}
         self._resolved: dict[str, str] = {}
         self._missing: set[str] = set()
@@ -221,6 +224,8 @@ class _Builder:
             try:
                 self._do(step)
             except OSError as error:
+                if isinstance(step, Proc):
+                    raise StepError("proc", error) from error
                 raise OSError(error.errno, f"sandbox step {step}: {error.strerror}") from error
 
     def _do(self, step: Step) -> None:
@@ -234,7 +239,7 @@ class _Builder:
                 attributes = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
                 _mount_new("devpts", target, {"ptmxmode": "666", "mode": "620"}, attributes)
             case Proc(target):
-                _mount_new("proc", target, {}, WRITABLE | abi.MOUNT_ATTR_NOEXEC)
+                self._mount_proc(target)
             case Directory(target):
                 _make_target(target, directory=True)
             case Link(target, value):
@@ -254,6 +259,8 @@ class _Builder:
                 self._protect(top, target)
             case Mask(target, top):
                 self._mask(target, top)
+            case Sysctl() if not self._proc_is_ours:
+                pass  # its settings are read-only, and may be those of the machine
             case Sysctl(name, value, major, minor):
                 # Before, there is one for the whole machine, which a host that runs as root would change.
                 if kernel_version() >= (major, minor):
@@ -265,8 +272,17 @@ class _Builder:
             _make_target(step.target, directory=_is_directory(descriptor))
             move(descriptor, f".{step.target}")
 
+    def _mount_proc(self, target: str) -> None:
+        try:
+            _mount_new("proc", target, {}, WRITABLE | abi.MOUNT_ATTR_NOEXEC)
+        except PermissionError:
+            if not self._weaker_proc:
+                raise
+            self._proc_is_ours = False
+            _show_outer_proc(target)
+
     def _protect(self, top: str, target: str) -> None:
-        """Let nothing at a path below a writable directory be changed, nor the path itself by renaming what leads there."""
+        """Keep a path below a writable directory, and what is there, from being changed, also by renaming what leads there."""
         path = top
         for part in os.path.relpath(target, top).split("/"):
             path = f"{path}/{part}"
@@ -325,6 +341,13 @@ class _Builder:
         return made
 
 
+def _show_outer_proc(target: str) -> None:
+    """Show the /proc around this sandbox. Read-only: its owner may else change what the kernel does to processes in there."""
+    descriptor = clone_tree("/proc")
+    set_read_only(descriptor)
+    move(descriptor, f".{target}")
+
+
 def detach(path: str) -> None:
     """As init, at the very end: undo what is mounted at a path and below, which we could not remove otherwise."""
     while umount(path, missing_ok=True):
@@ -333,7 +356,7 @@ def detach(path: str) -> None:
 
 @contextmanager
 def _taken(target: str) -> Iterator[tuple[int | None, int]]:
-    """Hold what lies at a path of the new tree, and its mode; None where nothing does, or a link is on the way to it."""
+    """Hold what is at a path of the new tree, and its mode; None if nothing is, or if a link is on the way."""
     try:
         place = open_without_links(f".{target}", os.O_NOFOLLOW)
     except OSError as error:

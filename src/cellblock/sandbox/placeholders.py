@@ -22,7 +22,7 @@ from cellblock.sandbox.policy import PROTECTED
 # a directory of that mode by chance. Who wants to use one changes its mode, and so makes it his own.
 _MODE = 0o1500
 _PATIENCE = 5.0
-"""Seconds to wait for whoever removes placeholders at this moment, which takes a fraction of a millisecond."""
+"""Seconds to wait while another session removes placeholders, which takes a fraction of a millisecond."""
 
 
 def is_placeholder(mode: int) -> bool:
@@ -54,7 +54,7 @@ class Hold:
             names: Paths below it, without ``..``.
 
         Returns:
-            None where it is no directory: nothing can be made in it.
+            None if it is not a directory: nothing can be made in it.
 
         Raises:
             OSError: It cannot be read, or another program has locked it.
@@ -91,7 +91,7 @@ class Hold:
         Nothing is removed but what is empty and still has the mark.
         """
         try:
-            # Where this fails the lock is gone all the same, and whoever comes last gets it.
+            # If this fails, the lock is gone all the same, and the last session gets it.
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return
@@ -108,7 +108,7 @@ class Hold:
 
 
 def _share(descriptor: int, top: str) -> None:
-    """Take the shared lock, without waiting for ever: whoever can read a directory can lock it."""
+    """Take the shared lock, without waiting forever: anybody who can read a directory can lock it."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -166,7 +166,7 @@ def _remove(top: int, parts: list[str]) -> None:
 
 @contextmanager
 def _parent(top: int, parts: list[str]) -> Iterator[int | None]:
-    """Hold the directory that a path lies in, without following a link; None where there is no such directory."""
+    """Hold the directory that a path lies in, without following a link; None if there is no such directory."""
     if len(parts) == 1:
         yield top
         return

@@ -202,6 +202,7 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
         ),
         reserve=_reserved(policy, facts, workspace),
         restrictions=restrictions(policy, facts),
+        weaker_proc=policy.weaker_proc,
     )
 
 

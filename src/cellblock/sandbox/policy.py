@@ -142,12 +142,15 @@ class Policy:
         network: What it reaches.
         resources: What it uses.
         unix_sockets: Whether sockets in the file system can be connected to, if all of it is readable.
+        weaker_proc: Whether a session may be shown the /proc of the container around this program, read-only, if the kernel
+            does not let it have one of its own. It sees that container's processes then.
     """
 
     filesystem: Filesystem = field(default_factory=Filesystem)
     network: Network = field(default_factory=Network)
     resources: Resources = field(default_factory=Resources)
     unix_sockets: bool = False
+    weaker_proc: bool = False
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -190,6 +193,7 @@ class Policy:
             Network(network.texts("allowedDomains"), network.texts("deniedDomains"), network.boolean("ask")),
             Resources(**fields),
             unix_sockets=network.boolean("allowAllUnixSockets"),
+            weaker_proc=top.boolean("enableWeakerNestedSandbox"),
         ).checked()
 
     def checked(self) -> Self:
@@ -233,6 +237,8 @@ class Policy:
             raise InvalidInputError("network.ask is not allowed by the host's policy, which can only be narrowed")
         if other.unix_sockets and not self.unix_sockets:
             raise InvalidInputError("unix_sockets is not allowed by the host's policy, which can only be narrowed")
+        if other.weaker_proc and not self.weaker_proc:
+            raise InvalidInputError("weaker_proc is not allowed by the host's policy, which can only be narrowed")
         limits = {}
         for item in dataclasses.fields(Resources):
             limits[item.name] = min(getattr(self.resources, item.name), getattr(other.resources, item.name))
@@ -246,6 +252,7 @@ class Policy:
             Network(other.network.allow, _union(self.network.deny, other.network.deny), other.network.ask),
             Resources(**limits),
             other.unix_sockets,
+            other.weaker_proc,
         )
 
     @classmethod
@@ -256,6 +263,7 @@ class Policy:
             Network(tuple(data["network"]["allow"]), tuple(data["network"]["deny"]), data["network"]["ask"]),
             Resources(**data["resources"]),
             data["unix_sockets"],
+            data["weaker_proc"],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -267,8 +275,8 @@ _TOP = {
     "filesystem": "filesystem",
     "network": "network",
     "resources": "resources",
-    # How sandbox-runtime works, not what is allowed: accepted, and without meaning here.
     "enableWeakerNestedSandbox": "",
+    # How sandbox-runtime works, not what is allowed: accepted, and without meaning here.
     "allowPty": "",
     "ripgrep": "",
     "mandatoryDenySearchDepth": "",

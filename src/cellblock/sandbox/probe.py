@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import platform
 import struct
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Literal
 
 from cellblock.sandbox import abi, seccomp
 from cellblock.sandbox.paths import topmost
+from cellblock.sandbox.steps import Failure, failure_of
 from cellblock.sandbox.syscall import call, unshare
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "nix", "gnu")
@@ -101,18 +101,31 @@ def interpreter_directories() -> tuple[str, ...]:
     return topmost(map(os.path.realpath, found))
 
 
-_missing_here: tuple[str, ...] | None = None
+_forbidden_here: Failure | Literal["not tried"] | None = "not tried"
 
 
-def missing() -> tuple[str, ...]:
-    """Return what the native sandbox needs and this machine does not give, each with a way out. Nothing: it works.
+def forbidden() -> Failure | None:
+    """Return what keeps this process from making the first namespaces of a native sandbox; None: nothing does.
 
-    It is tried once in each process: trying costs a fork, and what a kernel can do does not change.
+    It costs a fork and is a first look only: `cellblock doctor` makes a whole session. What was found is kept, because what a
+    kernel can do does not change.
     """
-    global _missing_here  # a cache
-    if _missing_here is None:
-        _missing_here = tuple(_missing())
-    return _missing_here
+    global _forbidden_here  # a cache
+    if _forbidden_here == "not tried":
+        found = _try_namespaces()
+        if found is not None and found.step == "process":
+            return found  # there was no room for a child, and soon there may be
+        _forbidden_here = found
+    return _forbidden_here
+
+
+def unsupported() -> str | None:
+    """Return why there is no native sandbox for this kind of machine; None: there is."""
+    if sys.platform != "linux":
+        return "the native sandbox needs Linux: use isolate='srt' on macOS"
+    if not seccomp.supported(platform.machine()):
+        return f"there is no system-call policy for {platform.machine()}: use isolate='srt'"
+    return None
 
 
 def _system() -> list[tuple[str, str | None]]:
@@ -126,23 +139,12 @@ def _system() -> list[tuple[str, str | None]]:
     return found
 
 
-def _missing() -> list[str]:
-    if sys.platform != "linux":
-        return ["the native sandbox needs Linux: use isolate='srt' on macOS"]
-    if not seccomp.supported(platform.machine()):
-        return [f"there is no system-call policy for {platform.machine()}: use isolate='srt'"]
-    missing: list[str] = []
-    outcome = _try_namespaces()
-    if outcome == errno.ENOSYS:
-        missing.append("the kernel is older than Linux 5.12 (mount_setattr): update it, or use isolate='srt'")
-    elif outcome:
-        missing.append(f"user namespaces are forbidden ({os.strerror(outcome)}): {_why_forbidden()}")
-    return missing
-
-
-def _try_namespaces() -> int:
-    """Make a user and a mount namespace in a child; return 0, or the errno of what failed."""
-    child = os.fork()
+def _try_namespaces() -> Failure | None:
+    """Make a user and a mount namespace in a child; return what failed."""
+    try:
+        child = os.fork()
+    except OSError as error:
+        return failure_of(error, "process")
     if child == 0:
         code = 255
         try:
@@ -154,27 +156,5 @@ def _try_namespaces() -> int:
             code = error.errno or 255
         finally:
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def _why_forbidden() -> str:
-    for path, forbidding, way in (
-        (
-            "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-            "1",
-            "AppArmor restricts them: as root, 'sysctl kernel.apparmor_restrict_unprivileged_userns=0', or give this "
-            "interpreter an AppArmor profile with 'userns,'",
-        ),
-        ("/proc/sys/kernel/unprivileged_userns_clone", "0", "as root, 'sysctl kernel.unprivileged_userns_clone=1'"),
-        ("/proc/sys/user/max_user_namespaces", "0", "as root, 'sysctl user.max_user_namespaces=10000'"),
-    ):
-        try:
-            if Path(path).read_text().strip() == forbidding:
-                return way
-        except OSError:
-            continue
-    return (
-        "a container's own filter, mostly: run it with '--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-        "--security-opt systempaths=unconfined', or run cellblock outside of it, or say sandbox=False and let the container "
-        "be the sandbox"
-    )
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return Failure("user namespace", code, os.strerror(code)) if code else None

@@ -1,4 +1,4 @@
-"""srt, the command of Anthropic's sandbox-runtime, as a sandbox: its settings, where it is, and what it lacks to run.
+"""srt, the command of Anthropic's sandbox-runtime, as a sandbox: its settings, where it is, and what is missing for it.
 
 Its settings are JSON. They are made from a `Policy`, or are the user's own, which are passed to srt unchanged.
 """
@@ -68,7 +68,7 @@ class SrtPolicy(Policy):
             source: What to call it in errors.
 
         Raises:
-            InvalidInputError: It is not a JSON object. Whether its keys are right is for srt to say.
+            InvalidInputError: It is not a JSON object. srt itself checks its keys.
         """
         if not isinstance(data, dict):
             raise InvalidInputError(f"{source} must be an object, not {type(data).__name__}")
@@ -117,7 +117,7 @@ class SrtDirectories:
 
 
 def entries(path: str) -> Sequence[str] | None:
-    """Return the names in a directory, ``("",)`` for anything else, and None where there is nothing."""
+    """Return the names in a directory, ``("",)`` for anything else, and None if there is nothing."""
     try:
         return tuple(sorted(os.listdir(path)))
     except FileNotFoundError:
@@ -140,7 +140,7 @@ def settings(
         policy: What is asked.
         facts: What this machine has.
         place: What this run of srt has around it.
-        look: As `entries`. Only what is there is protected: srt makes an empty file in the place of what is not.
+        look: As `entries`. Only what is there is protected: srt makes an empty file in place of what is not.
         platform: As `sys.platform`.
     """
     if isinstance(policy, SrtPolicy):
@@ -173,6 +173,7 @@ def settings(
             "allowWrite": [*files.write, f"{place.private}/tmp", f"{place.private}/home"],
             "denyWrite": protected,
         },
+        "enableWeakerNestedSandbox": policy.weaker_proc,
     }
 
 

@@ -22,7 +22,7 @@ class Database:
     share, a thread could use at the wrong time, or somebody had to close.
 
     Args:
-        directory: Where the file is. It is made, for this user alone, where it is missing.
+        directory: Where the file is. It is made, for this user alone, if it is missing.
         name: The file's name.
         schema: ``CREATE TABLE IF NOT EXISTS`` and the like, run when the file is first used.
 
@@ -44,7 +44,7 @@ class Database:
         """Open the file and begin to write. What is done within happens wholly or, where an exception leaves it, not at all.
 
         Raises:
-            StoreError: The file cannot be read or written, or is no database.
+            StoreError: The file cannot be read or written, or is not a database.
         """
         with self._open() as connection:
             # At once: a transaction that reads first cannot wait for a writer afterwards, and would fail.
@@ -61,7 +61,7 @@ class Database:
         """Open the file to read it.
 
         Raises:
-            StoreError: The file cannot be read, or is no database.
+            StoreError: The file cannot be read, or is not a database.
         """
         with self._open() as connection:
             yield connection

@@ -25,6 +25,9 @@ EXIT_NO_IPYTHON = 65
 EXIT_PRELOAD = 66
 """How a zygote, or a fresh interpreter, exits that cannot become one: see `worker.warm`."""
 
+EXIT_UNCONFINED = 71
+"""How a worker exits that could not confine itself."""
+
 FORK_DESCRIPTORS = 4
 """What comes with ``fork``: the worker's channel, init's control socket, and the write ends of the two output pipes."""
 
@@ -81,11 +84,12 @@ class Ready:
 
 @record
 class Failed:
-    """A kernel could not be forked."""
+    """A kernel could not be forked. ``code``: the system's error number."""
 
     op: ClassVar[str] = "failed"
     session: int
     error: str
+    code: int
 
 
 # -- host → init ---------------------------------------------------------------------------------------------------------
@@ -173,7 +177,7 @@ class Run:
 
 @record
 class Stop:
-    """Kill the programs that were run, and whatever was started since they began, but for the worker's own children."""
+    """Kill the programs that were run, and whatever was started since they began, except the worker's own children."""
 
     op: ClassVar[str] = "stop"
 
@@ -224,10 +228,18 @@ class Ran:
 
 @record
 class Refused:
-    """The sandbox could not be made, and there is no code in it."""
+    """The sandbox, or the processes in it, could not be made; no code has run in it.
+
+    Attributes:
+        error: What the system said.
+        step: What failed (`cellblock.sandbox.steps`); empty if the machine could, but what was asked for makes no sense.
+        code: The system's error number; 0 if there is none.
+    """
 
     op: ClassVar[str] = "refused"
     error: str
+    step: str
+    code: int
 
 
 @record
@@ -313,7 +325,7 @@ class Made:
 # -- bytes ---------------------------------------------------------------------------------------------------------------
 
 ToLauncher: TypeAlias = Hello | Fork | Kill | End
-FromLauncher: TypeAlias = Ready | Failed
+FromLauncher: TypeAlias = Ready | Failed | Refused
 Command: TypeAlias = Interrupt | KillChildren | Run | Stop | Listen | Measure
 ToInit: TypeAlias = Setup | Command
 FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Exited
@@ -364,7 +376,7 @@ class Incoming(Generic[_M]):
 
 
 TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
-FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed)
+FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed, Refused)
 TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
 TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Run, Stop, Listen, Measure)
 FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Exited)

@@ -121,7 +121,7 @@ class Fields:
         return to_text(data)
 
     def optional_buffer_text(self) -> str | None:
-        """Return the only buffer as text, or None where there is none."""
+        """Return the only buffer as text, or None if there is none."""
         return to_text(self.buffer()) if self.buffers else None
 
 
@@ -178,5 +178,5 @@ def to_bytes(text: str) -> bytes:
 
 
 def to_text(data: bytes) -> str:
-    """Return text; what is no UTF-8 is replaced."""
+    """Return text; what is not UTF-8 is replaced."""
     return data.decode("utf-8", "replace")

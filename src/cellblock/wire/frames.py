@@ -81,7 +81,7 @@ class FrameParser:
             Complete frames, in order.
 
         Raises:
-            ProtocolError: A length is over its limit, or a header is no JSON object with a type.
+            ProtocolError: A length is over its limit, or a header is not a JSON object with a type.
         """
         source: bytes | bytearray
         if self._pending:

@@ -40,7 +40,7 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class InputReply:
-    """Host → worker: the answer to `InputRequest`; None where whoever was asked cannot answer."""
+    """Host → worker: the answer to `InputRequest`; None if nobody can answer."""
 
     type: ClassVar[str] = "input_reply"
     number: int
@@ -79,7 +79,7 @@ class Ended:
     status: int
     """Its wait status."""
     place: str | None = None
-    """What the files with its output begin with, where it was not to be shown: ``.out`` and ``.err`` follow."""
+    """What the files with its output begin with, if it was not to be shown: ``.out`` and ``.err`` follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Install:
 class Command:
     """Worker → host: the code asks to run a program; where the system forbids it programs, to have it run.
 
-    Its text is strict UTF-8: what is shown to whoever decides is what runs.
+    Its text is strict UTF-8: what is shown to the decider is what runs.
     """
 
     type: ClassVar[str] = "command"
@@ -223,7 +223,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """Worker → host: the answer to `Inspect`; None where nothing of that name was found."""
+    """Worker → host: the answer to `Inspect`; None if nothing of that name was found."""
 
     type: ClassVar[str] = "inspected"
     text: str | None

@@ -108,7 +108,7 @@ class Protect:
 
 @record
 class Mask:
-    """Hide what lies there, but for what is bound in it.
+    """Hide what lies there, except what is bound in it.
 
     A link is followed. If it lies in the writable directory ``top``, that is only within this directory.
     """
@@ -168,6 +168,7 @@ class Plan:
         steps: The steps for the file system, in order.
         reserve: Names below each writable directory that must not come to be if they do not exist.
         restrictions: What the worker and every program in the sandbox put on themselves.
+        weaker_proc: Whether the /proc that is around the sandbox may be shown in it, read-only, if it cannot have its own.
     """
 
     everything: bool
@@ -175,6 +176,7 @@ class Plan:
     steps: tuple[Step, ...]
     reserve: Mapping[str, tuple[str, ...]]
     restrictions: Restrictions
+    weaker_proc: bool = False
 
 
 @record

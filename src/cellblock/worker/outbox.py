@@ -45,7 +45,7 @@ class Outbox:
         self._pending: list[tuple[StreamName, str]] = []
         self._pending_chars = 0
         self._room = _NONE
-        """How many characters may be pending before somebody looks at them: none, unless the gathering thread is there."""
+        """How many characters may be pending before they are looked at: none, unless the gathering thread runs."""
         self._lock = _thread.RLock()
         self._flushing = False
         self._last = 0.0
@@ -70,7 +70,7 @@ class Outbox:
     def writer(self, name: StreamName) -> Callable[[str], int]:
         """Return the `write` of a stream: it takes text, and returns the text's length.
 
-        In a burst its few lines are all of the Python that runs for a `print`, twice; so it is a function, and no method.
+        In a burst, its few lines are all of the Python that runs for a `print`, twice; so it is a function, not a method.
         """
         append = self._pending.append
 
@@ -79,7 +79,7 @@ class Outbox:
                 raise TypeError(f"write() argument must be str, not {type(text).__name__}")
             append((name, text))
             size = len(text)
-            # Threads that write at the same time get it wrong, but not for long: whoever sends begins anew.
+            # Racy if threads write at the same time; the next flush resets the count.
             self._pending_chars = chars = self._pending_chars + size
             if chars > self._room:
                 self._look(text)
@@ -105,7 +105,7 @@ class Outbox:
             self.flush_soon()
 
     def flush_soon(self) -> None:
-        """Send what is pending: now, or within `TICK` seconds where something was sent just before."""
+        """Send what is pending: now, or within `TICK` seconds if something was sent just before."""
         if not self._pending:
             return
         if self.forked:
@@ -208,10 +208,10 @@ class Outbox:
         self._channel.send(message)
 
     def behind(self) -> bool:
-        """Whether what is sent now stands behind bytes that the host has not read from descriptors 1 and 2.
+        """Whether what is sent now comes after bytes that the host has not read from descriptors 1 and 2.
 
-        It is given a moment to read them, because when it has been told of them it reads what is there, also what was written
-        later. Where something else writes without end that is not waited for each time.
+        The host gets a moment to read them: once it is told about them, it reads everything that is there, even what was
+        written later. If something else writes without end, this does not wait each time.
         """
         if not self._descriptors_pending():
             return False
@@ -226,7 +226,7 @@ class Outbox:
         return False
 
     def _descriptors_pending(self) -> bool:
-        """Whether bytes written to descriptors 1 and 2 still lie in their pipes, unread by the host.
+        """Whether bytes written to descriptors 1 and 2 are still in their pipes, unread by the host.
 
         It costs two system calls, and is what keeps `os.write(1, …)` before `print` in the order of the code.
         """
@@ -242,7 +242,7 @@ class Outbox:
     def tick(self) -> bool:
         """Send what a burst left over, unless another thread is about to; return whether there was anything."""
         busy = bool(self._pending)
-        # Not waited for: who holds it may wait for the end of the gathering thread, which calls this.
+        # Without waiting: the holder may be waiting for the end of the gathering thread, which calls this.
         if self._lock.acquire(blocking=False):
             try:
                 self.flush()
@@ -268,7 +268,7 @@ class Outbox:
     def settle(self) -> None:
         """Send everything and end the gathering thread. After this the worker has no thread of ours."""
         if self.forked:
-            return  # at the forks of the zygote and of init, above all, where whatever is touched is copied
+            return  # above all at the forks of the zygote and of init, where every page that is touched is copied
         in_main = _thread.get_ident() == self._main
         if in_main:
             GATE.shut += 1
@@ -317,7 +317,7 @@ class _Ticker:
             quiet = 0
             while quiet < _QUIET_TICKS or not self._outbox.last_tick():
                 if self._wake.acquire(timeout=TICK):
-                    return  # whoever stops it sends what is left
+                    return  # the caller of `stop` sends the rest
                 quiet = 0 if self._outbox.tick() else quiet + 1
         except BaseException:
             self._outbox.look_again()

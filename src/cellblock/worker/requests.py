@@ -102,7 +102,7 @@ class Requester:
 
         Raises:
             PermissionError: It may not.
-            ValueError: It is too large, or is no UTF-8.
+            ValueError: It is too large, or is not UTF-8.
         """
         if self._outbox.forked or threading.current_thread() is not threading.main_thread():
             raise PermissionError("only the kernel's main thread can run commands: nobody can be asked here")

@@ -27,6 +27,7 @@ from traitlets.config import Config
 from cellblock.wire.fields import to_bytes
 from cellblock.worker import pip
 from cellblock.worker.commands import Commands, guard_scripts
+from cellblock.worker.completer import look_at_few
 from cellblock.worker.display import Hook, Publisher, send_bundle
 from cellblock.worker.notebook import NotebookShell
 from cellblock.worker.outbox import Outbox
@@ -88,9 +89,10 @@ class Shell(NotebookShell):
         super().init_completer()
         if self.Completer.global_namespace is self.Completer.namespace:
             self.Completer.global_namespace = {}
+        look_at_few(self.Completer)
 
     def init_virtualenv(self) -> None:
-        """The interpreter was chosen by whoever started us."""
+        """The interpreter was chosen by the host."""
 
     def init_magics(self) -> None:
         """Let ``%pip install`` ask the host, which knows where packages may come from."""
@@ -166,7 +168,7 @@ class Shell(NotebookShell):
         try:
             self.user_ns["_exit_code"] = process.wait()
         except KeyboardInterrupt:
-            # The command has had the same signal, as in a terminal; what ignores it is killed by whoever is in a hurry.
+            # The command has had the same signal, as in a terminal; the host kills what ignores it at a deadline.
             process.wait()
             raise KeyboardInterrupt from None
 

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def replace_streams(outbox: Outbox) -> None:
-    """Put streams that write to an outbox in the place of Python's own.
+    """Put streams that write to an outbox in place of Python's own.
 
     Args:
         outbox: What is written goes through this one.

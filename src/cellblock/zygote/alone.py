@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from cellblock.init import processes
 from cellblock.init.init import release_holds, run_init
+from cellblock.init.refusing import refusal, refuse_session
 from cellblock.leftovers import remove_after
 from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.namespaces import fork_into_namespaces
@@ -38,7 +39,10 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
         processes.resume_after_parent()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         own = os.pidfd_open(os.getpid())
-        init = fork_into_namespaces(group)
+        try:
+            init = fork_into_namespaces(group)
+        except OSError as error:
+            refuse_session(handover.detach(), refusal(error, "process"))
         if init == 0:
             run_init(theirs.detach(), host, None, preload, ground, parent=own)
         theirs.close()

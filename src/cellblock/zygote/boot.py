@@ -8,6 +8,7 @@ import os
 import sys
 
 EXIT_TOO_OLD = 64
+EXIT_REFUSED = 67
 _ENVIRONMENT = {}  # type: dict[str, str]
 
 
@@ -33,7 +34,14 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
         from cellblock.sandbox.ground import Ground
 
         # First of all: a process that has loaded a library with threads cannot go into a namespace.
-        Ground.enter()
+        try:
+            Ground.enter()
+        except OSError as error:
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # there may be too many to import anything
+            from cellblock.init.refusing import refusal, refuse_all
+
+            refuse_all(sys.argv[1], refusal(error, "user namespace"))
+            sys.exit(EXIT_REFUSED)
         os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered"] + sys.argv[3:], _ENVIRONMENT)
     if sys.argv[2] == "landlock":
         from cellblock.sandbox.landlock_rules import surroundings

@@ -78,7 +78,7 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
 
 @contextmanager
 def _ending_with(control: socket.socket) -> Iterator[None]:
-    """While modules are imported, which may take for ever, have the end of the host end this process.
+    """While modules are imported, which may take forever, have the end of the host end this process.
 
     The socket raises SIGIO then, whose default action is to terminate; the host says nothing else before we are ready.
     """
@@ -92,7 +92,7 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
 def _end_threads() -> None:
     """Have libraries that keep threads (OpenBLAS) end theirs, as they do before a fork of the C library's.
 
-    The clone that makes a session goes past the C library. Its own first fork would wait for these threads for ever then.
+    The clone that makes a session goes past the C library. Its own first fork would wait for these threads forever then.
     """
     pid = os.fork()
     if pid == 0:
@@ -115,7 +115,7 @@ class _Zygote:
         self._control = control
         self._host = host
         self._group = group
-        """The control group of the next init, where they have one each."""
+        """The control group of the next init, if they have one each."""
         self._warmed = warmed
         self._ground = ground
         self._places = places
@@ -181,13 +181,14 @@ class _Zygote:
 
     def _fork(self, session: int, data: bytes, descriptors: list[int]) -> None:
         if len(descriptors) != FORK_DESCRIPTORS:
-            self._tell(Failed(session, f"{len(descriptors)} descriptors arrived of {FORK_DESCRIPTORS}"))
+            self._tell(Failed(session, f"{len(descriptors)} descriptors arrived of {FORK_DESCRIPTORS}", 0))
             return
         self._can_make = True
+        self._check_spare()
         try:
             pid, handover = self._spare or self._make()
         except OSError as error:
-            self._tell(Failed(session, f"cannot fork: {error.strerror}"))
+            self._tell(Failed(session, error.strerror or str(error), error.errno or 0))
             return
         self._spare = None
         self._inits[pid] = session, handover
@@ -195,6 +196,14 @@ class _Zygote:
             socket.send_fds(handover, [data], descriptors)
         except OSError:
             return  # it has died; the host sees its connections close
+
+    def _check_spare(self) -> None:
+        """Drop the spare init if something has failed in it, such as a fork: the next one may have more luck."""
+        if self._spare is not None and select.select([self._spare[1]], [], [], 0)[0]:
+            pid, handover = self._spare
+            self._spare = None
+            handover.close()
+            os.waitpid(pid, 0)  # it ends now, and gives back what the next one may lack
 
     def _make(self) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -262,7 +262,7 @@ def test_a_launch_that_fails_leaves_no_control_group(tmp_path: Path) -> None:
 
     group = Directory(str(tmp_path / "group"))
     os.mkdir(group.path)
-    with pytest.raises(LaunchError, match="too many files open"), launching(group):
+    with pytest.raises(LaunchError, match="Too many open files"), launching(group):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     assert not os.path.exists(group.path)
 

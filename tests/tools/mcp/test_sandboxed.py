@@ -251,8 +251,11 @@ async def test_no_server_starts_where_no_sandbox_can_be_made(tmp_path: Path) -> 
     shell = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", shell, "sh", sys.executable, "-c", program]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("MCP server 's' cannot be used: its sandbox cannot be made: user namespaces are forbidden")
-    assert "sysctl user.max_user_namespaces" in done.stdout
+    assert done.stdout.startswith(
+        "MCP server 's' cannot be used: its sandbox cannot be made: it failed to make a user namespace"
+    )
+    assert "The setting user.max_user_namespaces is 0" in done.stdout
+    assert "sysctl -w user.max_user_namespaces" in done.stdout
     assert "cellblock doctor" in done.stdout
     assert not (tmp_path / "ran").exists()
 

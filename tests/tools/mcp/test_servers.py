@@ -151,7 +151,7 @@ async def test_a_result_of_many_megabytes_arrives(servers: Servers) -> None:
     ("tool", "said"),
     [
         ("bad_image", "invalid base64"),
-        ("nonsense", "returned what is not a result"),
+        ("nonsense", "returned something that is not a result"),
         ("listed", "returned something invalid: structured content that is not an object"),
         ("unheard-of", "Unknown tool: unheard-of"),
     ],

@@ -1,6 +1,6 @@
 """Tar archives from anybody, read without I/O: bytes in, members and their data out, and a `FilesError` for the rest.
 
-Not `tarfile`: its reader takes whole extended headers into memory whatever size they claim, has looped for ever on
+Not `tarfile`: its reader takes whole extended headers into memory whatever size they claim, has looped forever on
 negative ones, follows sparse maps and hard links, and differs between the Python releases that we support; its filters
 judge a member by paths that may mean something else by the time they are used. What is kept of it is the decoding of a
 single header block, which is pure. Only files and folders are accepted here, which is all that `pack` makes.

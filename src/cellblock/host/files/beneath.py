@@ -209,7 +209,7 @@ class Tree:
         return fd, info
 
     def make_directories(self, parts: Parts) -> int:
-        """Make a folder, and those above it, where they are missing; return it opened for entering."""
+        """Make a folder, and those above it, if they are missing; return it opened for entering."""
         try:
             return self.open(parts, ENTER)
         except FileNotFoundError:

@@ -112,7 +112,7 @@ class Files:
         except LookupError:
             raise InvalidInputError(f"encoding {encoding!r} is not known") from None
         except UnicodeDecodeError as error:
-            why = f"it is no {encoding} text ({error.reason} at byte {error.start}); read() returns its bytes"
+            why = f"it is not {encoding} text ({error.reason} at byte {error.start}); read() returns its bytes"
             raise FilesError(f"cannot read {str(path)!r}: {why}", path=str(path)) from None
 
     # -- folders -------------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Files:
 
 
 def _on_disk(where: str | None, workspace: Tree) -> Tree | nullcontext[Tree]:
-    """Open a directory of the caller's disk, or stay in the workspace, which is closed by whoever opened it."""
+    """Open a directory of the caller's disk, or stay in the workspace, whose opener closes it."""
     return nullcontext(workspace) if where is None else Tree.at(where, workspace.walk, where)
 
 

@@ -31,7 +31,7 @@ class Workspace:
         """Open it as a tree.
 
         Raises:
-            FilesError: It does not exist, is no directory, or is another one than it was.
+            FilesError: It does not exist, is not a directory, or is another one than it was.
         """
         with telling("open the workspace", self.path):
             tree = Tree.at(self._real, self._walk)

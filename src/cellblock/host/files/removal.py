@@ -83,7 +83,7 @@ def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, N
 
 
 def _flatten(name: str, top: int, walk: Walk) -> Generator[None, None, None]:
-    """Remove a folder in the top folder, having moved the folders in it up there, where they are found in their turn."""
+    """Remove a folder in the top folder, after moving the folders in it up there, where each is found in turn."""
     _make_ours(top, name, walk)
     fd = walk(top, (name,), LIST)
     try:

@@ -104,7 +104,7 @@ class Staging:
 
 
 def status(tree: Tree, parts: Parts) -> os.stat_result | None:
-    """Return what something is, or None where nothing is."""
+    """Return what something is, or None if nothing is."""
     try:
         return tree.lstat(parts)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """Blocking work in slices: generators that do a little at each step, driven in threads so that the event loop is free.
 
-An operation is a generator with its cleaning up in ``finally``. Whoever drives it need not know what that is: whether
+An operation is a generator with its cleaning up in ``finally``. Its driver need not know what that is: whether
 the caller cancels, a progress callback raises or a stream breaks off, closing the generator undoes what was begun.
 """
 
@@ -22,7 +22,7 @@ Done = tuple[int, int | None]
 """Bytes done, and bytes in all where that is known."""
 Progress = Callable[[int, int | None], object]
 Work = Generator[Done | None, None, T]
-"""Work that yields at least every few milliseconds what is done, or None where there is nothing to tell."""
+"""Work that yields at least every few milliseconds what is done, or None if there is nothing to tell."""
 Sink = Generator[None, bytes | None, T]
 """Work that is sent its input piece by piece, and None at its end."""
 

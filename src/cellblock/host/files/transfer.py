@@ -151,7 +151,7 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def stamp(fd: int, modified: float) -> None:
-    """Give a new file the time of the one it came from, where that is a time that the file system knows."""
+    """Give a new file the time of the one it came from, if that is a time that the file system knows."""
     try:
         os.utime(fd, (modified, modified))
     except (OSError, OverflowError, ValueError):

@@ -36,7 +36,7 @@ class Notice:
     """Something other than output, for the reader of a cell's stream.
 
     Attributes:
-        about: What it is: an approval request. None where it was taken back.
+        about: What it is: an approval request. None if it was taken back.
     """
 
     about: object
@@ -179,7 +179,7 @@ class Cell:
         """What stops it, if something does."""
         return self._escalating
 
-    # -- chunks for whoever streams ------------------------------------------------------------------------------------
+    # -- chunks for the reader of the stream ---------------------------------------------------------------------------
 
     @property
     def streaming(self) -> bool:
@@ -206,7 +206,7 @@ class Cell:
             self._pause(True)
 
     def notify(self, notice: Notice) -> None:
-        """Queue something that is no output; it waits behind what the cell wrote before."""
+        """Queue something that is not output; it waits behind what the cell wrote before."""
         if id(notice.about) not in self._notices:
             self._notices[id(notice.about)] = notice
             self._events.append(notice)
@@ -257,7 +257,7 @@ class Cell:
     # -- the result ----------------------------------------------------------------------------------------------------
 
     async def finished(self, images_dir: Path) -> CodeExecutionResult:
-        """Make the result, once it has ended: in a thread, where there is much to decode or to write."""
+        """Make the result, once it has ended: in a thread, if there is much to decode or to write."""
         if self._collector is None or not self._collector.large:
             return self.result(images_dir)
         return await asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)

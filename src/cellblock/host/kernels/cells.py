@@ -69,7 +69,7 @@ class Cells:
         self._questioned: Kernel | None = None
 
     def check(self) -> None:
-        """Check that the session takes cells from whoever calls this.
+        """Check that the session takes cells from this caller.
 
         Raises:
             StateError: It is not started, or closed, or waits for the caller.
@@ -149,7 +149,7 @@ class Cells:
         if not cell.silent:
             self.history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
         if self.state == "running":
-            # Not awaited: whoever waits for this result need not wait for the next kernel.
+            # Not awaited: the caller waits for this result, not for the next kernel.
             self._kernels.replace_dead()
         if cell.failure is not None:
             raise cell.failure

@@ -16,6 +16,7 @@ from cellblock.host.kernels.exit_status import Death, describe_status
 from cellblock.host.kernels.memory import MemoryWatch
 from cellblock.host.kernels.requests import answers
 from cellblock.host.launch.control import Control
+from cellblock.host.launch.failures import refused
 from cellblock.host.launch.kernel_spec import KernelSpec
 from cellblock.host.launch.launcher import Ends, Launcher
 from cellblock.host.output.collect import Collector
@@ -301,7 +302,7 @@ class Kernel:
                     self._channel.send(answer)
         except KernelDiedError:
             return  # and the cell with it
-        except Exception as error:  # the code would wait for ever
+        except Exception as error:  # the code would wait forever
             cell.fail(error)
             self._condemn(f"what it asked for could not be answered: {error}")
 
@@ -337,9 +338,9 @@ class Kernel:
         self._heard_out.set()
         if not self.ready.done():
             if self.control.refused is not None:
-                self.ready.set_exception(SandboxError(f"the sandbox cannot be made: {self.control.refused}"))
+                self.ready.set_exception(refused(self.control.refused))
             else:
-                self.ready.set_exception(self._launcher.explain(self._number, self._said(), status))
+                self.ready.set_exception(self._launcher.explain(self._number, self._said(), status, cause))
             self.ready.exception()  # mark as retrieved: there may be no waiter
         self.control.give_up(f"the kernel died: {cause}")
         if self._query is not None and not self._query.done():

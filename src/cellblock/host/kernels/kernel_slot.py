@@ -60,7 +60,7 @@ class KernelSlot:
             self._begin().add_done_callback(_take_note)
 
     async def renew(self) -> None:
-        """Put a fresh kernel in the place of the current one, while nothing runs.
+        """Put a fresh kernel in place of the current one, while nothing runs.
 
         Raises:
             LaunchError: It could not be started. The next call of `live` tries again.

@@ -63,7 +63,7 @@ class MemoryWatch:
     def _look_in(self, seconds: float) -> None:
         """Look after some time, unless that is to happen earlier anyway.
 
-        A later time never takes the place of an earlier one: cells that follow each other quickly would put it off for ever.
+        A later time never takes the place of an earlier one: cells that follow each other quickly would put it off forever.
         """
         if self._timer is not None:
             if self._timer.when() <= self._loop.time() + seconds:

@@ -95,7 +95,7 @@ async def _have_run(kernel: RunningKernel, cell: Cell, command: Command) -> Asyn
     request = CommandRequest(command.tool, command.text, command.program, command.cwd, changes)
     if (request.tool == "shell_magic") == bool(request.program):
         refusal = await _refusal(kernel, cell, request)
-    else:  # no worker of ours asks so: a program that whoever decides takes for a line, or a line for a script
+    else:  # no worker of ours asks so: a program could be taken for a line by the decider, or a line for a script
         refusal = "a script needs a program that reads it, and a line has none"
     if refusal is None and kernel.wanted.forbid_programs:
         place = f"{_PLACE}{secrets.token_hex(8)}" if command.keep != "nothing" else None

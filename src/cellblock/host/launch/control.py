@@ -39,8 +39,8 @@ class Control:
 
     Attributes:
         gone: Done when init has ended, and with it everything below.
-        refused: Why the sandbox was not made, where it was not.
-        on_exit: Told the worker's wait status, or None where nobody knows it, when the worker or init has ended.
+        refused: Why there is no session, if it could not be made.
+        on_exit: Told the worker's wait status, or None if nobody knows it, when the worker or init has ended.
         on_memory: Told how many bytes the session uses, after `measure`.
         takers: Each is given the listener of its name, once, which init makes before there is any code in the session.
         on_violation: Told what init, or somebody in its name, did that it must not.
@@ -54,7 +54,7 @@ class Control:
         self._runs = 0
         self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
-        self.refused: str | None = None
+        self.refused: Refused | None = None
         self.on_exit: Callable[[int | None], None] = lambda _status: None
         self.on_memory: Callable[[int], None] = lambda _used: None
         self.takers: dict[str, Callable[[socket.socket], None]] = {}
@@ -104,7 +104,7 @@ class Control:
         self._ran = self._loop.create_future()
 
     async def finish(self) -> int:
-        """Wait until what was begun has ended. Where nobody waits any longer it is killed, with all that it has started.
+        """Wait until what was begun has ended. If nobody waits any longer it is killed, with all that it has started.
 
         Returns:
             Its wait status.
@@ -158,7 +158,7 @@ class Control:
                 waiting.set_exception(KernelDiedError(why))
 
     def close(self) -> None:
-        """Read no more. The socket belongs to whoever made it."""
+        """Read no more. The socket still belongs to its maker."""
         self._loop.remove_reader(self._sock.fileno())
 
     def _tell(self, command: Command, descriptors: Sequence[int] = ()) -> None:
@@ -189,16 +189,16 @@ class Control:
             case Done():
                 _settle(self._done, None)
             case Ran(number, status) if number == self._runs:
-                # What is no wait status comes from somebody in init's name, and counts as a failure.
+                # What is not a wait status comes from somebody in init's name, and counts as a failure.
                 sane = 0 <= status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
                 _settle(self._ran, status if sane else 0xFF00)
             case Memory(used):
                 self.on_memory(used)
-            case Refused(error):
-                self.refused = error
+            case Refused():
+                self.refused = message
             case Exited(status):
                 self.on_exit(status)
-            case None:  # the end of the socket, or what is no message: nothing that follows can be relied on
+            case None:  # the end of the socket, or what is not a message: nothing that follows can be relied on
                 self.close()
                 self.on_exit(None)
                 _settle(self.gone, None)

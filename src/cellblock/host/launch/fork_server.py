@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 from cellblock.errors import LaunchError, ProtocolError
 from cellblock.host.descriptors import Tail
-from cellblock.host.launch.launcher import Boot, Ends, cannot_start, connect, exit_code, launching, opened, quote
+from cellblock.host.launch.failures import cannot_start, died, launch_error, quote, refused
+from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launching, opened
 from cellblock.sandbox.cgroups import Group
-from cellblock.wire.control import FROM_LAUNCHER, MAX_CONTROL, End, Failed, Fork, Kill, Ready, Setup, encode_control
+from cellblock.sandbox.steps import Failure
+from cellblock.wire.control import FROM_LAUNCHER, MAX_CONTROL, End, Failed, Fork, Kill, Ready, Refused, Setup, encode_control
 
 
 class ForkServer:
@@ -26,7 +28,7 @@ class ForkServer:
         self._control: socket.socket | None = None
         self._stderr = Tail()
         self._ready: asyncio.Future[None] | None = None
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, Failed] = {}
 
     @property
     def alive(self) -> bool:
@@ -113,8 +115,10 @@ class ForkServer:
                 self.interpreter = interpreter
                 if not self._ready.done():
                     self._ready.set_result(None)
-            case Failed(session, error):
-                self._failures[session] = error
+            case Failed():
+                self._failures[message.session] = message
+            case Refused():
+                self._fail(refused(message))
             case None:  # the end of the socket
                 self._close_control()
                 if not self._ready.done():
@@ -153,15 +157,16 @@ class ForkServer:
         """See `Launcher`."""
         return None if self._process is None else self._boot.starter.packages(self._process)
 
-    def explain(self, number: int, said: str, status: int | None) -> LaunchError:
+    def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
         """See `Launcher`."""
         while self._control is not None and number not in self._failures:
             before = len(self._failures)
             self._on_readable()
             if len(self._failures) == before:
                 break
-        reason = self._failures.pop(number, None) or "it ended before it was ready"
-        return LaunchError(f"the kernel could not be started: {reason}{quote(said)}")
+        if (failed := self._failures.pop(number, None)) is not None:
+            return launch_error("the kernel could not be started", Failure("process", failed.code, failed.error), said)
+        return died(cause, status, said or self._stderr.text())
 
     async def close(self) -> None:
         """See `Launcher`."""

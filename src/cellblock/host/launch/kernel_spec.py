@@ -58,8 +58,8 @@ class KernelSpec:
         interpreter: Path of the interpreter that it runs in.
         preload: Modules that it has imported when it starts.
         isolate: How it is kept in.
-        policy: What it may do, where it is kept in.
-        setup: What its init is told, but for the sandbox: environment, directories, packages.
+        policy: What it may do, if it is sandboxed.
+        setup: What its init is told, except the sandbox: environment, directories, packages.
         limits: How much output is kept.
         spill_to: Where output that is too large to keep is written.
         takers: Each is given a listener that its init makes, ``egress`` or ``tools``, to serve on it.
@@ -84,5 +84,5 @@ class KernelSpec:
 
     @property
     def memory(self) -> int | None:
-        """Bytes that all of its processes may use together, where somebody watches."""
+        """Bytes that all of its processes may use together, if somebody watches."""
         return self.policy.resources.memory if self.isolate in OURS else None

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from cellblock.errors import InterpreterError, LaunchError, PreloadError, SandboxError
+from cellblock.errors import InterpreterError, LaunchError, PreloadError
+from cellblock.host.launch.failures import cannot_start, last_line, launch_error, quote
 from cellblock.host.launch.start import Starter
 from cellblock.sandbox.cgroups import Group, Groups
+from cellblock.sandbox.steps import Failure, failure_of
 from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, Hello, Setup, encode_control
 
 _TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
@@ -33,7 +35,7 @@ class Ends:
         control: Control messages to and from init.
         stdout: What is written to the kernel's descriptor 1.
         stderr: Likewise 2.
-        group: The control group that its processes are in, where they have one.
+        group: The control group that its processes are in, if they have one.
     """
 
     channel: socket.socket
@@ -54,7 +56,7 @@ class Launcher(Protocol):
     """What a session needs from a launcher."""
 
     interpreter: tuple[str, ...] | None
-    """Directories of the interpreter and its packages, where they are known and matter."""
+    """Directories of the interpreter and its packages, if they are known and matter."""
 
     @property
     def alive(self) -> bool:
@@ -75,13 +77,14 @@ class Launcher(Protocol):
     def packages(self, number: int) -> str | None:
         """Return where the packages of a kernel's session are to lie, where its sandbox has a directory for them."""
 
-    def explain(self, number: int, said: str, status: int | None) -> LaunchError:
+    def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
         """Return the reason why a kernel ended before it was ready.
 
         Args:
             number: The kernel's.
             said: What it wrote to stderr.
             status: Its worker's wait status, where init lived to tell it.
+            cause: What its end says, for a person.
         """
 
     async def close(self) -> None:
@@ -152,7 +155,7 @@ class Boot:
         try:
             return None if self.groups is None else self.groups.make()
         except OSError as error:
-            raise SandboxError(f"no control group can be made for a kernel: {error}; 'cellblock doctor' says more") from error
+            raise launch_error("no control group can be made for a kernel", failure_of(error, "group")) from error
 
     def failure(self, code: int | None, said: str) -> LaunchError:
         """Return what the exit code of a process means, and what it said."""
@@ -165,7 +168,8 @@ class Boot:
             where = f"{self.interpreter} cannot import a module of preload={self.preload!r}"
             return PreloadError(f"{where}: install it there, or leave it out{quote(said)}")
         ending = "does not answer" if code is None else f"ended with status {code}"
-        return LaunchError(f"{self.starter.command or self.interpreter} {ending} before a kernel was ready{quote(said)}")
+        what = f"{self.starter.command or self.interpreter} {ending} before a kernel was ready"
+        return launch_error(what, Failure("python", 0, last_line(said)), said)
 
 
 def connect(setup: Setup, group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:
@@ -210,12 +214,6 @@ def _give_back(group: Group | None) -> None:
         group.remove()
 
 
-def cannot_start(error: OSError) -> LaunchError:
-    """Return what a system error means to whoever wanted a kernel. The next attempt may well succeed."""
-    hint = ": this process has too many files open" if error.errno == errno.EMFILE else ""
-    return LaunchError(f"no kernel can be started now: {error.strerror}{hint}; try again")
-
-
 @contextmanager
 def opened(group: Group | None) -> Iterator[list[int]]:
     """Hold a group's descriptor, to pass it on; none if there is no group."""
@@ -233,8 +231,3 @@ def exit_code(process: subprocess.Popen[bytes]) -> int | None:
         return process.wait(timeout=2)
     except subprocess.TimeoutExpired:
         return None
-
-
-def quote(said: str) -> str:
-    """Return what a process said, to stand at the end of a message."""
-    return f":\n{said.strip()}" if said.strip() else ""

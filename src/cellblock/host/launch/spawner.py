@@ -8,9 +8,10 @@ import subprocess
 from collections.abc import Sequence
 
 from cellblock.errors import LaunchError
+from cellblock.host.launch.failures import died
 from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launching
 from cellblock.sandbox.cgroups import Group
-from cellblock.wire.control import Fork, Setup, encode_control
+from cellblock.wire.control import EXIT_UNCONFINED, Fork, Setup, encode_control
 
 
 class Spawner:
@@ -62,7 +63,7 @@ class Spawner:
         process = self._processes.get(number)
         return None if process is None else self._boot.starter.packages(process)
 
-    def explain(self, number: int, said: str, status: int | None) -> LaunchError:
+    def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
         """See `Launcher`."""
         process = self._processes.get(number)
         code = None
@@ -70,6 +71,8 @@ class Spawner:
             code = os.WEXITSTATUS(status)
         elif process is not None:
             code = exit_code(process)
+        if code == EXIT_UNCONFINED:
+            return died(cause, status, said)
         return self._boot.failure(code, said)
 
     def _forget_ended(self) -> None:

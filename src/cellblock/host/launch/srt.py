@@ -165,7 +165,7 @@ def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator
 
 
 def _complete_repository(workspace: str) -> None:
-    """Make a repository's ``hooks``, where there is none: srt can protect all of ``.git``, or make up for what is missing."""
+    """Make a repository's ``hooks``, if there is none: srt can protect all of ``.git``, or make up for what is missing."""
     try:
         repository = os.open(os.path.join(workspace, ".git"), os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

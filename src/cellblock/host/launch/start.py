@@ -35,7 +35,7 @@ class Starter(Protocol):
         """Wait for it, whose control socket is closed, and kill it if it does not take the hint."""
 
     def packages(self, process: subprocess.Popen[bytes]) -> str | None:
-        """Return where packages of sessions lie that run in its sandbox, where that has a directory for them."""
+        """Return where packages of sessions lie that run in its sandbox, if that has a directory for them."""
 
 
 class Direct:

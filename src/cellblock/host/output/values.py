@@ -142,7 +142,7 @@ def is_text(mime: str) -> bool:
 
 
 def _decode(data: bytes | bytearray) -> str:
-    """Return text. Where it is no UTF-8, which takes ten times as long, other threads have their turn in between."""
+    """Return text. If it is not UTF-8, which takes ten times as long, other threads have their turn in between."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -160,7 +160,7 @@ def _readable(data: Mapping[str, bytes | bytearray], *, hurried: bool = False) -
             return _decode(raw)
         try:
             return raw.decode()
-        except UnicodeDecodeError:  # what is no text takes ten times as long to read, and no worker of ours sends it
+        except UnicodeDecodeError:  # what is not text takes ten times as long to read, and no worker of ours sends it
             continue
     # A reader of plain text should know that there is something to see.
     return f"<{', '.join(data)}>" if data else None

@@ -116,7 +116,7 @@ def _check_value(node: ast.stmt) -> None:
 
 def _check_node(node: ast.AST, classes: set[str], enums: set[str], tool: str) -> None:
     if not isinstance(node, _NODES):
-        raise ValueError(  # noqa: TRY004  # it is no argument that has the wrong type
+        raise ValueError(  # noqa: TRY004  # not an argument of the wrong type
             f"{type(node).__name__} does not belong in a tool's module"
         )
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):

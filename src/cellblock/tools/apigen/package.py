@@ -165,7 +165,7 @@ def _read(root: int, path: str, most: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(f"{path} is no file")
+            raise OSError(f"{path} is not a regular file")
         return file.read(most)
 
 
@@ -173,7 +173,7 @@ def _is_written(root: int, name: str, files: dict[str, bytes]) -> bool:
     """Whether a package is what would be written, byte for byte, and nothing beside it.
 
     Nothing that lies in the package can say so for it: code in a session may have written that, too. Bytecode that was left
-    there counts as a change: Python would run it in the place of the source.
+    there counts as a change: Python would run it in place of the source.
     """
     try:
         return set(_listed(root, name)) == set(files) and all(

@@ -115,5 +115,5 @@ def _read(path: Path) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(f"{path} is no file")
+            raise OSError(f"{path} is not a regular file")
         return file.read(MOST_INDEX)

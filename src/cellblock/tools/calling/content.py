@@ -32,7 +32,7 @@ class ToolSpec:
         name: The name to call it by.
         description: What it does; may be empty.
         input_schema: JSON Schema of its arguments.
-        output_schema: JSON Schema of its structured result, where it has one.
+        output_schema: JSON Schema of its structured result, if it has one.
         read_only: Whether it says that it changes nothing; None: it does not say.
         destructive: Whether it says that it may destroy something; None: it does not say.
         needs_task: Whether it can only be called as a task, which is not supported: no module is generated for it.
@@ -68,8 +68,8 @@ class ToolResource:
         uri: The resource's address.
         mime_type: What the server says it is; may be empty.
         name: Its name; may be empty.
-        text: Its content, where that is text.
-        data: Its content, where that is bytes.
+        text: Its content, if that is text.
+        data: Its content, if that is bytes.
     """
 
     uri: str
@@ -86,7 +86,7 @@ class ToolOutcome:
     Attributes:
         is_error: Whether the tool says that it failed; ``text`` says why then.
         text: Its text blocks, one below the other.
-        structured: Its structured result, which fits the tool's output schema; None where there is none.
+        structured: Its structured result, which fits the tool's output schema; None if there is none.
         images: Its images.
         resources: Everything else.
     """

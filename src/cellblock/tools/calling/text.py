@@ -39,7 +39,7 @@ def docstring(text: str, indent: str = "") -> str:
 
     Args:
         text: What `plain` returned, or is our own.
-        indent: What its lines begin with, but for the first one.
+        indent: What its lines begin with, except the first one.
 
     Returns:
         Source that evaluates to the text: every backslash is doubled, and no three quotes follow each other.

@@ -151,7 +151,7 @@ class Connection:
         return self._cause
 
     def trouble(self) -> str:
-        """Return what went wrong with a request over HTTP; empty where nothing did."""
+        """Return what went wrong with a request over HTTP; empty if nothing did."""
         return "" if self._transport is None or isinstance(self._transport, StdioTransport) else self._transport.explain()
 
     def error(self, message: str) -> McpServerError:

@@ -237,7 +237,7 @@ def _failures() -> Iterator[None]:
             raise ConnectionError(error.message) from error
         raise McpServerError(f"failed: {cut(error.message)} [{error.code}]") from error
     except ValidationError as error:
-        raise McpServerError(f"returned what is not a result: {cut(str(error))}") from error
+        raise McpServerError(f"returned something that is not a result: {cut(str(error))}") from error
     except PydanticSerializationError as error:
         raise InvalidInputError(f"the arguments cannot be sent as JSON: {error}") from error
     except McpServerError:
@@ -258,7 +258,7 @@ def _check_list(count: int, size: int) -> int:
 def _trust_no_schema(client: Client) -> None:
     """Have the SDK check no result against the server's schema.
 
-    It does so in the event loop, and a schema can make that take for ever: a pattern, or a result with many rows. Whoever
+    It does so in the event loop, and a schema can make that take forever: a pattern, or a result with many rows. Whoever
     uses a result checks it: the module of a tool does, in the session.
     """
 
@@ -271,7 +271,7 @@ def _trust_no_schema(client: Client) -> None:
 def _result_of(said: dict[str, Any]) -> types.CallToolResult:
     result = types.CallToolResult.model_validate({key: said[key] for key in _RESULT & said.keys()}, by_name=False)
     if not isinstance(result.structured_content, dict | None):
-        raise ValueError("structured content that is not an object")  # noqa: TRY004  # it is no argument that has the wrong type
+        raise ValueError("structured content that is not an object")  # noqa: TRY004  # not an argument of the wrong type
     return result
 
 

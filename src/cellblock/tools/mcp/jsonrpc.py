@@ -43,7 +43,7 @@ _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 
 class Requests:
-    """Our requests on a connection, and the stream that the SDK reads from it: all that is no answer to them.
+    """Our requests on a connection, and the stream that the SDK reads from it: everything that does not answer them.
 
     Args:
         reader: The transport's stream to read.
@@ -148,7 +148,7 @@ class Requests:
         return True
 
     def _is_too_much(self, message: SessionMessage | Exception) -> bool:
-        """Count what the server asks and has not been answered, and what is no message."""
+        """Count what the server asks and has not been answered, and what is not a message."""
         if isinstance(message, Exception):
             self._strays += 1
             if self._strays >= _MAX_PENDING:

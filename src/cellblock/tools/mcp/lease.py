@@ -67,7 +67,7 @@ class Lease:
 
         Args:
             shared: The servers.
-            find: Returns the root of a server by the name that code has for it, or None where there is none.
+            find: Returns the root of a server by the name that code has for it, or None if there is none.
         """
         self._shared = shared
         self._find = find
@@ -82,7 +82,7 @@ class Lease:
         return partial(self._shared.use((root, server), self).call, server)
 
     async def reset(self) -> None:
-        """Stop the servers that this session has used, but for those that others use as well."""
+        """Stop the servers that this session has used, except those that others use as well."""
         used, self._used = self._used, set()
         await asyncio.gather(*(self._shared.give_up(key, self) for key in used))
 

@@ -123,7 +123,7 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
         Parameters to connect with. They may hold secrets: they are for a connection, and not for a log.
 
     Raises:
-        InvalidInputError: A variable is not set, or what it holds cannot stand where it is used; the message names the
+        InvalidInputError: A variable is not set, or its value is not valid where it is used; the message names the
             variable or the key, and no value.
     """
 

@@ -34,7 +34,7 @@ def made_absolute(params: ServerParams, directory: str) -> ServerParams:
     """Return parameters that mean the same wherever the server starts.
 
     Made absolute are: a command with a slash; arguments, values of options (``--key=value``) and variables that are ``.`` or
-    ``..`` or start with ``./`` or ``../``; and the script of an interpreter, where it exists. Other arguments stay: ``files``
+    ``..`` or start with ``./`` or ``../``; and the script of an interpreter, if it exists. Other arguments stay: ``files``
     may be the name of a package for npx, and is not to become a directory because a cell has made one of that name. Of a
     sandbox, all paths.
 

@@ -16,12 +16,13 @@ from dataclasses import replace
 from cellblock import config
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import ProtocolError, SandboxError, StoreError
-from cellblock.sandbox import cgroups, probe
+from cellblock.sandbox import causes, cgroups, probe
 from cellblock.sandbox.fitting import fit
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import EGRESS_PORT, base_steps, make_plan
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.repositories import protect_repositories
+from cellblock.sandbox.steps import told_failure
 from cellblock.wire.control import FROM_SERVER, MAX_CONTROL, FromServer, Made, Refused, ServerSetup, encode_control
 
 _LOG = logging.getLogger("cellblock.tools")
@@ -37,7 +38,7 @@ class ServerSandbox:
 
     Attributes:
         policy: What the server may do, without what no sandbox may do.
-        refused: Why it was not made, where it was not.
+        refused: Why it was not made, if it was not.
 
     Raises:
         InvalidInputError: The policy names what cannot be.
@@ -61,7 +62,7 @@ class ServerSandbox:
         self._held, self._theirs = ExitStack(), ExitStack()
         self._control: socket.socket | None = None
         self._group: cgroups.Group | None = None
-        self.refused: str | None = None
+        self.refused: Refused | None = None
         self._over_memory = False
         self._hidden: tuple[str, ...] = ()
 
@@ -109,7 +110,7 @@ class ServerSandbox:
         return holds
 
     def _limit(self) -> int | None:
-        """Make the server a control group, where there can be one; return its descriptor."""
+        """Make the server a control group, if there can be one; return its descriptor."""
         if (place := cgroups.find().directory) is None:
             return None  # what the plan limits is each process
         groups = cgroups.Groups(place)
@@ -137,9 +138,12 @@ class ServerSandbox:
         await self._network.close()
 
     def explain(self) -> str:
-        """Return what of the sandbox may be why the server ended; empty where nothing is."""
+        """Return what of the sandbox may be why the server ended; empty if nothing is."""
         if self.refused is not None:
-            return f"its sandbox cannot be made: {self.refused}"
+            told = self.refused
+            failure = told_failure(told.step, told.code, told.error)
+            what = "its sandbox cannot be made"
+            return f"{what}: {told.error}" if failure is None else causes.tell(what, failure)
         if self._over_memory:
             return f"it used more than the {self.policy.resources.memory:,} bytes of memory that its sandbox allows"
         if self._hidden:
@@ -164,8 +168,8 @@ class ServerSandbox:
         match message:
             case Made(hidden):
                 self._hidden = hidden
-            case Refused(error=why):
-                self.refused = why
+            case Refused():
+                self.refused = message
 
 
 def _make_state() -> None:

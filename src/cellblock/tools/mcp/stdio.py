@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cellblock.tools.mcp.sandboxed import ServerSandbox
 
 _KEEPER = Path(__file__).parents[2] / "keeper" / "keeper.py"
-_MAX_STRAY = 100  # lines in succession that are no messages
+_MAX_STRAY = 100  # lines in succession that are not messages
 _MAX_BLANK = 100_000  # lines in succession that are empty
 _SECONDS_AT_A_TIME = 0.005  # in which lines are read before others have their turn
 _LINES_AT_A_TIME = 16  # likewise; what the SDK does with a message takes longer than to read it
@@ -150,7 +150,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
                 await self._leave_place()
 
     def explain(self) -> str:
-        """Return why the connection ended, as far as this end knows; empty where it does not."""
+        """Return why the connection ended, as far as this end knows; empty if it does not."""
         code = None if self._transport is None else self._transport.get_returncode()
         said = self._failure or ""
         if not said and code is not None and self._left:
@@ -261,7 +261,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._turn, self._lines_read = time.monotonic(), 0
 
     def _made_of(self, line: bytes | Oversized, *, too_much: bool) -> SessionMessage | None:
-        """Return the message in a line, or an error in the place of one that is refused."""
+        """Return the message in a line, or an error in place of one that is refused."""
         if isinstance(line, Oversized):
             return self._refusal(line, f"it sent a message of {line.size} bytes, and the limit is {MAX_MESSAGE}")
         if too_much:
@@ -291,7 +291,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         return SessionMessage(message)
 
     def _refusal(self, line: Oversized, complaint: str) -> SessionMessage | None:
-        """Return an error in the place of a response that is refused, so that the other calls go on."""
+        """Return an error in place of a response that is refused, so that the other calls go on."""
         from mcp.shared.message import SessionMessage
         from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError
 

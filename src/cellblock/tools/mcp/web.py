@@ -41,7 +41,7 @@ class HttpTransport:
         self._stack = AsyncExitStack()
         self._tls: ssl.SSLContext | None = None
         self.trouble: str | None = None
-        """What the server last answered that is no success, or why it could not be asked."""
+        """What the server last answered that is not a success, or why it could not be asked."""
 
     async def __aenter__(self) -> Any:
         """Connect, as far as that is done ahead of the first message."""
@@ -70,7 +70,7 @@ class HttpTransport:
             return None
 
     def explain(self) -> str:
-        """Return what went wrong, as far as this end knows; empty where it does not."""
+        """Return what went wrong, as far as this end knows; empty if it does not."""
         return self.trouble or ""
 
     def stderr(self) -> str:
@@ -81,7 +81,7 @@ class HttpTransport:
         """Take note of what went wrong with a request; ``final``: the connection is of no use any more."""
         if request.method == "POST" or final:
             self.trouble = trouble
-            # The SDK swallows a POST that fails with server-sent events, and a call would wait for ever.
+            # The SDK swallows a POST that fails with server-sent events, and a call would wait forever.
             if final or self._params.transport == "sse":
                 self._lost()
 
@@ -150,7 +150,7 @@ class _Client(httpx2.AsyncClient):
     def _bounded(
         self, request: httpx2.Request, response: httpx2.Response, stream: httpx2.AsyncByteStream
     ) -> httpx2.AsyncByteStream:
-        """Return a stream that may go on for ever, event by event, or a body that has to end."""
+        """Return a stream that may go on forever, event by event, or a body that has to end."""
         kind = response.headers.get("content-type", "").lower()
         if not response.is_success or request.method not in self._streaming or not kind.startswith("text/event-stream"):
             return _Body(stream)

@@ -63,7 +63,7 @@ class Guard:
     Attributes:
         hosts: The names by which the server may be called, or None for any. A web page whose name is made to lead here (DNS
             rebinding) comes with its own.
-        token: The bearer token, or None where none is wanted.
+        token: The bearer token, or None if none is wanted.
     """
 
     hosts: frozenset[str] | None = frozenset(LOOPBACK)
@@ -100,7 +100,7 @@ class RunRequest:
         server: The server's name.
         tool: The tool's name.
         arguments: The arguments.
-        params: The server's parameters, where somebody sends them.
+        params: The server's parameters, if somebody sends them.
     """
 
     server: str
@@ -124,7 +124,7 @@ class RunRequest:
             raise RefusedError(400, f"the body must be an object with {', '.join(known)}")
         for key in ("server_name", "tool"):
             name = data.get(key)
-            # Halves of characters, escape sequences and the like: whoever is shown such a name sees another.
+            # Halves of characters, escape sequences and the like: such a name would be shown as another one.
             if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
                 raise RefusedError(400, f"{key} must be text of 1 to {MAX_NAME} characters that can be printed")
         params, arguments = data.get("server_params"), data.get("arguments", {})

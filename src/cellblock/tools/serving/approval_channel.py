@@ -262,7 +262,7 @@ class ApprovalClient:
             StateError: It is already connected, or no tool server accepts it.
         """
         if self._connection is not None:
-            raise StateError("The approval client is connected already.")
+            raise StateError("The approval client is already connected.")
         self._connection = await self._open()
         self._reading = asyncio.create_task(self._keep_reading(self._connection))
 

@@ -244,11 +244,11 @@ class Connection(asyncio.Protocol):
     def _write(self, status: int, kind: bytes, length: int, body: bytes) -> None:
         close = b"" if self._keep else b"connection: close\r\n"
         head = b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n%s\r\n"
-        # In one piece: whoever waits for it wakes up once.
+        # In one piece, so that the waiting code wakes up once.
         self.transport.write(head % (status, HTTPStatus(status).phrase.encode(), kind, length, close) + body)
 
     def _refuse(self) -> None:
-        """Answer what is no HTTP, where nothing is being answered already."""
+        """Answer what is not HTTP, if nothing is being answered already."""
         if self._task is not None:
             self.transport.abort()
             return

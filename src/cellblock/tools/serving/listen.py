@@ -20,10 +20,10 @@ MAX_CONNECTIONS = 256
 """Connections of one port at once; more are closed at the door. `pool` makes 64 for each event loop of a program."""
 
 MAX_OF_ALL = 1024
-"""Connections of all ports of this process; fewer where it may have few descriptors."""
+"""Connections of all ports of this process; fewer if its limit on descriptors is low."""
 
 RESERVED = 16
-"""Connections that a port may have in any case: what others hold open is no reason why it has none."""
+"""Connections that a port may have in any case, however many others hold open."""
 
 _STOP = 2.0
 
@@ -100,7 +100,7 @@ _ports: list[PortState] = []
 
 
 def _full(port: PortState) -> bool:
-    """Say whether a port may have no further connection."""
+    """Whether a port may have no further connection."""
     if len(port.connections) < RESERVED:
         return False
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

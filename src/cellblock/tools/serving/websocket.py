@@ -52,7 +52,7 @@ class WebSocket(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
 
-    # What whoever serves it does.
+    # For the code that serves it.
 
     async def accept(self) -> None:
         """Let it in."""

@@ -1,0 +1,66 @@
+"""The errors for kernels that could not be started: what failed, the likely cause, and the ways out."""
+
+from __future__ import annotations
+
+import re
+
+from cellblock.errors import LaunchError, SandboxError
+from cellblock.sandbox.steps import Failure, StepName, failure_of, told_failure
+from cellblock.wire.control import EXIT_UNCONFINED, Refused
+
+_MAX_SAID = 1000  # characters of what a process says of a system error
+
+_NO_SANDBOX: tuple[StepName, ...] = ("process", "worker", "python", "cell")
+"""Steps that can also fail without a sandbox."""
+
+
+def cannot_start(error: OSError) -> LaunchError:
+    """Return what a system error of this process means to whoever wanted a kernel."""
+    return launch_error("no kernel can be started now", failure_of(error, "process"))
+
+
+def launch_error(what: str, failure: Failure, said: str = "") -> LaunchError:
+    """Return the error that tells a failure, its likely cause and the ways out.
+
+    Args:
+        what: What could not be done, as a clause.
+        failure: What failed.
+        said: What the processes wrote.
+    """
+    from cellblock.sandbox import causes  # late: few programs ever need it
+
+    kind = LaunchError if failure.step in _NO_SANDBOX else SandboxError
+    message = causes.tell(what, failure) + quote(said)
+    return kind(message, step=failure.step, code=failure.code, said=failure.said)
+
+
+def refused(told: Refused) -> LaunchError:
+    """Return the error for a message that refuses a session."""
+    failure = told_failure(told.step, told.code, told.error)
+    if failure is None:
+        return SandboxError(f"the sandbox cannot be made: {told.error[:_MAX_SAID]}")
+    what = "the kernel could not be started" if failure.step in _NO_SANDBOX else "the sandbox cannot be made"
+    return launch_error(what, failure)
+
+
+def died(cause: str, status: int | None, said: str) -> LaunchError:
+    """Return the error for a kernel that ended before it took cells, and told no reason.
+
+    Args:
+        cause: What its end says.
+        status: Its worker's wait status, if it is known.
+        said: What it wrote.
+    """
+    step: StepName = "confinement" if status == EXIT_UNCONFINED << 8 else "worker"
+    number = re.findall(r"\[Errno (\d{1,3})\]", said[-_MAX_SAID:])
+    return launch_error("the kernel could not be started", Failure(step, int(number[-1]) if number else 0, cause), said)
+
+
+def last_line(said: str) -> str:
+    """Return the last line that a process wrote, for a message of one line."""
+    return (said.strip().splitlines() or ["it said nothing"])[-1][:_MAX_SAID]
+
+
+def quote(said: str) -> str:
+    """Return what a process said, to stand at the end of a message."""
+    return f":\n{said.strip()}" if said.strip() else ""

@@ -1,0 +1,67 @@
+"""Tells the host why there is no session: what of a launcher, an init or a sandbox could not be made."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import NoReturn
+
+from cellblock.sandbox.steps import StepName, failure_of
+from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, Refused, encode_control
+
+
+def refusal(error: OSError | ValueError, default: StepName) -> Refused:
+    """Return the message that tells an error.
+
+    Args:
+        error: The error.
+        default: The step that failed, if the error does not say it.
+    """
+    if isinstance(error, ValueError):
+        return Refused(str(error), "", 0)  # it is about what was asked for, not about this machine
+    failure = failure_of(error, default)
+    return Refused(failure.said, failure.step, failure.code)
+
+
+def refuse_all(role: str, told: Refused) -> None:
+    """As a process that was to start kernels: tell the host, whose socket is standard input.
+
+    Args:
+        role: What this process was to be: ``zygote`` or ``spawn``.
+        told: Why it is not.
+    """
+    with socket.socket(fileno=0) as control:
+        # What is there is read first: a socket that is closed with something unread is an error for the host.
+        data, descriptors, _, _ = socket.recv_fds(control, MAX_CONTROL, MAX_DESCRIPTORS)
+        if role == "zygote":
+            control.send(encode_control(told), socket.MSG_NOSIGNAL)
+            return
+        data, descriptors, _, _ = socket.recv_fds(control, MAX_CONTROL, MAX_DESCRIPTORS)
+        if data and len(descriptors) >= FORK_DESCRIPTORS:
+            _tell(descriptors, told)
+
+
+def refuse_session(handover: int, told: Refused) -> NoReturn:
+    """Wait until a session is handed over, tell its host that there will be none, and exit.
+
+    It may take long until somebody wants a session. Ending before would tell nobody, and have a zygote fork the next one.
+
+    Args:
+        handover: The socket on which the session's connections arrive.
+        told: Why there is none.
+    """
+    os.closerange(3, handover)  # whoever forked us has the other end of the socket, and its end is ours
+    os.closerange(handover + 1, os.sysconf("SC_OPEN_MAX"))
+    with socket.socket(fileno=handover) as waiting:
+        waiting.shutdown(socket.SHUT_WR)  # a zygote sees that this init is of no use, and makes another one
+        data, descriptors, _, _ = socket.recv_fds(waiting, MAX_CONTROL, MAX_DESCRIPTORS)
+    if data and len(descriptors) >= FORK_DESCRIPTORS:
+        _tell(descriptors, told)
+    os._exit(0)
+
+
+def _tell(descriptors: list[int], told: Refused) -> None:
+    """Tell a host by the descriptors that came with ``fork``."""
+    with socket.socket(fileno=descriptors[1]) as control:
+        control.recv(MAX_CONTROL)  # as above: the host's setup is there
+        control.send(encode_control(told), socket.MSG_NOSIGNAL)

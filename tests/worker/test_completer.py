@@ -1,0 +1,44 @@
+"""Completing among many variables finds what IPython finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from IPython.core.completer import MATCHES_LIMIT, Completer, completions_sorting_key
+
+from cellblock import Session
+from cellblock.worker import completer as module
+from cellblock.worker.completer import candidates, look_at_few
+from cells import ok, value
+
+NAMES = st.text("ab_", min_size=1, max_size=6)
+
+
+def _completer(names: list[str]) -> Any:
+    make: Any = Completer  # without annotations
+    return make(namespace=dict.fromkeys(names), global_namespace={})
+
+
+@given(st.lists(NAMES, max_size=40), st.text("ab_", max_size=3))
+def test_names_are_those_that_ipython_finds(names: list[str], text: str) -> None:
+    plain, ours = (_completer(names) for _ in range(2))
+    look_at_few(ours)
+    assert {*ours.global_matches(text)} >= {*plain.global_matches(text)} - {"__builtins__"}
+
+
+@given(st.lists(NAMES, max_size=40))
+def test_the_first_in_ipythons_order_are_kept(names: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MATCHES_LIMIT", 5)
+        assert candidates(dict.fromkeys(names), "") == sorted({*names}, key=completions_sorting_key)[:5]
+
+
+async def test_few_of_many_names_are_looked_at(session: Session) -> None:
+    await ok(session, "globals().update({f'variable_{number}': number for number in range(3000)})")
+    assert int(await value(session, "len(get_ipython().Completer.global_matches('var'))")) <= MATCHES_LIMIT + 10
+    assert len((await session.complete("var", 3)).matches) == MATCHES_LIMIT
+    cell = "first_one = 1\nother = 2\nfirst_"
+    assert (await session.complete(cell, len(cell))).matches == ["first_one"]
