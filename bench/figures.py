@@ -152,6 +152,8 @@ FIGURES = (
     Figure("egress proxy, added to a connection, CONNECT", "sandbox: egress", "CONNECT: added ms", "p50", "ms", 1),
     Figure("egress proxy, added to a connection, SOCKS5", "sandbox: egress", "SOCKS5: added ms", "p50", "ms", 1),
     Figure("egress proxy, added to a request, plain HTTP", "sandbox: egress", "plain HTTP: added ms", "p50", "ms", 1),
+    Figure("by Landlock: kernel to first result, p50", "sandbox: create by landlock", "landlock", "p50", "ms"),
+    Figure("… more than an unsandboxed one in turns with it, p50", "sandbox: create by landlock", "more, ms", "p50", "ms", 2),
     Figure("under `srt`: the first kernel to first result, p50", "sandbox: srt", "first", "p50", "ms", 1500),
     Figure("under `srt`: the next kernels to first result, p50", "sandbox: srt", "next", "p50", "ms", 15),
     Figure("tool call from a cell, p50", "tools: call", "cell", "p50", "ms", chart=True),

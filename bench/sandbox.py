@@ -13,20 +13,18 @@ from collections.abc import Awaitable, Callable
 from bench.cases import PLOT_STACK, SETTLE, Series, created, ms, round_trips
 from bench.systems import Kernel, System
 
-_WAYS = ("none", "native")
 
-
-async def create(system: System, *, n: int, turns: int, preload: bool = False) -> Series:
+async def create(system: System, *, n: int, turns: int, preload: bool = False, isolate: str = "native") -> Series:
     """A new kernel, to the result of its first cell."""
     await system.open(PLOT_STACK if preload else ())
 
-    async def times(isolate: str) -> list[float]:
-        made = await created(system, n, preload=preload, isolate=isolate)
+    async def times(way: str) -> list[float]:
+        made = await created(system, n, preload=preload, isolate=way)
         if made["right"] != [1.0]:
-            raise ValueError(f"kernels with isolate={isolate!r} answer wrongly")
+            raise ValueError(f"kernels with isolate={way!r} answer wrongly")
         return made["ms"]
 
-    series = await _in_turns(times, turns)
+    series = await _in_turns(times, turns, ("none", isolate))
     await system.close()
     return series
 
@@ -34,20 +32,21 @@ async def create(system: System, *, n: int, turns: int, preload: bool = False) -
 async def roundtrip(system: System, *, n: int, turns: int) -> Series:
     """One cell that does next to nothing."""
     await system.open()
-    kernels: dict[str, Kernel] = {isolate: await system.kernel(isolate) for isolate in _WAYS}
-    series = await _in_turns(lambda isolate: round_trips(kernels[isolate], n), turns)
+    ways = ("none", "native")
+    kernels: dict[str, Kernel] = {isolate: await system.kernel(isolate) for isolate in ways}
+    series = await _in_turns(lambda isolate: round_trips(kernels[isolate], n), turns, ways)
     for kernel in kernels.values():
         await kernel.close()
     await system.close()
     return series
 
 
-async def _in_turns(measured: Callable[[str], Awaitable[list[float]]], turns: int) -> Series:
-    series: Series = {isolate: [] for isolate in _WAYS}
+async def _in_turns(measured: Callable[[str], Awaitable[list[float]]], turns: int, ways: tuple[str, str]) -> Series:
+    series: Series = {isolate: [] for isolate in ways}
     for _ in range(turns):
-        for isolate in _WAYS:
+        for isolate in ways:
             series[isolate] += await measured(isolate)
-    plain, sandboxed = (statistics.median(series[isolate]) for isolate in _WAYS)
+    plain, sandboxed = (statistics.median(series[isolate]) for isolate in ways)
     return {**series, "more, ms": [sandboxed - plain], "more, %": [(sandboxed / plain - 1) * 100]}
 
 

@@ -73,6 +73,7 @@ STEPS = (
     Step("import", "cases.imports", _counts(30, 1, 5, 5), _counts(3, 1, 1, 1), rounds=2),
     Step("timeout", "cases.timeout", _counts(4, 1, 1, 0, seconds=6.0), _counts(1, 0, 0, 0, seconds=6.0), rounds=1),
     Step("sandbox: create", "sandbox.create", _counts(20, 0, 0, 0, turns=4), _TURNS),
+    Step("sandbox: create by landlock", "sandbox.create", _counts(20, 0, 0, 0, turns=4, isolate="landlock"), _TURNS, rounds=2),
     Step("sandbox: create preloaded", "sandbox.create", _counts(15, 0, 0, 0, turns=4, preload=True), _TURNS, rounds=2),
     Step("sandbox: round trip", "sandbox.roundtrip", _counts(250, 0, 0, 0, turns=8), _TURNS),
     Step("sandbox: rate", "cases.rate", _counts(200, 0, 0, 0, at_once=4, isolate="native"), _counts(8, 0, 0, 0), rounds=2),

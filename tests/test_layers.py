@@ -81,7 +81,6 @@ TESTED_IN: dict[str, str] = {
     "egress/tunnel": "egress/test_proxy.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/beneath": "host/files/test_attacks.py",
-    "host/files/failures": "host/files/test_files.py",
     "host/files/info": "host/files/test_files.py",
     "host/files/pack": "host/files/test_transfer.py",
     "host/files/removal": "host/files/test_attacks.py",
@@ -99,7 +98,6 @@ TESTED_IN: dict[str, str] = {
     "host/launch/launchers": "host/test_lifecycle.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "host/launch/srt": "test_spec_srt.py",
-    "host/output/values": "host/output/test_collect.py",
     "host/reader": "test_tools_in_sessions.py",
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
@@ -131,7 +129,6 @@ TESTED_IN: dict[str, str] = {
     "cli/show": "cli/test_cli.py",
     "packages/fetch": "packages/test_mirror.py",
     "tools/apigen/shapes": "tools/apigen/test_render.py",
-    "tools/calling/pool": "tools/calling/test_runner.py",
     "tools/calling/typed": "tools/apigen/test_render.py",
 }
 """Module → the tests of it, if it has none of its own name."""

@@ -33,6 +33,17 @@ NOT_UNDER_SRT = {
 """What srt makes different, and why."""
 
 
+NOT_UNDER_LANDLOCK = {
+    # No signal of its own gets to its parent.
+    "test_a_death_names_its_cause_and_the_session_goes_on[kill of its parent]",
+    # There is a TMPDIR.
+    "test_a_kernel_sees_nothing_of_the_hosts_environment",
+    # Locks of multiprocessing lie in /dev/shm, which is every program's; forkserver talks through a local socket.
+    *(f"test_multiprocessing_children_are_heard[{method}]" for method in ("fork", "spawn", "forkserver")),
+}
+"""What Landlock makes different, and why."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Say what the markers of this suite mean."""
     config.addinivalue_line("markers", "stress: looks for races of worker and host, which are the same in every way to launch")
@@ -56,7 +67,7 @@ def _differs(item: pytest.Item) -> bool:
     # differ in how a kernel is begun and ended; and a kernel takes a second to start.
     if way.launch == "spawn" and way.isolate != "none" and not item.get_closest_marker("launcher"):
         return True
-    different = {"native": NOT_UNDER_NATIVE, "srt": NOT_UNDER_SRT}.get(way.isolate, set())
+    different = {"native": NOT_UNDER_NATIVE, "landlock": NOT_UNDER_LANDLOCK, "srt": NOT_UNDER_SRT}.get(way.isolate, set())
     parameters = item.callspec.id.removeprefix(way.name).removeprefix("-")
     return bool({item.originalname, f"{item.originalname}[{parameters}]"} & different)
 
@@ -83,8 +94,10 @@ WAYS = [
         Way("spawn"),
         Way("zygote", "srt"),
         Way("zygote", "native"),
+        Way("zygote", "landlock"),
         Way("spawn", "srt"),
         Way("spawn", "native"),
+        Way("spawn", "landlock"),
     )
 ]
 
@@ -120,6 +133,20 @@ async def srt_host(confined_workspace: Path, confined_policy: Policy) -> AsyncIt
 async def native_host(confined_policy: Policy) -> AsyncIterator[Host]:
     """A host whose kernels are in native sandboxes."""
     async with Host(isolate="native", policy=confined_policy) as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+async def landlock_host(confined_policy: Policy) -> AsyncIterator[Host]:
+    """A host whose kernels are kept in by Landlock."""
+    async with Host(isolate="landlock", policy=confined_policy) as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+async def spawn_landlock_host(confined_policy: Policy) -> AsyncIterator[Host]:
+    """A host that starts an interpreter, which Landlock keeps in, for each kernel."""
+    async with Host(launch="spawn", isolate="landlock", policy=confined_policy) as host:
         yield host
 
 

@@ -85,6 +85,7 @@ places += [os.path.dirname(os.__file__), os.path.dirname(IPython.__file__)]
         "os.utime, it, (1, 1)",
         "os.chown, it, -1, -1",
         "os.setxattr, it, 'user.x', b'x'",
+        "os.getxattr, it, 'user.x'",
         "os.chmod, os.path.basename(it), 0o777, dir_fd=os.open(os.path.dirname(it), os.O_PATH)",
     ],
 )

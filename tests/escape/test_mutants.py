@@ -35,6 +35,7 @@ ENDLESS = frozenset(
             "54 lists of tools",
             "54 schemas of servers",
         ),
+        "56 memory",
         *("45 buffers of sockets", "45 page tables", "45 shared memory and queues of System V"),
     }
 )
@@ -533,6 +534,53 @@ MUTANTS: dict[str, Mutant] = {
             return pid
             """,
         ),
+    ),
+    "56 files": mutant(
+        f"{HERE}landlock.py::test_files_outside_cannot_be_opened_listed_or_made",
+        Edit("sandbox/confine.py", "_restrict_files", "pass"),
+    ),
+    "56 links": mutant(
+        "sandbox/test_landlock.py::test_a_link_is_not_followed_to_what_is_to_be_allowed",
+        Edit("sandbox/landlock.py", "_RESOLVE", "0"),
+    ),
+    "56 secrets": mutant(
+        "sandbox/test_landlock_rules.py::test_a_secret_in_what_is_writable_is_refused_if_it_exists[.env]",
+        Edit("sandbox/landlock_rules.py", "_check_apart", "pass"),
+    ),
+    "56 variables of servers": mutant(
+        f"{HERE}landlock.py::test_variables_of_servers_that_a_session_plants_are_not_read",
+        Edit("config.py", "keep_variables", "pass"),
+    ),
+    "56 signals": mutant(
+        f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read",
+        Edit("sandbox/landlock.py", "_scopes", "return 0"),
+    ),
+    "56 limits and priorities": mutant(
+        f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read",
+        Edit("sandbox/undivided.py", "OTHERS", "()"),
+    ),
+    "56 attributes": mutant(
+        f"{HERE}landlock.py::test_attributes_of_files_outside_stay[os.chmod, it, 0o777]",
+        Edit("sandbox/undivided.py", "ATTRIBUTES", "()"),
+    ),
+    "56 what init changes": mutant(
+        f"{HERE}landlock.py::test_attributes_of_files_outside_stay[os.chmod, it, 0o777]",
+        Edit("init/supervisor.py", "Supervisor._check_own", "pass"),
+    ),
+    "56 what init connects": mutant(
+        f"{HERE}landlock.py::test_there_is_no_network_and_no_socket_of_the_machine",
+        Edit("init/supervisor.py", "Supervisor._check_listener", "pass"),
+    ),
+    "56 sockets": mutant(
+        f"{HERE}landlock.py::test_there_is_no_network_and_no_socket_of_the_machine",
+        Edit("sandbox/undivided.py", "SOCKETS", "()"),
+    ),
+    "56 shared memory": mutant(
+        f"{HERE}landlock.py::test_a_dangerous_call_is_refused_here_too[shmget]", Edit("sandbox/undivided.py", "SHARED", "()")
+    ),
+    "56 memory": mutant(
+        f"{HERE}landlock.py::test_a_session_over_its_memory_ends",
+        Edit("host/launch/kernel_spec.py", "KernelSpec.memory", "return None"),
     ),
     "53 pickle": mutant(
         "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")

@@ -12,7 +12,7 @@ import pytest
 from .test_mutants import MUTANTS
 from .test_mutations import CODE, DATA
 
-ATTACKS = range(1, 56)
+ATTACKS = range(1, 57)
 WITHOUT_MUTATION = {46, 48}
 """The document says why; 48 waits for checkpoints."""
 

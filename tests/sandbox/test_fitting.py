@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cellblock import config
 from cellblock.errors import InvalidInputError
 from cellblock.host.checks import fit_policy
 from cellblock.sandbox import probe
@@ -43,3 +44,11 @@ def test_sessions_and_servers_are_kept_from_the_same(state: Path) -> None:
 def test_limits_must_be_possible() -> None:
     with pytest.raises(InvalidInputError, match=r"resources\.cpu"):
         fit(Policy(resources=Resources(cpu=0)))
+
+
+def test_a_policy_of_another_sandbox_fits_one_that_cannot_keep_names_from_being_made(state: Path) -> None:
+    native = fit(Policy())
+    assert str(config.variables_file()) in native.filesystem.deny_write
+    again = fit(native, names_can_be_held=False)
+    assert str(config.variables_file()) not in again.filesystem.deny_write
+    assert str(state) in again.filesystem.deny_write

@@ -135,7 +135,9 @@ class Supervisor:
             os.close(held)
 
     def _check_own(self, held: int) -> None:
-        """Check that a file lies where the session may change files. It is held: whatever happens now, it is this one."""
+        """Check that a file is this user's, and lies where the session may change files. It is held: it stays the same one."""
+        if os.fstat(held).st_uid != os.geteuid():  # init may be root with capabilities, which the session has not
+            raise PermissionError(errno.EPERM, "somebody else's")
         place = os.readlink(f"/proc/self/fd/{held}")
         if not any(is_inside(place, top) for top in self.writable):
             raise PermissionError(errno.EPERM, "not the session's")

@@ -27,10 +27,11 @@ def fit(policy: Policy, *, names_can_be_held: bool = True) -> Policy:
     state = os.path.realpath(config.state_directory())
     files = policy.filesystem
     unread = dict.fromkeys((*files.deny_read, state))
+    unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories(), state, *_settings()))
     if not names_can_be_held:
         config.keep_variables()
-    settings = _settings() if names_can_be_held else ()
-    unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories(), state, *settings))
+        for name in _settings():  # the policy may be one that was made to fit another sandbox
+            del unwritten[name]
     return replace(policy, filesystem=replace(files, deny_read=tuple(unread), deny_write=tuple(unwritten))).checked()
 
 

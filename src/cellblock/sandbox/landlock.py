@@ -49,6 +49,7 @@ _OF_FILES = (
     | abi.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
+_RESOLVE = abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS
 
 
 @functools.cache
@@ -118,7 +119,7 @@ def _scopes() -> int:
 
 
 def _add(ruleset: int, item: Allow) -> None:
-    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS)
+    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE)
     try:
         descriptor = call("openat2", abi.AT_FDCWD, os.fsencode(item.path), how, len(how))
     except OSError as error:

@@ -95,7 +95,8 @@ def rules(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, 
     files = policy.filesystem
     tops = resolve_paths(files.write, workspace, facts)
     named = [path for path in resolve_paths(files.deny_read, workspace, facts) if path != "/"]
-    denied = tuple(dict.fromkeys((*named, *map(os.path.realpath, named))))
+    there = [path for path in named if os.path.lexists(path)]  # most are not, and nothing is to be kept from anybody then
+    denied = tuple(dict.fromkeys((*there, *map(os.path.realpath, there))))
     _check_writable(policy, facts, workspace, tops, denied, interpreter)
     system = [path for path, target in facts.system if target is None]
     etc = [real for _, real in facts.etc]
@@ -120,8 +121,7 @@ def _check_writable(
 ) -> None:
     """Check that nothing lies in what is writable that a session may not read, or may not change because the host runs it."""
     for path in denied:
-        if os.path.lexists(path):
-            _check_apart(tops, path, "deny_read names it, and it exists: move it elsewhere, or take it out of deny_read")
+        _check_apart(tops, path, "deny_read names it, and it exists: move it elsewhere, or take it out of deny_read")
     for path in interpreter:
         _check_apart(tops, path, "this program or its kernels run what lies there: give the session another working_dir")
         for top in tops:
@@ -142,7 +142,7 @@ def _around(top: str, denied: Sequence[str]) -> Iterator[str]:
     """Yield what there is at a path and below, without what is denied; what is denied in part is not there as a whole."""
     if top in denied:
         return
-    inner = [path for path in denied if is_inside(path, top) and os.path.lexists(path)]
+    inner = [path for path in denied if is_inside(path, top)]
     if not inner:
         yield top
         return

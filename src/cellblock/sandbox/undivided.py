@@ -45,7 +45,8 @@ ATTRIBUTES = (
     Conditional("utimensat", "likewise", (), NOTIFY),
     Conditional("utime utimes futimesat chown fchown lchown fchownat", "Landlock does not see them", (), _PERM),
     Conditional(
-        "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat",
+        "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat getxattr lgetxattr "
+        "getxattrat listxattr llistxattr listxattrat",
         "likewise; as if the file system had no such attributes, which programs expect",
         (),
         error(errno.EOPNOTSUPP),

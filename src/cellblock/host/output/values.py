@@ -103,7 +103,8 @@ class Value:
             self.over = True
             self.spill.begin((self._data, data))
             if self._in_part:
-                data = bytes(self._data[self._limit // 2 :]) + data
+                self._data += data  # first: one piece can be larger than the half that is kept
+                data = bytes(self._data[self._limit // 2 :])
                 del self._data[self._limit // 2 :]
             else:
                 self._data = bytearray()

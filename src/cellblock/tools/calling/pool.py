@@ -25,6 +25,7 @@ _LOOPBACK = ("127.0.0.1", "::1")
 _CONNECT = 10.0
 _CHUNK = 256 * 1024
 _MAX_HEAD = 64 * 1024
+_MOST_DIGITS = 15  # of a length
 
 Address = tuple[str, int]
 
@@ -47,13 +48,13 @@ class Answer:
         """Take what was received.
 
         Args:
-            data: The bytes; none where the connection has ended.
+            data: The bytes; none if the connection has ended.
 
         Returns:
             Whether the answer is complete.
 
         Raises:
-            BadAnswerError: It will never be.
+            BadAnswerError: It never will be.
         """
         if not data:
             raise BadAnswerError("the connection ended before the answer")
@@ -82,7 +83,7 @@ class Answer:
             name, _, value = line.partition(b":")
             headers[name.lower()] = value.strip().lower()
         length = headers.get(b"content-length", b"")
-        if version != b"HTTP/1.1" or not rest[:3].isdigit() or not length.isdigit():
+        if version != b"HTTP/1.1" or not rest[:3].isdigit() or not length.isdigit() or len(length) > _MOST_DIGITS:
             raise BadAnswerError("this is not a tool server")
         self.status = int(rest[:3])
         self.keep = headers.get(b"connection") != b"close"
