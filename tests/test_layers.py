@@ -125,6 +125,7 @@ TESTED_IN: dict[str, str] = {
     "sandbox/mounts": "escape/test_mutations.py",
     "sandbox/namespaces": "escape/test_processes.py",
     "sandbox/syscall": "escape/test_system_calls.py",
+    "sandbox/targets": "escape/test_mutations.py",
     # One half of something whose other half is what its tests are named after.
     "cli/show": "cli/test_cli.py",
     "packages/fetch": "packages/test_mirror.py",

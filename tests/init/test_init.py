@@ -18,8 +18,10 @@ from processes import alive, below, eventually, parents
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parent-death signals and pidfds are Linux's")
 
 HOST = """
-import asyncio, sys
+import asyncio, signal, sys
 from cellblock import Host
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with it ignored
 
 async def main():
     async with Host(isolate=sys.argv[1], launch=sys.argv[2]) as host, host.session(working_dir='.') as session:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from cellblock.sandbox import abi
 from cellblock.sandbox.mount_api import (
@@ -32,6 +31,7 @@ from cellblock.sandbox.placeholders import is_placeholder
 from cellblock.sandbox.plan import BLANK, EMPTY, PROC_OF_ROOT, STAGE
 from cellblock.sandbox.steps import StepError
 from cellblock.sandbox.syscall import call, umount, write
+from cellblock.sandbox.targets import is_directory, make_file, make_read_only, make_target, make_way, mount_new, taken
 from cellblock.wire.sandbox import (
     Bind,
     Devpts,
@@ -234,21 +234,21 @@ class _Builder:
                 self._attach(step)
             case Tmpfs(target, size, mode):
                 options = {"size": str(size), "nr_inodes": str(max(size // 4096, 1024)), "mode": f"{mode:o}"}
-                _mount_new("tmpfs", target, options, WRITABLE)
+                mount_new("tmpfs", target, options, WRITABLE)
             case Devpts(target):
                 attributes = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NOEXEC
-                _mount_new("devpts", target, {"ptmxmode": "666", "mode": "620"}, attributes)
+                mount_new("devpts", target, {"ptmxmode": "666", "mode": "620"}, attributes)
             case Proc(target):
                 self._mount_proc(target)
             case Directory(target):
-                _make_target(target, directory=True)
+                make_target(target, directory=True)
             case Link(target, value):
                 os.makedirs(os.path.dirname(f".{target}"), exist_ok=True)
                 os.symlink(value, f".{target}")
             case File(target, content, mode):
-                _make_file(target, content, mode)
+                make_file(target, content, mode)
             case ReadOnly(target):
-                _make_read_only(target)
+                make_read_only(target)
             case Seal(target):
                 set_attributes(abi.AT_FDCWD, os.fsencode(f".{target}"), abi.MOUNT_ATTR_RDONLY, recursive=False)
             case Mask(target=target) if target in self._missing:
@@ -269,12 +269,12 @@ class _Builder:
     def _attach(self, step: Bind | Graft) -> None:
         descriptor = self._sources.pop(step, None)
         if descriptor is not None:
-            _make_target(step.target, directory=_is_directory(descriptor))
+            make_target(step.target, directory=is_directory(descriptor))
             move(descriptor, f".{step.target}")
 
     def _mount_proc(self, target: str) -> None:
         try:
-            _mount_new("proc", target, {}, WRITABLE | abi.MOUNT_ATTR_NOEXEC)
+            mount_new("proc", target, {}, WRITABLE | abi.MOUNT_ATTR_NOEXEC)
         except PermissionError:
             if not self._weaker_proc:
                 raise
@@ -286,7 +286,7 @@ class _Builder:
         path = top
         for part in os.path.relpath(target, top).split("/"):
             path = f"{path}/{part}"
-            with _taken(path) as (place, mode):
+            with taken(path) as (place, mode):
                 if place is None:
                     return
                 if stat.S_ISLNK(mode):
@@ -311,7 +311,7 @@ class _Builder:
         for path in dict.fromkeys((target, self._end_of_masked_link(target, top))):
             if target != path and is_inside(target, path):
                 continue  # a link to where it lies itself: another session would lose its workspace
-            with _taken(path) as (place, mode):
+            with taken(path) as (place, mode):
                 if place is not None:
                     move_onto(self._cover(path, mode), place)
 
@@ -336,7 +336,7 @@ class _Builder:
             return clone_tree(f"{BASE}{EMPTY if stat.S_ISDIR(mode) else BLANK}")
         made = new_filesystem("tmpfs", {"size": "1m", "mode": "755"}, WRITABLE)
         for target, held in shown.items():
-            _make_way(made, target[len(path) + 1 :].split("/"), directory=_is_directory(held))
+            make_way(made, target[len(path) + 1 :].split("/"), directory=is_directory(held))
         set_read_only(made)
         return made
 
@@ -354,65 +354,5 @@ def detach(path: str) -> None:
         continue  # there may be another below
 
 
-@contextmanager
-def _taken(target: str) -> Iterator[tuple[int | None, int]]:
-    """Hold what is at a path of the new tree, and its mode; None if nothing is, or if a link is on the way."""
-    try:
-        place = open_without_links(f".{target}", os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            raise
-        yield None, 0
-        return
-    try:
-        yield place, os.fstat(place).st_mode
-    finally:
-        os.close(place)
-
-
 def _ends_of_parts(path: str) -> list[int]:
     return [place for place, letter in enumerate(path) if letter == "/" and place > 0]
-
-
-def _is_directory(descriptor: int) -> bool:
-    return stat.S_ISDIR(os.fstat(descriptor).st_mode)
-
-
-def _make_way(top: int, parts: list[str], *, directory: bool) -> None:
-    """Make a place for a mount below a file system of our own, and the directories that lead there."""
-    for depth in range(1, len(parts) + 1):
-        try:
-            if depth < len(parts) or directory:
-                os.mkdir("/".join(parts[:depth]), dir_fd=top)
-            else:
-                os.close(os.open("/".join(parts), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444, dir_fd=top))
-        except FileExistsError:
-            continue
-
-
-def _mount_new(kind: str, target: str, options: dict[str, str], attributes: int) -> None:
-    _make_target(target, directory=True)
-    move(new_filesystem(kind, options, attributes), f".{target}")
-
-
-def _make_file(target: str, content: str, mode: int) -> None:
-    os.makedirs(os.path.dirname(f".{target}"), exist_ok=True)
-    with open(f".{target}", "x") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(content)
-
-
-def _make_read_only(target: str) -> None:
-    if os.path.lexists(f".{target}"):
-        descriptor = clone_tree(f".{target}")
-        set_read_only(descriptor)
-        move(descriptor, f".{target}")
-
-
-def _make_target(target: str, *, directory: bool) -> None:
-    path = f".{target}"
-    if directory:
-        os.makedirs(path, exist_ok=True)
-    elif not os.path.lexists(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o444))
