@@ -231,8 +231,8 @@ class Host(AsyncOnly):
             self._owner = here
         elif self._owner[1] is not here[1]:
             raise StateError(
-                "this host, or the executor that uses it, belongs to another event loop: make one for each asyncio.run(); from "
-                "other threads, use asyncio.run_coroutine_threadsafe() with its own loop"
+                "this host, or the executor that uses it, belongs to another event loop: make one for each asyncio.run(); "
+                "from other threads, use asyncio.run_coroutine_threadsafe() with its own loop"
             )
 
     def forget(self, session: Session) -> None:
