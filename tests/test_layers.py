@@ -122,7 +122,6 @@ TESTED_IN: dict[str, str] = {
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",
-    "sandbox/mounts": "escape/test_mutations.py",
     "sandbox/namespaces": "escape/test_processes.py",
     "sandbox/syscall": "escape/test_system_calls.py",
     "sandbox/targets": "escape/test_mutations.py",
