@@ -122,7 +122,6 @@ TESTED_IN: dict[str, str] = {
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",
-    "sandbox/mounts": "escape/test_mutations.py",
     "sandbox/namespaces": "escape/test_processes.py",
     "sandbox/syscall": "escape/test_system_calls.py",
     "sandbox/targets": "escape/test_mutations.py",
@@ -319,6 +318,14 @@ def test_the_page_about_the_architecture_names_every_module() -> None:
     wanted = {name for name in modules if name == "__init__" or not name.endswith("/__init__")}
     assert named - wanted == set(), f"{ARCHITECTURE.name} names modules that do not exist: take their rows out"
     assert wanted - named == set(), f"{ARCHITECTURE.name} leaves modules out: add a row for each to the table of its directory"
+
+
+def test_the_table_for_contributors_names_what_exists() -> None:
+    text = (ARCHITECTURE.parents[1] / "CONTRIBUTING.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "`" in line]
+    named = {name for row in rows for name in re.findall(r"`([\w/]+(?:\.py|/))`", row.partition(" | ")[2])}
+    assert len(named) > len(rows)
+    assert {name for name in named if not (PACKAGE / name).exists()} == set()
 
 
 def test_a_module_that_decides_something_has_tests_of_its_own_name() -> None:

@@ -226,3 +226,60 @@ def test_what_never_ends_is_no_file_of_rules(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe.toml", "/dev/zero"):
         with pytest.raises(InvalidInputError, match="regular file"):
             Rules.load(path)
+
+
+SETTINGS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("ab*?/.\ud800", max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "environment"]), inner, max_size=3),
+    max_leaves=8,
+)
+TABLES = st.fixed_dictionaries(
+    {"decision": st.sampled_from(OUTCOMES) | SETTINGS},
+    optional={
+        "kind": st.sampled_from(["tool", "shell", "network"]) | SETTINGS,
+        "server": SETTINGS,
+        "tool": SETTINGS,
+        "arguments": SETTINGS,
+        "read_only": SETTINGS,
+        "destructive": SETTINGS,
+        "other": SETTINGS,
+    },
+)
+
+
+@given(st.fixed_dictionaries({"rule": st.lists(TABLES, max_size=3) | SETTINGS}, optional={"default": SETTINGS}) | SETTINGS)
+def test_rules_of_any_form_are_refused_or_decide(data: Any) -> None:
+    try:
+        rules = Rules.parse(data)
+    except InvalidInputError:
+        return
+    for asked in (call(a="ab/b", b=[{"a": None}]), Call.freeze("shell", "shell", "shell", {"environment": {"a": 1}})):
+        assert decide(rules, asked).outcome in OUTCOMES
+
+
+@pytest.mark.parametrize("key", ["server", "tool"])
+def test_a_pattern_that_is_too_long_is_refused_when_it_is_read(key: str) -> None:
+    for length, broken in ((4096, False), (4097, True)):
+        rule = {"decision": "deny", key: "a" * (length - 1) + "*"}
+        arguments = {"decision": "deny", "arguments": {"a": "a" * (length - 1) + "*"}}
+        for table in (rule, arguments):
+            assert _is_refused(table) is broken
+
+
+@pytest.mark.parametrize("depth", [50, 400, 100_000])
+def test_values_of_any_depth_are_refused_or_compared(depth: int) -> None:
+    deep: Any = 1
+    for _ in range(depth):
+        deep = [deep]
+    if not _is_refused({"decision": "deny", "arguments": {"a": deep}}):
+        rules = Rules.parse({"rule": [{"decision": "deny", "arguments": {"a": deep}}]})
+        assert decide(rules, call(a=[[[1]]])).outcome == "ask"
+
+
+def _is_refused(table: dict[str, Any]) -> bool:
+    try:
+        rules = Rules.parse({"rule": [table]})
+    except InvalidInputError as error:
+        return "the rules: rule 1" in str(error)
+    decide(rules, call(a="b"))
+    return False

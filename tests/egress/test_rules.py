@@ -5,6 +5,8 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cellblock.egress.addresses import objection
 from cellblock.egress.names import Target, canonical_host
@@ -149,3 +151,26 @@ def test_denials_as_lines() -> None:
         'to allow it, add "a.example" to allow_hosts (network.allowedDomains)'
     )
     assert Denial("a\\x00b", 0, "it is wrong", None, "GET").message == "egress to a\\x00b denied: it is wrong"
+
+
+HOSTS = st.text("a1.-*:[] ß\0\ud800", max_size=12) | st.sampled_from(["example.com", "[::1]", "10.0.0.1", "*.example.com"])
+PATTERNS = st.builds(lambda host, end: host + end, HOSTS, st.sampled_from(["", ":443", ":0", ":99999999999", " private"]))
+
+
+@given(st.lists(PATTERNS, max_size=4), st.lists(PATTERNS, max_size=2))
+def test_lists_of_any_form_are_refused_or_decide(allowed: list[str], denied: list[str]) -> None:
+    try:
+        rules = Rules.parse(allowed, denied)
+    except InvalidInputError:
+        return
+    for rule in rules.allowed:
+        assert Rule.parse(str(rule)) == rule
+    for host in ("a.example.com", "10.0.0.1", "::1"):
+        refusal = rules.judge(at(host))
+        assert refusal is None or isinstance(refusal, Refusal)
+
+
+def test_a_list_of_many_rules_and_a_long_one_are_read_in_linear_time() -> None:
+    assert len(Rules.parse([f"h{number}.example" for number in range(20_000)]).allowed) == 20_000
+    with pytest.raises(InvalidInputError):
+        Rules.parse(["a." * 100_000 + "example"])

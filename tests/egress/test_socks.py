@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cellblock.egress import socks
 from cellblock.egress.socks import BadSocksNameError, SocksError, SocksHandshake
@@ -61,3 +63,28 @@ def test_a_host_without_a_canonical_form_is_named(host: bytes, port: int) -> Non
     with pytest.raises(BadSocksNameError) as caught:
         SocksHandshake().receive(GREETING + request(3, host, port))
     assert caught.value.named == host[1:].decode(errors="backslashreplace")
+
+
+SENT = st.lists(
+    st.binary(max_size=30)
+    | st.sampled_from([GREETING, NAME, b"\x05\x02\x00\x02", request(1, bytes(4)), request(4, bytes(16))])
+    | st.builds(lambda name: request(3, bytes([len(name)]) + name), st.binary(max_size=255)),
+    max_size=5,
+)
+
+
+@given(SENT, st.booleans())
+def test_whatever_is_sent_is_a_target_an_error_or_not_enough(sent: list[bytes], greeted: bool) -> None:
+    handshake, answered, last = SocksHandshake(), b"", b""
+    try:
+        for piece in [GREETING] * greeted + sent:
+            answered += handshake.receive(piece)
+    except SocksError as error:
+        last = error.answer
+    except BadSocksNameError as error:
+        last = error.named.encode()[:10]
+    else:
+        # What waits is shorter than the longest handshake; after that, the proxy reads on no more.
+        assert handshake.target is not None or len(handshake.trailing()) < 519
+    assert len(last) <= 10
+    assert answered in (b"", b"\x05\x00")

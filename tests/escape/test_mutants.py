@@ -242,6 +242,18 @@ MUTANTS: dict[str, Mutant] = {
         f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
         Edit("host/launch/launchers.py", "Launchers.retire", "pass"),
     ),
+    "39 frames of Python objects": mutant(
+        "exchange/test_tables.py::test_a_frame_of_too_many_python_objects_is_refused_before_they_are_made",
+        Edit("exchange/tables.py", "_check_objects", "pass"),
+    ),
+    "33 tiny chunks of a stream": mutant(
+        "host/kernels/test_cell.py::test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well",
+        Edit("host/kernels/cell.py", "_CHUNK", "0"),
+    ),
+    "1 names that a bind brings": mutant(
+        "sandbox/test_mounts.py::test_what_is_bound_from_elsewhere_is_not_missing",
+        Edit("sandbox/mounts.py", "_Builder._made_by_binds", "return set()"),
+    ),
     "36 a close that is cancelled": mutant(
         f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
         Edit("host/closing.py", "Closing.finish", "self._task = self._task or asyncio.create_task(close())\nawait self._task"),
@@ -389,6 +401,10 @@ MUTANTS: dict[str, Mutant] = {
     "54 settings": mutant(
         "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[size]",
         Edit("sandbox/settings.py", "_read", "return path.read_bytes()"),
+    ),
+    "54 patterns of rules": mutant(
+        "approvals/test_rules.py::test_a_pattern_that_is_too_long_is_refused_when_it_is_read[tool]",
+        Edit("approvals/rules.py", "_check_pattern", "pass"),
     ),
     "54 items of a policy": mutant(
         "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[count]",

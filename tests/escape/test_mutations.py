@@ -149,6 +149,8 @@ DATA: dict[str, Row] = {
                     allowing("clone"), "lives"),
     "12 clone3": Row("call(NR['clone3'], bytes(8), 8)", "ENOSYS", allowing("clone3"), "EINVAL"),
     "15 io_uring": Row("call(NR['io_uring_setup'], 0, 0)", "ENOSYS", allowing("io_uring_setup"), "EFAULT"),
+    "45 files in memory": Row("isinstance(call(NR['memfd_create'], b'x', 0), int)", False, allowing("memfd_create"), True),
+    "45 semaphores": Row("isinstance(call(NR['semget'], 0, 16, 0o600), int)", False, allowing("semget"), True),
     "15 openat2": Row("isinstance(call(NR['openat2'], -100, b'/', bytes(24), 24), int)", False, allowing("openat2"), True),
     "16 another architecture": Row(INT80, "SIGSYS", no_filter, "lives"),
     "16 x32": Row("end(lambda: call(0x40000000 + 39))", "SIGSYS", no_filter, "lives"),

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cellblock import Host, Session
+from cellblock import CodeExecutor, Host, Policy, Session
+from cellblock.sandbox.policy import Resources
 from cells import ok, value
+from tool_sessions import register
 
 from .conftest import arm
+from .test_channel import FRAME, KILLED
+from .test_tools import armed, attack
 
 pytestmark = pytest.mark.slow
 
@@ -102,3 +108,53 @@ with socket.create_connection(('127.0.0.1', 3128), 10) as proxy:
 @pytest.mark.parametrize("call", ["unshare", "mount", "setns", "bpf", "keyctl", "ptrace", "perf_event_open", "userfaultfd"])
 async def test_system_calls_that_lead_out_are_refused(attacker: Session, call: str) -> None:
     assert await value(attacker, f"call(NR[{call!r}], 0, 0, 0, 0, 0)") in ("EPERM", "ENOSYS")
+
+
+@pytest.fixture(scope="module")
+async def jailed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
+    """A session that may be lost, and may use little memory."""
+    place = tmp_path_factory.mktemp("jailed")
+    policy = replace(Policy(), resources=Resources(memory=256 * 2**20))
+    async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=place, images_dir=place / "i") as session:
+        yield session
+
+
+@pytest.mark.parametrize("lie", ["garbage", "a frame of 100 MB", "deep nesting", "a forged ready", "a closed channel"])
+async def test_a_lie_on_the_channel_costs_its_own_session(jailed: Session, attacker: Session, lie: str) -> None:
+    await ok(attacker, "kept = 1")
+    result = await jailed.execute(f"import os\n{FRAME}\n{KILLED[lie]}", timeout=30)
+    assert result.status == "died", result.text
+    assert await value(jailed, "6 * 7") == 42
+    assert await value(attacker, "kept") == 1
+
+
+async def test_a_flood_of_output_is_cut(jailed: Session) -> None:
+    result = await jailed.execute("import os\nfor _ in range(300): os.write(1, b'x' * 2**16)\nprint('end')", timeout=60)
+    assert (result.status, result.truncated) == ("success", True)
+    assert result.output.endswith("xend\n")
+
+
+async def test_the_memory_of_each_process_is_limited(jailed: Session) -> None:
+    result = await jailed.execute("kept = [bytearray(2**20) for _ in range(1024)]", timeout=60)
+    assert result.status in ("error", "died")
+    assert await value(jailed, "6 * 7") == 42
+
+
+async def test_a_tool_port_of_the_same_sandbox_wants_its_token(tmp_path: Path) -> None:
+    """Sessions of one workspace share a sandbox, and so its loopback network."""
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    register(workspace, "bad")
+    options: dict[str, Any] = {"working_dir": workspace, "images_dir": tmp_path / "images"}
+    async with (
+        Host(isolate="srt") as host,
+        CodeExecutor(host=host, **options) as one,
+        CodeExecutor(host=host, **options) as two,
+    ):
+        await armed(one)
+        await armed(two)
+        port, _ = await attack(one, "PORT")
+        call = f"{{'server_name': 'bad', 'tool': 'echo'}}, port={port}"
+        for code in (f"ask({call})", f"ask({call}, token='')", f"ask({call}, token='x' * len(TOKEN))"):
+            assert await attack(two, code) == ((401, "the bearer token is missing or wrong"), [])
+        assert len((await attack(one, "run('bad')"))[1]) == 1

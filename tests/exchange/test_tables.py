@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from cellblock import InvalidInputError
+from cellblock.exchange import tables
 from cellblock.exchange.forms import decode, encode
 
 LIMIT = 10_000_000
@@ -98,3 +99,32 @@ def test_garbage_is_refused() -> None:
     for end in range(17, 200, 7):
         with pytest.raises(InvalidInputError):
             decode(good[:end], LIMIT)
+
+
+OBJECTS = {
+    "lists": pa.array([[]] * 100, pa.list_(pa.int8())),
+    "lists in one row": pa.array([[[]] * 100], pa.list_(pa.list_(pa.int8()))),
+    "text in one row": pa.array([["x"] * 800], pa.list_(pa.string())),
+    "structs": pa.array([{"a": 1}] * 60),
+    "dates": pa.array([0] * 100, pa.date32()),
+    "decimals": pa.array([1] * 100, pa.decimal128(5)),
+    "truth values that are missing": pa.array([None, True] * 400),
+    "nothing": pa.nulls(800),
+    "categories": pa.DictionaryArray.from_arrays([0], pa.array([[]] * 100, pa.list_(pa.int8()))),
+}
+
+
+@pytest.mark.parametrize("column", OBJECTS.values(), ids=OBJECTS)
+def test_a_frame_of_too_many_python_objects_is_refused_before_they_are_made(
+    column: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_MAX_OBJECTS", 99)
+    padding = pa.array([bytes(300)] * len(column))  # a table may not claim more than it has
+    with pytest.raises(InvalidInputError, match=r"column 'a' is of type .*: as a pandas\.DataFrame, the table would have"):
+        decode(message(pa.table({"a": column, "padding": padding})), LIMIT)
+
+
+def test_numbers_and_text_are_no_python_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_MAX_OBJECTS", 99)
+    table = pa.table({"number": list(range(1000)), "text": ["x"] * 1000, "time": pa.array([0] * 1000, pa.timestamp("s"))})
+    assert len(decode(message(table), LIMIT)) == 1000

@@ -224,6 +224,42 @@ def test_a_session_cannot_open_again_what_the_host_denies() -> None:
             Policy(Filesystem((".",), (), (denial,), ())).narrow(Policy(Filesystem(("a/b",), (), (), ())))
 
 
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["", ".", "/", "~", "a/../..", "a\0b", "*", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def _section(*keys: str) -> st.SearchStrategy[Any]:
+    return VALUES | st.fixed_dictionaries({}, optional=dict.fromkeys(keys, VALUES))
+
+
+SOURCES = _section("other") | st.fixed_dictionaries(
+    {},
+    optional={
+        "filesystem": _section("denyRead", "allowRead", "allowWrite", "denyWrite"),
+        "network": _section("allowedDomains", "deniedDomains", "allowLocalBinding"),
+        "resources": _section("memory", "processes", "cpu", "open_files"),
+        "enableWeakerNestedSandbox": VALUES,
+    },
+)
+
+
+@given(SOURCES)
+def test_settings_of_any_form_are_refused_or_planned(data: Any) -> None:
+    try:
+        policy = Policy.parse(data)
+        make_plan(policy, FACTS, WORKSPACE, INTERPRETER)
+    except InvalidInputError:
+        return
+    assert Policy.from_dict(policy.to_dict()) == policy
+
+
 def test_the_weaker_proc_is_asked_for_by_the_name_that_sandbox_runtime_has() -> None:
     assert not Policy.parse({}).weaker_proc
     assert not Policy().weaker_proc

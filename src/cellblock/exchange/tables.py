@@ -10,6 +10,8 @@ from cellblock.exchange.optional import module, type_name
 
 _MAX_METADATA = 1024 * 1024
 _MAX_COLUMNS = 10_000
+_MAX_OBJECTS = 250_000
+"""Values of a table that may become Python objects. pandas makes them while no other thread of the host can run."""
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _COMPRESSION = 3  # the field of a record batch, in Arrow's Message.fbs
 
@@ -70,7 +72,39 @@ def _check_size(table: Any, size: int) -> None:
 def read_frame(data: bytes) -> Any:
     """Return a `pandas.DataFrame`; raises as `read`."""
     module("pandas", "a pandas.DataFrame")
-    return read(data).to_pandas()
+    table = read(data)
+    _check_objects(table)
+    return table.to_pandas()
+
+
+def _check_objects(table: Any) -> None:
+    """Refuse what would hold up everything else in this process: a list or a dictionary for each of millions of rows."""
+    arrow = module("pyarrow", "a table")
+    count = 0
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        count += _objects(arrow, column)
+        if count > _MAX_OBJECTS:
+            raise InvalidInputError(
+                f"column {name!r:.80} is of type {str(column.type)[:80]}: as a pandas.DataFrame, the table would have "
+                f"more than {_MAX_OBJECTS:,} values that are Python objects. Send a pyarrow.Table, or fewer rows at a time"
+            )
+
+
+def _objects(arrow: Any, column: Any, *, nested: bool = False) -> int:
+    """Return how many slow Python objects pandas makes of a column; eight that are made quickly count as one."""
+    types, kind, rows = arrow.types, column.type, len(column)
+    if types.is_dictionary(kind):
+        return sum(_objects(arrow, arrow.chunked_array([chunk.dictionary])) for chunk in column.chunks)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return rows + _objects(arrow, module("pyarrow.compute", "a table").list_flatten(column), nested=True)
+    if types.is_struct(kind):
+        return rows + sum(max(rows, _objects(arrow, field, nested=True)) for field in column.flatten())
+    if types.is_decimal(kind) or types.is_date(kind) or types.is_time(kind):
+        return rows
+    quick = types.is_null(kind) or types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    quick = quick or (types.is_boolean(kind) and column.null_count > 0)
+    text = nested and (types.is_string(kind) or types.is_large_string(kind))
+    return rows // 8 if quick or text else 0
 
 
 def read_series(data: bytes) -> Any:

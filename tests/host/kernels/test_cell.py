@@ -276,10 +276,10 @@ async def test_what_others_say_does_not_grow_while_nobody_reads() -> None:
 
 
 def test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well() -> None:
-    cell = Cell("code", None, 100 * _CHUNK)
+    cell = Cell("code", None, 20_000)
     paused: list[bool] = []
     cell.attach(Collector(Limits()), pause=paused.append)
-    for _ in range(100):
+    for _ in range(1000):
         cell.emit("x", "stdout")
     assert paused == [True]
 

@@ -45,6 +45,11 @@ def has_too_many_values(line: bytes | Oversized, limit: int = MAX_VALUES) -> boo
     return sum(map(_marks, bare.split(b'"')[::2])) > limit
 
 
+def too_many_values(limit: int) -> str:
+    """Return what there is to say of a message that is refused, and what to do."""
+    return f"it sent a message of more than {limit} values: ask for less at a time, or for the rows as one text, such as CSV"
+
+
 def _marks(data: bytes) -> int:
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 

@@ -23,7 +23,15 @@ import anyio
 
 from cellblock import config
 from cellblock.tools.calling.content import MAX_MESSAGE
-from cellblock.tools.mcp.lines import MAX_VALUES, Lines, Oversized, edges, has_too_many_values, may_have_too_many_values
+from cellblock.tools.mcp.lines import (
+    MAX_VALUES,
+    Lines,
+    Oversized,
+    edges,
+    has_too_many_values,
+    may_have_too_many_values,
+    too_many_values,
+)
 from cellblock.tools.mcp.params import StdioServer
 from cellblock.tools.mcp.place import empty_directory
 
@@ -265,7 +273,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if isinstance(line, Oversized):
             return self._refusal(line, f"it sent a message of {line.size} bytes, and the limit is {MAX_MESSAGE}")
         if too_much:
-            return self._refusal(edges(line), f"it sent a message of more than {MAX_VALUES} values")
+            return self._refusal(edges(line), too_many_values(MAX_VALUES))
         return self._message(line)
 
     def _message(self, line: bytes) -> SessionMessage | None:

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from cellblock.tools.calling.content import MAX_MESSAGE
 from cellblock.tools.mcp.events import EventError, Events
-from cellblock.tools.mcp.lines import MAX_VALUES, has_too_many_values, may_have_too_many_values
+from cellblock.tools.mcp.lines import MAX_VALUES, has_too_many_values, may_have_too_many_values, too_many_values
 from cellblock.tools.mcp.paced import PacedBackend
 from cellblock.tools.mcp.params import HttpServer
 
@@ -173,7 +173,7 @@ async def _check_values(message: bytes) -> None:
     """Refuse a message that takes long to parse: the parser runs in the loop."""
     # A thread for this, and not for the parsing: a parser keeps the interpreter's lock until it is done.
     if may_have_too_many_values(message, _MAX_VALUES) and await asyncio.to_thread(has_too_many_values, message, _MAX_VALUES):
-        raise EventError(f"it sent a message of more than {_MAX_VALUES} values")
+        raise EventError(too_many_values(_MAX_VALUES))
 
 
 class _Body(httpx2.AsyncByteStream):
