@@ -124,7 +124,7 @@ def _landlock(missing: tuple[str, ...], trial: Trial | None, *, needed: bool) ->
 
 def _weaker_proc(trial: Trial) -> Check:
     found = "a session works with it" if trial.ok else f"a session does not work with it either: {trial.error}"
-    return Check("weaker /proc", trial.ok, False, found, "see the ways out below")
+    return Check("weaker /proc", trial.ok, False, found, "see below")
 
 
 def _memory(place: cgroups.Availability) -> Check:
