@@ -19,7 +19,7 @@ from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import OURS, Isolate, check_isolation, default_isolation, fit_policy
-from cellblock.host.closing import Closing
+from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
@@ -46,7 +46,7 @@ _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is co
 _SPARE_DESCRIPTORS = 256
 
 
-class Host:
+class Host(AsyncOnly):
     """Runs sessions on this machine, in the caller's process and event loop.
 
     One zygote serves each pair of interpreter and preloaded modules; sessions run in parallel. An async context manager.
@@ -231,7 +231,10 @@ class Host:
         if self._owner is None:
             self._owner = here
         elif self._owner[1] is not here[1]:
-            raise StateError("the host belongs to another event loop; make one for each asyncio.run()")
+            raise StateError(
+                "this host, or the executor that uses it, belongs to another event loop: make one for each asyncio.run(); "
+                "from other threads, use asyncio.run_coroutine_threadsafe() with its own loop"
+            )
 
     def forget(self, session: Session) -> None:
         """Take note that a session is closed."""
