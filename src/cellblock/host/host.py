@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import os
 import resource
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
@@ -312,7 +313,7 @@ class Host(AsyncOnly):
         if wanted.isolate == "srt":
             return srt.complete(setup, policy, self.facts)
         if wanted.isolate == "landlock":
-            return replace(setup, policy=policy.to_dict(), landlock=True)
+            return replace(setup, policy=_as_data(policy), landlock=True)
         if launcher.interpreter is None:
             return replace(setup, policy=policy.to_dict())
         return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))
@@ -327,6 +328,12 @@ class Host(AsyncOnly):
         if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:
             self._groups = cgroups.Groups(place)
         return self._groups if isolate == "native" else None
+
+
+@functools.lru_cache(maxsize=64)
+def _as_data(policy: Policy) -> dict[str, Any]:
+    """Return a policy as init is told it. Every kernel of a session, and mostly every session of a host, has the same."""
+    return policy.to_dict()
 
 
 def _make_room_for(kernels: int) -> None:
