@@ -547,7 +547,7 @@ async def test_an_executor_says_in_one_line_what_it_is(zygote_host: Host, tmp_pa
 
 
 def test_a_plain_with_says_what_to_write() -> None:
-    with pytest.raises(TypeError, match="async with CodeExecutor"), CodeExecutor():
+    with pytest.raises(TypeError, match="a CodeExecutor is an async context manager: write 'async with'"), CodeExecutor():
         pass
 
 

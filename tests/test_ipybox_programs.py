@@ -20,6 +20,7 @@ from cellblock import (
     ApprovalRequest,
     CodeExecutionError,
     CodeExecutor,
+    Host,
     InvalidInputError,
     ToolRunner,
     ToolRunnerError,
@@ -233,6 +234,10 @@ def test_a_sandbox_can_be_asked_for_in_several_ways_and_in_one_at_a_time() -> No
         ({"approve_tool_calls": None}, "approve_tool_calls must be True or False"),
         ({"kernel_env": ["A"]}, "kernel_env must be a dict"),
         ({"working_dir": 3}, "working_dir must be the path of a directory"),
+        ({"sandbox_config": 5}, "sandbox_config must be the path of a file, or a dict, not 5"),
+        ({"allow_hosts": None}, "list of host names"),
+        ({"host": "localhost"}, "host must be a Host, not 'localhost'"),
+        ({"tool_server_port": "8900"}, "tool_server_port must be a number from 0 to 65535, not '8900'"),
     ):
         with pytest.raises(InvalidInputError, match=why):
             CodeExecutor(**options)
@@ -251,6 +256,21 @@ print(status("added"), status("configured"), status("other"))
         added, configured, other = (await executor.execute(code)).output.split()
     assert added == configured != "403", "the proxy tried to reach both, and found neither"
     assert other == "403"
+
+
+async def test_wrong_use_says_what_to_do(workspace: Path) -> None:
+    with pytest.raises(InvalidInputError, match="limits must be Limits, not 5"):
+        await CodeExecutor(limits=5).start()  # type: ignore[arg-type]  # wrong on purpose, as all of these
+    async with CodeExecutor() as executor:
+        with pytest.raises(InvalidInputError, match=r"one for each package: install\('a', 'b>=1'\), not \['six'\]"):
+            await executor.install(["six"])  # type: ignore[arg-type]
+        with pytest.raises(InvalidInputError, match="on_input must be a function that takes the prompt"):
+            await executor.execute("input()", on_input="yes")  # type: ignore[arg-type]
+        for front in (executor, executor.session, Host(isolate="none")):
+            with pytest.raises(TypeError, match="write 'async with' instead of 'with'"), front:
+                pass
+        with pytest.warns(RuntimeWarning, match=r"coroutine 'CodeExecutor\.execute' was never awaited"):
+            executor.execute("1")  # type: ignore[unused-coroutine]
 
 
 def test_the_record_of_a_command_holds_it_once() -> None:

@@ -320,6 +320,14 @@ def test_the_page_about_the_architecture_names_every_module() -> None:
     assert wanted - named == set(), f"{ARCHITECTURE.name} leaves modules out: add a row for each to the table of its directory"
 
 
+def test_the_table_for_contributors_names_what_exists() -> None:
+    text = (ARCHITECTURE.parents[1] / "CONTRIBUTING.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "`" in line]
+    named = {name for row in rows for name in re.findall(r"`([\w/]+(?:\.py|/))`", row.partition(" | ")[2])}
+    assert len(named) > len(rows)
+    assert {name for name in named if not (PACKAGE / name).exists()} == set()
+
+
 def test_a_module_that_decides_something_has_tests_of_its_own_name() -> None:
     tests = Path(__file__).parent
     without = set()

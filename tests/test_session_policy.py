@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cellblock import InvalidInputError
-from cellblock.host import Policy
+from cellblock.host import Policy, SrtPolicy
 from cellblock.sandbox.policy import Network
 from cellblock.session_policy import requested_policy
 
@@ -26,6 +26,16 @@ def test_a_file_and_a_dict_mean_the_same(tmp_path: Path) -> None:
     path.write_text(json.dumps(SETTINGS))
     given = requested_policy(None, SETTINGS, (), "native")
     assert given == requested_policy(None, path, (), "native") == Policy.parse(SETTINGS)
+
+
+def test_a_dict_is_given_to_srt_as_it_is(tmp_path: Path) -> None:
+    given = requested_policy(None, {**SETTINGS, "new": True, "resources": {"processes": 20}}, (), "srt")
+    assert isinstance(given, SrtPolicy)
+    assert json.loads(given.given) == {**SETTINGS, "new": True}
+    assert given.resources.processes == 20
+    path = tmp_path / "sandbox.json"
+    path.write_text(json.dumps(SETTINGS))
+    assert requested_policy(None, SETTINGS, (), "srt") == requested_policy(None, path, (), "srt")
 
 
 def test_hosts_are_added_to_what_the_policy_allows() -> None:
@@ -48,7 +58,8 @@ def test_hosts_are_added_to_what_the_policy_allows() -> None:
         (Policy(), {}, (), "native", "not both"),
         ({}, None, (), "native", "must be a Policy"),
         (Policy(), None, ["a.example"], "srt", "needs the native sandbox"),
-        (None, {}, (), "srt", "must be a file"),
+        (None, {"network": {1}}, (), "srt", "sandbox_config is not valid JSON"),
+        (None, {"resources": {"memory": "much"}}, (), "srt", "memory"),
         (None, {"netwrk": {}}, (), "native", "netwrk"),
     ],
 )

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cellblock.errors import (
     CodeExecutionError,
@@ -21,8 +21,9 @@ from cellblock.errors import (
     UnsupportedError,
 )
 from cellblock.host.checks import DEFAULT_TIMEOUT
+from cellblock.host.closing import AsyncOnly
 from cellblock.host.options import SessionOptions
-from cellblock.options import ServiceOptions, check_seconds
+from cellblock.options import ServiceOptions, check_port, check_seconds
 from cellblock.running import RunningSession
 from cellblock.session_policy import requested_isolation, requested_policy
 
@@ -42,7 +43,7 @@ _DEFAULT_LEVEL = "WARNING"
 _log = logging.getLogger("cellblock")
 
 
-class CodeExecutor:
+class CodeExecutor(AsyncOnly):
     """Executes Python code in an IPython kernel in which variables, imports and definitions persist.
 
     An async context manager. Executors of one event loop share a host, so that the second one starts in milliseconds::
@@ -164,6 +165,7 @@ class CodeExecutor:
             check_seconds("kernel_init_timeout", kernel_init_timeout)
         if log_level != _DEFAULT_LEVEL or _log.level == logging.NOTSET:
             _log.setLevel(log_level)
+        check_port("tool_server_port", tool_server_port)
         self.tool_server_host = tool_server_host
         self.tool_server_port = tool_server_port
         self.kernel_gateway_host = kernel_gateway_host
@@ -242,12 +244,6 @@ class CodeExecutor:
     async def get(self, name: str, *, unpickle: bool = False) -> Any:
         """Return the value of a variable of the kernel, as `Session.get` does."""
         return await self.session.get(name, unpickle=unpickle)
-
-    def __enter__(self) -> NoReturn:
-        raise TypeError("a CodeExecutor is an async context manager: write 'async with CodeExecutor() as executor:'")
-
-    def __exit__(self, *_: object) -> None:
-        """Never called: `__enter__` says what to write."""
 
     def __repr__(self) -> str:
         try:

@@ -76,3 +76,13 @@ def check_seconds(name: str, seconds: float) -> None:
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not (0 < seconds < math.inf):
         raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds!r}")
+
+
+def check_port(name: str, port: object) -> None:
+    """Check that something can be a port, or none.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536):
+        raise InvalidInputError(f"{name} must be a number from 0 to 65535, not {port!r}")

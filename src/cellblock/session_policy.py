@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def requested_isolation(sandbox: bool, isolate: Literal["native", "landlock", "srt"] | None, host: Host | None) -> Isolate:
     """Return how a session is to be isolated."""
+    if host is not None and not hasattr(host, "check_usable"):
+        raise InvalidInputError(f"host must be a Host, not {host!r}")
     if not isinstance(sandbox, bool):
         raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
     if isolate not in ("native", "landlock", "srt", None):
@@ -37,7 +39,8 @@ def requested_policy(
     isolate: Isolate,
 ) -> Policy | None:
     """Return what the sandbox is to allow; None for what the host says."""
-    if isinstance(allow_hosts, str) or not all(isinstance(name, str) for name in allow_hosts):
+    listed = isinstance(allow_hosts, Sequence) and not isinstance(allow_hosts, str)
+    if not listed or not all(isinstance(name, str) for name in allow_hosts):
         raise InvalidInputError(f"allow_hosts must be a list of host names, not {allow_hosts!r}")
     if policy is None and config is None and not allow_hosts:
         return None
@@ -52,7 +55,10 @@ def requested_policy(
     if not isinstance(policy, Policy):
         raise InvalidInputError(f"policy must be a Policy, not {policy!r}: for a file or a dict use sandbox_config")
     if allow_hosts and isolate == "srt":
-        raise InvalidInputError("allow_hosts needs the native sandbox: for srt, name the hosts in sandbox_config")
+        raise InvalidInputError(
+            "allow_hosts needs the native sandbox: for srt, name the hosts in sandbox_config, "
+            'as {"network": {"allowedDomains": [...]}}'
+        )
     network = replace(policy.network, allow=(*policy.network.allow, *allow_hosts))
     return replace(policy, network=network) if allow_hosts else policy
 
@@ -60,11 +66,10 @@ def requested_policy(
 def _load_policy(config: str | os.PathLike[str] | Mapping[str, Any], isolate: Isolate) -> Policy:
     from cellblock.host import Policy, SrtPolicy
 
-    if not isinstance(config, Mapping):
-        return SrtPolicy.load(config) if isolate == "srt" else Policy.load(config)
-    if isolate == "srt":
-        raise InvalidInputError("sandbox_config must be a file for isolate='srt'")
-    return Policy.parse(dict(config), "sandbox_config")
+    if not isinstance(config, str | os.PathLike | Mapping):
+        raise InvalidInputError(f"sandbox_config must be the path of a file, or a dict, not {config!r}")
+    kind = SrtPolicy if isolate == "srt" else Policy
+    return kind.parse(dict(config), "sandbox_config") if isinstance(config, Mapping) else kind.load(config)
 
 
 def with_readable(options: SessionOptions, directories: tuple[str, ...], host: Host) -> Policy | None:

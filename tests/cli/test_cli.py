@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Approvals, Decision
+from cellblock.sandbox import landlock
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -46,6 +47,18 @@ def test_doctor_says_which_step_fails_and_what_to_do() -> None:
     assert "Likely cause: The setting user.max_user_namespaces is 0" in done.stdout
     assert "    sudo sysctl -w user.max_user_namespaces=10000\n" in done.stdout
     assert done.stdout.rstrip().endswith("nothing starts without it.")
+
+
+def test_doctor_judges_the_isolation_that_is_chosen_here() -> None:
+    limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
+    command = [*limited, "sh", "env", "CELLBLOCK_ISOLATE=landlock", sys.executable, "-m", "cellblock", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    states = {check["name"]: (check["ok"], check["needed"]) for check in found["checks"]}
+    assert states["native sandbox"] == (False, False)
+    assert states["landlock sandbox"] == (landlock.missing() == (), True)
+    assert done.returncode == (0 if found["ok"] else 1)
+    assert found["sandbox"] == (landlock.missing() == ())
 
 
 def test_the_default_policy_is_shown_for_a_workspace(tmp_path: Path) -> None:

@@ -73,6 +73,10 @@ MUTANTS: dict[str, Mutant] = {
         CAPABILITIES,
         Edit("sandbox/syscall.py", "hide", "pass"),
     ),
+    "11 a /proc that is not the session's own": mutant(
+        "host/launch/test_failures.py::test_the_weaker_proc_is_had_by_name_and_shows_processes_but_gives_no_power",
+        Edit("sandbox/mounts.py", "_show_outer_proc", "move(clone_tree('/proc'), f'.{target}')"),
+    ),
     "19 the host's loopback": mutant(
         f"{HERE}network.py::test_the_hosts_loopback_is_not_the_sessions",
         Edit("sandbox/namespaces.py", "_NAMESPACES", "0x3E020000"),  # not the network

@@ -134,7 +134,7 @@ async def test_a_kernel_is_in_a_sandbox_although_nobody_said_so(tmp_path: Path) 
 
 
 async def test_sandbox_false_works_where_there_can_be_no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "missing", lambda: ["nothing that sandboxes are made of"])
+    monkeypatch.setattr(probe, "unsupported", lambda: "nothing that sandboxes are made of")
     async with CodeExecutor(sandbox=False) as executor:
         assert (await executor.execute(CONFINED)).text == "False"
     with pytest.raises(SandboxError, match="nothing that sandboxes are made of"):

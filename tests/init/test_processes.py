@@ -160,3 +160,14 @@ def test_a_look_at_memory_walks_over_page_tables_only_if_it_may_be_over_the_limi
     assert walked == []
     processes.memory_of_namespace("/tmp", 0)
     assert str(os.getpid()) in walked
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces")
+def test_only_processes_of_the_namespace_are_counted_if_proc_shows_others() -> None:
+    """Its own /proc is not mounted: what is there is that of the namespace around it."""
+    program = "from cellblock.init import processes; print(len(processes._pids_of_namespace()), processes.has_own_proc())"
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["1", "False"], done.stderr
+    assert processes.has_own_proc()
+    assert str(os.getpid()) in processes._pids_of_namespace()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,8 @@ UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileg
         ("user namespace", errno.EUSERS, Surroundings(), "32 levels", "sandbox=False"),
         ("user namespace", errno.EPERM, Surroundings(chroot=True), "This is a chroot", "bwrap --bind"),
         ("user namespace", errno.EPERM, Surroundings(chroot=True, container="Docker"), "This is a chroot", "bwrap --bind"),
+        ("user namespace", errno.EPERM, Surroundings(), "probably a chroot", "bwrap --bind"),
+        ("python", errno.ENOENT, Surroundings(proc=False), "/proc is not mounted", "mount -t proc proc /proc"),
         ("user namespace", errno.ENOENT, Surroundings(proc=False), "/proc is not mounted", "mount -t proc proc /proc"),
         ("user namespace", errno.EINVAL, Surroundings(platform="gVisor"), "gVisor", "--runtime=runc"),
         ("user namespace", errno.EINVAL, Surroundings(platform="WSL 1"), "WSL 1", "wsl --set-version"),
@@ -90,6 +93,15 @@ def test_there_is_always_a_way_out_in_one_line(step: StepName) -> None:
 def test_the_weaker_proc_is_named_only_if_proc_is_the_trouble() -> None:
     named = [step for step in STEPS if "enableWeakerNestedSandbox" in tell("no", Failure(step, errno.EPERM, "no"), PODMAN)]
     assert named == ["proc"]
+
+
+def test_landlock_is_a_way_out_where_it_works() -> None:
+    for around in (PODMAN, UBUNTU):
+        failure = Failure("user namespace", errno.EPERM, "no")
+        assert "landlock" not in tell("no", failure, around)
+        ways = find_cause(failure, replace(around, landlock=True)).ways
+        (way,) = [way for way in ways if "landlock" in way.line]
+        assert "it promises less: no network, and protected names" in way.what
 
 
 def test_the_message_of_an_error_tells_step_cause_ways_and_who_says_more() -> None:

@@ -71,11 +71,12 @@ def doctor(*, as_json: bool) -> int:
             print(f"{'':8} {'':18} → {printable(check['remedy'])}")
     print()
     _session(found["session"], color)
-    print(
-        "Kernels run in a sandbox here."
-        if found["sandbox"]
-        else "Kernels cannot be sandboxed here: nothing starts without it."
-    )
+    if found["sandbox"] and found["isolate"] != "native":
+        print(f"Kernels run in a sandbox here, with isolate={found['isolate']!r}.")
+    elif found["sandbox"]:
+        print("Kernels run in a sandbox here.")
+    else:
+        print("Kernels cannot be sandboxed here: nothing starts without it.")
     return 0 if found["ok"] else 1
 
 

@@ -17,7 +17,10 @@ def module(name: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise InvalidInputError(f"{what} needs {name} in this program and in the session; one of them lacks it") from error
+        raise InvalidInputError(
+            f"{what} needs {name} in this program and in the session, but one of them lacks it: "
+            f"'pip install {name}' here, '%pip install {name}' in a cell"
+        ) from error
 
 
 def type_name(value: object) -> str:

@@ -173,3 +173,28 @@ def check_place(code: str, cursor: int | None) -> tuple[str, int]:
     if isinstance(cursor, bool) or not isinstance(cursor, int) or not 0 <= cursor <= len(code):
         raise InvalidInputError(f"cursor must be an index from 0 to {len(code)}, not {cursor!r}")
     return code, cursor
+
+
+def check_requirements(requirements: tuple[object, ...]) -> None:
+    """Check that something can be what pip is to install.
+
+    Raises:
+        InvalidInputError: It cannot, or it is nothing.
+    """
+    if not requirements:
+        raise InvalidInputError("say what to install: install('package>=1')")
+    for requirement in requirements:
+        if not isinstance(requirement, str):
+            raise InvalidInputError(
+                f"install() takes strings, one for each package: install('a', 'b>=1'), not {requirement!r}"
+            )
+
+
+def check_on_input(on_input: object) -> None:
+    """Check that something can answer `input()`.
+
+    Raises:
+        InvalidInputError: It cannot be called.
+    """
+    if on_input is not None and not callable(on_input):
+        raise InvalidInputError(f"on_input must be a function that takes the prompt and returns the line, not {on_input!r}")

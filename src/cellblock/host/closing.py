@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn
+
+
+class AsyncOnly:
+    """What can only be used with ``async with`` says so where ``with`` is written."""
+
+    def __enter__(self) -> NoReturn:
+        """Say what to write.
+
+        Raises:
+            TypeError: Always.
+        """
+        name = type(self).__name__
+        raise TypeError(f"a {name} is an async context manager: write 'async with' instead of 'with', in an async function")
+
+    def __exit__(self, *_: object) -> None:
+        """Never called: `__enter__` raises."""
 
 
 class Closing:

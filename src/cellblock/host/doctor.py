@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cellblock.host import environment
-from cellblock.host.checks import fit_policy
+from cellblock.host.checks import Isolate, default_isolation, fit_policy
 from cellblock.host.trial import Trial, try_session
-from cellblock.sandbox import causes, cgroups, probe
+from cellblock.sandbox import cgroups, landlock, probe
 from cellblock.sandbox.plan import HOME, make_plan
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.steps import STEPS
@@ -40,11 +40,16 @@ class Check:
     remedy: str = ""
 
 
-def examine(trial: Trial) -> list[Check]:
+_NAMES: dict[Isolate, str] = {"native": "native sandbox", "landlock": "landlock sandbox", "srt": "sandbox-runtime"}
+
+
+def examine(native: Trial, other: Trial | None = None, chosen: Isolate = "native") -> list[Check]:
     """Look at this machine.
 
     Args:
-        trial: What came of making a session.
+        native: What came of making a session in a native sandbox.
+        other: What came of making one with Landlock, if that was tried.
+        chosen: How sessions are isolated here unless somebody says another way.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     linux = sys.platform == "linux"
@@ -71,12 +76,13 @@ def examine(trial: Trial) -> list[Check]:
             "zygote: kernels are forked" if linux else "spawn: kernels start an interpreter each",
             "nothing to do: it takes half a second more",
         ),
-        _sandbox(trial),
+        _sandbox(native, needed=chosen == "native"),
+        _landlock(landlock.missing(), other, needed=chosen == "landlock"),
         _memory(cgroups.find()),
         Check(
-            "sandbox-runtime",
+            _NAMES["srt"],
             shutil.which("srt") is not None,
-            False,
+            chosen == "srt",
             shutil.which("srt") or "not installed",
             "for isolate='srt' only: npm install -g @anthropic-ai/sandbox-runtime, and bubblewrap, socat and ripgrep",
         ),
@@ -97,19 +103,28 @@ def examine(trial: Trial) -> list[Check]:
     ]
 
 
-def _sandbox(trial: Trial) -> Check:
+def _sandbox(trial: Trial, *, needed: bool) -> Check:
+    name = _NAMES["native"]
     if trial.ok:
-        return Check("native sandbox", True, True, f"a session was made, and ran a cell, in {trial.seconds:.1f} s")
+        return Check(name, True, needed, f"a session was made, and ran a cell, in {trial.seconds:.1f} s")
     if trial.failure is None:
-        return Check("native sandbox", False, True, "no session can be made", trial.error)
-    found = f"it failed to {STEPS[trial.failure.step]}: {trial.failure.said}"
-    cause = causes.find_cause(trial.failure)
-    return Check("native sandbox", False, True, found, f"{cause.why}. {cause.ways[0].what}: {cause.ways[0].line}")
+        return Check(name, False, needed, "no session can be made", trial.error)
+    return Check(name, False, needed, f"it failed to {STEPS[trial.failure.step]}: {trial.failure.said}", "see below")
+
+
+def _landlock(missing: tuple[str, ...], trial: Trial | None, *, needed: bool) -> Check:
+    name = _NAMES["landlock"]
+    if missing:
+        return Check(name, False, needed, "not possible", "; ".join(missing))
+    if trial is None:
+        return Check(name, True, needed, "the kernel has what isolate='landlock' needs")
+    found = "a session was made, and ran a cell, with isolate='landlock'" if trial.ok else "no session can be made"
+    return Check(name, trial.ok, needed, found, trial.error)
 
 
 def _weaker_proc(trial: Trial) -> Check:
     found = "a session works with it" if trial.ok else f"a session does not work with it either: {trial.error}"
-    return Check("weaker /proc", trial.ok, False, found, "see the ways out below")
+    return Check("weaker /proc", trial.ok, False, found, "see below")
 
 
 def _memory(place: cgroups.Availability) -> Check:
@@ -121,15 +136,18 @@ def _memory(place: cgroups.Availability) -> Check:
 
 async def report() -> dict[str, Any]:
     """Make a session with the default policy, look at this machine, and return what was found, as JSON data."""
-    trial = await try_session()
-    checks = examine(trial)
-    if trial.failure is not None and trial.failure.step == "proc":
-        checks.append(_weaker_proc(await try_session(Policy(weaker_proc=True))))
+    chosen = default_isolation()
+    native = await try_session("native")
+    other = await try_session("landlock") if chosen == "landlock" or not native.ok else None
+    checks = examine(native, other, chosen)
+    if native.failure is not None and native.failure.step == "proc":
+        checks.append(_weaker_proc(await try_session("native", Policy(weaker_proc=True))))
     return {
         "ok": all(check.ok for check in checks if check.needed),
-        "sandbox": trial.ok,
+        "isolate": chosen,
+        "sandbox": next(check.ok for check in checks if check.name == _NAMES[chosen]),
         "checks": [asdict(check) for check in checks],
-        "session": trial.as_data(),
+        "session": native.as_data(),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import os
 import resource
@@ -12,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from cellblock import config
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import OURS, Isolate, check_isolation, default_isolation, fit_policy
-from cellblock.host.closing import Closing
+from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
@@ -45,7 +46,7 @@ _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is co
 _SPARE_DESCRIPTORS = 256
 
 
-class Host:
+class Host(AsyncOnly):
     """Runs sessions on this machine, in the caller's process and event loop.
 
     One zygote serves each pair of interpreter and preloaded modules; sessions run in parallel. An async context manager.
@@ -230,7 +231,10 @@ class Host:
         if self._owner is None:
             self._owner = here
         elif self._owner[1] is not here[1]:
-            raise StateError("the host belongs to another event loop; make one for each asyncio.run()")
+            raise StateError(
+                "this host, or the executor that uses it, belongs to another event loop: make one for each asyncio.run(); "
+                "from other threads, use asyncio.run_coroutine_threadsafe() with its own loop"
+            )
 
     def forget(self, session: Session) -> None:
         """Take note that a session is closed."""
@@ -309,7 +313,7 @@ class Host:
         if wanted.isolate == "srt":
             return srt.complete(setup, policy, self.facts)
         if wanted.isolate == "landlock":
-            return replace(setup, policy=policy.to_dict(), landlock=True)
+            return replace(setup, policy=_as_data(policy), landlock=True)
         if launcher.interpreter is None:
             return replace(setup, policy=policy.to_dict())
         return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))
@@ -324,6 +328,12 @@ class Host:
         if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:
             self._groups = cgroups.Groups(place)
         return self._groups if isolate == "native" else None
+
+
+@functools.lru_cache(maxsize=64)
+def _as_data(policy: Policy) -> dict[str, Any]:
+    """Return a policy as init is told it. Every kernel of a session, and mostly every session of a host, has the same."""
+    return policy.to_dict()
 
 
 def _make_room_for(kernels: int) -> None:

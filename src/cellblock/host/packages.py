@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from cellblock.errors import InvalidInputError, KernelDiedError, SandboxError
+from cellblock.errors import InvalidInputError, KernelDiedError, LaunchError, SandboxError
 from cellblock.host.checks import OURS, Isolate
 from cellblock.host.launch.srt import sandbox_apart
 from cellblock.host.place import PrivateDirectories, SessionPlace
@@ -44,7 +44,12 @@ Launch: TypeAlias = Callable[["KernelSpec"], Awaitable["Kernel"]]
 
 def name_places() -> str:
     """Return what the paths of the packages of one host's sessions begin with: nobody can guess it, and nothing is made."""
-    return os.path.join(os.path.abspath(tempfile.gettempdir()), f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}-")
+    try:
+        top = os.path.abspath(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        advice = "set TMPDIR to a directory that can be written to, or give the container one: 'docker run --tmpfs /tmp IMAGE'"
+        raise LaunchError(f"no session can be made without a directory for temporary files: {advice}") from error
+    return os.path.join(top, f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}-")
 
 
 def remove_places_of_the_dead() -> None:

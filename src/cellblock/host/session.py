@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
-from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_code, check_place, check_timeout
-from cellblock.host.closing import Closing
+from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_code, check_place, check_requirements, check_timeout
+from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.kernels.cell import Cell, Notice, OnInput
 from cellblock.host.kernels.cells import Cells
 from cellblock.host.kernels.kernel import Kernel
@@ -66,7 +66,7 @@ class SessionHost(Protocol):
         """Start a kernel and wait until it takes cells; first `prepare` makes what it needs outside of it."""
 
 
-class Session:
+class Session(AsyncOnly):
     """A stateful IPython session. Cells run one after the other, in the order in which they were requested.
 
     Made by `Host.session`; an async context manager::
@@ -261,8 +261,7 @@ class Session:
             InvalidInputError: There is nothing to install.
             StateError, LaunchError: As for `execute`.
         """
-        if not requirements:
-            raise InvalidInputError("say what to install: install('package>=1')")
+        check_requirements(requirements)
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def put(self, name: str, value: object) -> None:

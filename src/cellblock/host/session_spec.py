@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cellblock.egress.network import SandboxNetwork
+from cellblock.errors import InvalidInputError
 from cellblock.host import environment
 from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
 from cellblock.host.options import ResolvedOptions, SessionOptions
@@ -88,7 +89,9 @@ def kernel_spec(
         listeners={name: _LISTENERS[name] for name in takers},
         mounts=mounts,
     )
-    limits, spill_dir = options.limits or Limits(), resolved.spill_dir
+    limits, spill_dir = Limits() if options.limits is None else options.limits, resolved.spill_dir
+    if not isinstance(limits, Limits):
+        raise InvalidInputError(f"limits must be Limits, not {limits!r}")
     spill_to = None if spill_dir is None else SpillDirectory(spill_dir, limits.spill, limits.spilled)
     return KernelSpec(
         interpreter=resolved.interpreter,

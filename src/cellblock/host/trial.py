@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cellblock.errors import CellblockError, InterpreterError, LaunchError
+from cellblock.host.checks import Isolate
 from cellblock.host.host import Host
 from cellblock.sandbox import causes
 from cellblock.sandbox.policy import Policy
@@ -61,18 +62,20 @@ class Trial:
         }
 
 
-async def try_session(policy: Policy | None = None) -> Trial:
-    """Make a host, a session in a native sandbox and a first cell, and end them again.
+async def try_session(isolate: Isolate, policy: Policy | None = None) -> Trial:
+    """Make a host, a session and a first cell, and end them again.
 
     Args:
-        policy: What the session may do; None for the default.
+        isolate: How the session is kept in.
+        policy: What it may do; None for the default.
     """
     began = time.monotonic()
     error, failure = "", None
     try:
-        with tempfile.TemporaryDirectory(prefix="cellblock-doctor-") as workspace:
-            async with Host(isolate="native", policy=policy) as host, host.session(working_dir=workspace) as session:
-                result = await session.execute("6 * 7")
+        async with Host(isolate=isolate, policy=policy) as host:
+            with tempfile.TemporaryDirectory(prefix="cellblock-doctor-") as workspace:
+                async with host.session(working_dir=workspace) as session:
+                    result = await session.execute("6 * 7")
         if result.return_value != "42":
             error = f"the first cell did not return 42: {result.status}"
             failure = Failure("cell", 0, result.error.evalue if result.error else result.status)

@@ -171,18 +171,21 @@ def _no_proc(failure: Failure, around: Surroundings) -> Cause | None:
     if around.proc or failure.code not in (errno.ENOENT, *_FORBIDDEN):
         return None
     where = "in this chroot" if not around.container else "here"
-    ways = (Way("mount it, as root", "mount -t proc proc /proc"), Way("or enter the directory without chroot", _ENTER))
-    return Cause(f"/proc is not mounted {where}, and without it no namespaces can be set up", ways)
+    ways = (Way("mount it, as root", "mount -t proc proc /proc"), Way("if this is a chroot, enter it in another way", _ENTER))
+    return Cause(f"/proc is not mounted {where}, and without it no session can be made", ways)
 
 
 def _chroot(failure: Failure, around: Surroundings) -> Cause | None:
-    if not around.chroot or failure.step != "user namespace" or failure.code not in _FORBIDDEN:
+    if failure.step != "user namespace" or failure.code not in _FORBIDDEN:
+        return None
+    if not around.chroot and (around.filtered or around.apparmor or around.container):
         return None
     ways = (
         Way("enter the directory by pivot_root instead of chroot, as root; bubblewrap does that", _ENTER),
         *_without_namespaces(around),
     )
-    return Cause("This is a chroot, in which the kernel allows nobody to make a user namespace", ways)
+    what = "This is a chroot" if around.chroot else "No filter and no setting forbids it, so this is probably a chroot"
+    return Cause(f"{what}, in which the kernel allows nobody to make a user namespace", ways)
 
 
 def _masked_proc(failure: Failure, around: Surroundings) -> Cause | None:
@@ -268,6 +271,11 @@ _WEAKER = Way(
     "show sessions this container's own /proc: they can then see which processes it runs, and their command lines",
     '"enableWeakerNestedSandbox": true in sandbox_config, or Policy(weaker_proc=True)',
 )
+_LANDLOCK = Way(
+    "take the sandbox that needs no namespaces; it promises less: no network, and protected names such as .git in the "
+    "workspace can be changed (docs/landlock.md)",
+    "export CELLBLOCK_ISOLATE=landlock",
+)
 _UNMASK = {
     "Docker": "docker run --security-opt seccomp=deploy/seccomp.json --security-opt systempaths=unconfined IMAGE",
     "podman": "podman run --security-opt seccomp=deploy/seccomp.json --security-opt unmask=ALL IMAGE",
@@ -287,7 +295,8 @@ def _unmask(around: Surroundings) -> tuple[Way, ...]:
 
 
 def _without_namespaces(around: Surroundings) -> tuple[Way, ...]:
-    return (_LET_CONTAINER,) if around.container else (_SRT,)
+    last = _LET_CONTAINER if around.container else _SRT
+    return (_LANDLOCK, last) if around.landlock else (last,)
 
 
 def _raise_limit(around: Surroundings, name: str, service: str, value: int) -> tuple[Way, ...]:

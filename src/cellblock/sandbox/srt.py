@@ -19,7 +19,6 @@ from cellblock.errors import InvalidInputError
 from cellblock.sandbox import plan, seccomp
 from cellblock.sandbox.policy import Network, Policy
 from cellblock.sandbox.probe import Facts
-from cellblock.sandbox.settings import read_settings
 from cellblock.wire.control import Setup
 
 PACKAGES = "CELLBLOCK_PACKAGES"
@@ -61,20 +60,24 @@ class SrtPolicy(Policy):
     given: str = ""
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read settings of srt from a file.
+    def parse(cls, data: object, source: str = "the sandbox configuration") -> Self:
+        """Take settings of srt as they are.
 
         Args:
-            path: The file: JSON as sandbox-runtime documents it. ``resources`` is ours, as in `Policy.load`.
+            data: What sandbox-runtime documents, as JSON data. ``resources`` is ours, as in `Policy.parse`.
+            source: What to call it in errors.
 
         Raises:
-            InvalidInputError: It cannot be read, or is not a JSON object. srt itself checks its keys.
+            InvalidInputError: It is not a JSON object. srt itself checks its keys.
         """
-        data = read_settings(path)
         if not isinstance(data, dict):
-            raise InvalidInputError(f"the sandbox configuration {path} must be an object, not {type(data).__name__}")
-        ours = Policy.parse({"resources": data.pop("resources", {})}, str(path))
-        return cls(resources=ours.resources, given=json.dumps(data, sort_keys=True))
+            raise InvalidInputError(f"{source} must be an object, not {type(data).__name__}")
+        ours = Policy.parse({"resources": data.get("resources", {})}, source)
+        try:
+            given = json.dumps({key: value for key, value in data.items() if key != "resources"}, sort_keys=True)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInputError(f"{source} is not valid JSON: {error}") from error
+        return cls(resources=ours.resources, given=given)
 
     def narrow(self, other: Policy) -> Policy:
         """See `Policy.narrow`. Nobody but srt knows what its settings allow, so that they cannot be compared.

@@ -12,6 +12,8 @@ import resource
 from dataclasses import dataclass
 from typing import Literal
 
+from cellblock.sandbox import landlock
+
 FORBIDDING = {
     "kernel.apparmor_restrict_unprivileged_userns": "1",
     "kernel.unprivileged_userns_clone": "0",
@@ -46,6 +48,7 @@ class Surroundings:
         processes: The most processes of this user.
         group_processes: The most processes of this control group.
         root: Whether this process runs as root.
+        landlock: Whether ``isolate="landlock"`` works here.
     """
 
     kernel: tuple[int, int] = (6, 0)
@@ -61,6 +64,7 @@ class Surroundings:
     processes: int = NO_LIMIT
     group_processes: int = NO_LIMIT
     root: bool = False
+    landlock: bool = False
 
 
 def look_around(top: str = "") -> Surroundings:
@@ -88,6 +92,7 @@ def look_around(top: str = "") -> Surroundings:
         processes=resource.getrlimit(resource.RLIMIT_NPROC)[0],
         group_processes=_group_limit(top),
         root=os.geteuid() == 0,
+        landlock=not landlock.missing(),
     )
 
 

@@ -374,6 +374,36 @@ def test_words_of_parts_reach_the_docstring() -> None:
     ]
 
 
+def test_forms_of_an_object_are_told_apart_by_their_titles() -> None:
+    def form(title: str, **properties: Any) -> dict[str, Any]:
+        return {"type": "object", "title": title, "properties": properties}
+
+    round_one = form("A round one", r={"type": "number", "description": "In mm."})
+    square = form("a square!", side={"type": "number"})
+    shape = {"type": "object", "properties": {"shape": {"oneOf": [round_one, square]}}}
+    module = module_of(shape)
+    assert inspect.getdoc(module["ARoundOne"]) == "r: In mm."
+    assert sent(shape, shape={"side": 1}) == {"shape": {"side": 1}}
+    listed = {"type": "object", "properties": {"shapes": {"type": "array", "items": {"anyOf": [round_one, square]}}}}
+    assert "shapes: list[ARoundOne | ASquare] | None = None" in source_of(listed)
+    assert inspect.getdoc(module_of({"anyOf": [round_one, square]})["Params"]) == "One of: A round one; a square!\nr: In mm."
+    values = {"type": "object", "additionalProperties": {"type": "string", "description": "Its value."}}
+    assert inspect.getdoc(module_of({"type": "object", "properties": {"env": values}})["Params"]) == "env: Each: Its value."
+
+
+def test_words_of_an_object_with_one_property_reach_its_class() -> None:
+    inner = {
+        "type": "object",
+        "description": "What to find.",
+        "properties": {"name": {"type": "string", "description": "A part."}},
+    }
+    schema = {"type": "object", "properties": {"filter": inner}, "required": ["filter"]}
+    module = module_of(schema, schema)
+    assert inspect.getdoc(module["Params"]) == "filter: What to find."
+    assert (inspect.getdoc(module["Filter"]) or "").splitlines() == ["What to find.", "name: A part."]
+    assert inspect.getdoc(module["Result"]) == "filter: What to find."
+
+
 @pytest.mark.parametrize("word", ["oneOf", "anyOf"])
 def test_forms_of_the_arguments_do_not_let_misspelt_ones_through(word: str) -> None:
     schema = {

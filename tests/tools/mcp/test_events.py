@@ -23,7 +23,7 @@ def read(*pieces: bytes, limit: int = 1000) -> list[Event]:
 
 STREAM = (
     b": hello\n\nevent: endpoint\ndata: /post\n\nid: 7\nretry: 100\ndata:\n\ndata: {\ndata:  1}\nid: 8\n\n"
-    b"event: odd\nid: 9\ndata: x\n\nretry: 99999999\ndata: 2\n\ndata: not whole"
+    b"event: odd\nid: 9\ndata: x\n\nretry: 99999999\nretry: 0\ndata: 2\n\ndata: not whole"
 )
 EVENTS = [
     Event(b"endpoint", b"/post", b""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,9 @@ from mcp import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
+from cellblock.tools.mcp import jsonrpc
 from cellblock.tools.mcp.jsonrpc import Requests
+from processes import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +44,9 @@ class Server:
         return method != "for/the/sdk"
 
     async def _read(self) -> None:
-        async for message in self.requests:
-            self.sdk.append(message)
+        with contextlib.suppress(anyio.ClosedResourceError):
+            async for message in self.requests:
+                self.sdk.append(message)
 
     async def next(self) -> Any:
         return (await self._hear.receive()).message
@@ -166,3 +170,16 @@ async def test_the_end_of_the_connection_ends_what_waits_and_what_comes(server: 
         with pytest.raises(MCPError, match="Connection closed"):
             await attempt
     assert server.ended == 1
+
+
+async def test_a_server_that_asks_and_reads_no_answer_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonrpc, "_MAX_PENDING", 2)
+    for number in range(4):  # each is answered before the next
+        await server.say(JSONRPCRequest(jsonrpc="2.0", id=number, method="ping", params={}))
+        await server.requests.answer(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result={})))
+        await server.next()
+    await eventually(lambda: len(server.sdk) == 4)
+    for number in range(3):
+        await server.say(JSONRPCRequest(jsonrpc="2.0", id=number, method="ping", params={}))
+    await eventually(lambda: server.ended)
+    assert len(server.sdk) == 6

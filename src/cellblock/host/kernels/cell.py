@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cellblock.host.checks import check_on_input
 from cellblock.host.kernels.answerers import Answerers
 from cellblock.host.kernels.exit_status import Death
 from cellblock.host.output.collect import Collector
@@ -75,6 +76,7 @@ class Cell:
             silent: Whether it leaves no trace in the session.
         """
         self.code = code
+        check_on_input(on_input)
         self.on_input = on_input
         self.ended = asyncio.Event()
         self._ending: Reply | Death | None = None

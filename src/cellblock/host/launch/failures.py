@@ -52,13 +52,24 @@ def died(cause: str, status: int | None, said: str) -> LaunchError:
         said: What it wrote.
     """
     step: StepName = "confinement" if status == EXIT_UNCONFINED << 8 else "worker"
-    number = re.findall(r"\[Errno (\d{1,3})\]", said[-_MAX_SAID:])
-    return launch_error("the kernel could not be started", Failure(step, int(number[-1]) if number else 0, cause), said)
+    return launch_error("the kernel could not be started", Failure(step, _error_number(said), cause), said)
 
 
-def last_line(said: str) -> str:
-    """Return the last line that a process wrote, for a message of one line."""
-    return (said.strip().splitlines() or ["it said nothing"])[-1][:_MAX_SAID]
+def ended(what: str, said: str) -> LaunchError:
+    """Return the error for a process that was to start kernels, and ended before it could.
+
+    Args:
+        what: How it ended, as a clause.
+        said: What it wrote.
+    """
+    last = (said.strip().splitlines() or ["it said nothing"])[-1][:_MAX_SAID]
+    return launch_error(what, Failure("python", _error_number(last), last), said)
+
+
+def _error_number(said: str) -> int:
+    """Return the number of the system error that a traceback ends with; 0 if there is none."""
+    found = re.findall(r"\[Errno (\d{1,3})\]", said[-_MAX_SAID:])
+    return int(found[-1]) if found else 0
 
 
 def quote(said: str) -> str:

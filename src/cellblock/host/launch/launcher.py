@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError
-from cellblock.host.launch.failures import cannot_start, last_line, launch_error, quote
+from cellblock.host.launch.failures import cannot_start, ended, launch_error, quote
 from cellblock.host.launch.start import Starter
 from cellblock.sandbox.cgroups import Group, Groups
-from cellblock.sandbox.steps import Failure, failure_of
+from cellblock.sandbox.steps import failure_of
 from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, Hello, Setup, encode_control
 
 _TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
@@ -169,7 +169,7 @@ class Boot:
             return PreloadError(f"{where}: install it there, or leave it out{quote(said)}")
         ending = "does not answer" if code is None else f"ended with status {code}"
         what = f"{self.starter.command or self.interpreter} {ending} before a kernel was ready"
-        return launch_error(what, Failure("python", 0, last_line(said)), said)
+        return ended(what, said)
 
 
 def connect(setup: Setup, group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:

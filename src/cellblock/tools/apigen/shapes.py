@@ -143,7 +143,7 @@ class _Reader:
         if root.may_be_object():
             # Several forms of an object become one with the attributes of all, so that there is something to call.
             if root.options:
-                root = self._document.fold(root)
+                root = replace(self._document.fold(root), description=f"{root.description}\n{self._forms(root)}".strip())
             for schema in (self._document.root, self._document.follow(self._document.root)):
                 if isinstance(schema, dict) and schema:
                     self._classes[id(schema), 0] = self._root
@@ -217,15 +217,20 @@ class _Reader:
             remarks.append(f"(a multiple of {node.step!r})")
         if self._strict and node.unique:
             remarks.append("(no duplicates)")
-        items = self._document.flat(node.items) if isinstance(node.items, dict) else Node()
+        inner = node.items if node.items or node.properties else node.additional
+        items = self._document.flat(inner) if isinstance(inner, dict) else Node()
         # Of an object the words are at its class.
         if items.description and not items.properties:
             remarks.append(f"Each: {items.description}")
+        # So they are of the forms of an object.
+        return [*remarks, *([words] if (words := self._forms(node, objects=False)) else [])]
+
+    def _forms(self, node: Node, *, objects: bool = True) -> str:
+        """Return what the forms of a value are called, if they are called anything."""
         forms = [self._document.flat(option) for option in node.options[:MOST_OPTIONS]]
-        words = [form.description or form.title for form in forms if not form.properties]
-        if len(words := [word for word in dict.fromkeys(words) if word and word not in node.description]) > 0:
-            remarks.append(f"One of: {'; '.join(words)}")
-        return remarks
+        words = [form.description or form.title for form in forms if objects or not form.properties]
+        words = [word for word in dict.fromkeys(words) if word and word not in node.description]
+        return f"One of: {'; '.join(words)}" if words else ""
 
     def _annotation(self, schema: Any, hint: str, path: frozenset[int]) -> list[str]:
         """Return the members of the union that a schema is, as source."""
@@ -257,9 +262,12 @@ class _Reader:
         return ["Any"] if "Any" in parts else list(dict.fromkeys(parts))
 
     def _option(self, schema: Any, base: Node, number: int, option: Any, hint: str, path: frozenset[int]) -> list[str]:
-        if base.is_bare() and (base.types is None or self._document.flat(option).types is not None):
+        form = self._document.flat(option)
+        if form.properties and form.title:
+            hint = form.title  # forms of an object are told apart by what they are called
+        if base.is_bare() and (base.types is None or form.types is not None):
             return self._annotation(option, hint, path)
-        node = merged(self._document.flat(option), replace(base, options=()))
+        node = merged(form, replace(base, options=()))
         key = (id(schema), number + 1)
         return [self._classes[key]] if key in self._classes else self._typed(replace(node, options=()), key, hint, path)
 

@@ -95,7 +95,8 @@ class Events:
             self._name = value
         elif field == b"id":
             self._more = b"id: %s\n" % value
-        elif field == b"retry" and value.isdigit() and len(value) < 7:  # more than a quarter of an hour is not believed
+        elif field == b"retry" and value.isdigit() and 3 <= len(value) <= 6:
+            # Milliseconds until the SDK connects again: from a tenth of a second to a quarter of an hour, or its own delay.
             self._more += b"retry: %s\n" % value
 
     def _check(self, more: int) -> None:
