@@ -22,7 +22,6 @@ def block(heading: str) -> str:
 
 @pytest.mark.slow
 def test_an_application_with_fastapi_runs_code() -> None:
-    pytest.importorskip("fastapi")
     from starlette.testclient import TestClient
 
     names: dict[str, Any] = {}
