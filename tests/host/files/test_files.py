@@ -154,7 +154,7 @@ async def test_what_cannot_be_done_is_told_with_the_path_and_what_to_do(
 
 async def test_no_text_is_told_with_the_place(files: Files) -> None:
     await files.write("binary", b"ab\xff")
-    with pytest.raises(FilesError, match=r"no utf-8 text .* at byte 2"):
+    with pytest.raises(FilesError, match=r"not utf-8 text .* at byte 2"):
         await files.read_text("binary")
     with pytest.raises(InvalidInputError, match="encoding 'nope' is not known"):
         await files.read_text("binary", encoding="nope")

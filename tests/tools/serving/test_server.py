@@ -280,7 +280,7 @@ async def test_other_parameters_are_refused_until_a_reset(servers: Recorded) -> 
             await other.run("c", {})
         await other.reset()
         await other.run("d", {})
-        with pytest.raises(ToolRunnerError, match="no MCP server 'unknown'"):
+        with pytest.raises(ToolRunnerError, match="no MCP server is registered as 'unknown'"):
             await ToolRunner("unknown", port=server.port).run("e", {})
         with pytest.raises(ToolRunnerError, match="command"):
             await ToolRunner("wrong", {"comand": "x"}, port=server.port).run("f", {})

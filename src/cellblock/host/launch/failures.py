@@ -27,11 +27,17 @@ def launch_error(what: str, failure: Failure, said: str = "") -> LaunchError:
         failure: What failed.
         said: What the processes wrote.
     """
-    from cellblock.sandbox import causes  # late: few programs ever need it
-
     kind = LaunchError if failure.step in _NO_SANDBOX else SandboxError
-    message = causes.tell(what, failure) + quote(said)
-    return kind(message, step=failure.step, code=failure.code, said=failure.said)
+    return kind(_explained(what, failure) + quote(said), step=failure.step, code=failure.code, said=failure.said)
+
+
+def _explained(what: str, failure: Failure) -> str:
+    try:
+        from cellblock.sandbox import causes  # late: few programs ever need it
+    except OSError:  # there is no descriptor left to read the module with
+        ways = "Ways out: close files, or allow more (ulimit -n)"
+        return f"{what}: this program has too many files open ({failure.said}). {ways}. 'cellblock doctor' says more"
+    return causes.tell(what, failure)
 
 
 def refused(told: Refused) -> LaunchError:

@@ -71,10 +71,9 @@ class ApprovalChannel:
         Args:
             websocket: The connection; one of FastAPI or Starlette, too: ``app.websocket("/approval")(channel.connect)``.
         """
-        from cellblock.tools.serving.starlette import Adapted
-        from cellblock.tools.serving.websocket import WebSocket as OwnWebSocket
+        from cellblock.tools.serving.starlette import adapted
 
-        await self._serve(websocket if isinstance(websocket, OwnWebSocket) else Adapted(websocket))
+        await self._serve(adapted(websocket))
 
     async def _serve(self, websocket: OwnWebSocket | Adapted) -> None:
         if self._websocket is not None:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
+    from cellblock.tools.serving.websocket import WebSocket as OwnWebSocket
+
 _MAX_MESSAGE = 64 * 1024
+
+
+def adapted(websocket: OwnWebSocket | WebSocket) -> OwnWebSocket | Adapted:
+    """Return a WebSocket with the methods of our own: this one, unless it is Starlette's."""
+    module = sys.modules.get("starlette.websockets")  # if nobody has loaded it, this is not one of its objects
+    if module is not None and isinstance(websocket, module.WebSocket):
+        return Adapted(websocket)
+    return cast("OwnWebSocket", websocket)
 
 
 class Adapted:
