@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -450,3 +451,12 @@ async def test_a_real_server_is_called_from_threads_and_tasks(tmp_path: Path) ->
         assert results == [{"sum": n + 1} for n in range(20)]
         with pytest.raises(ToolRunnerError, match="add"):
             await runner.run("add", {"a": "x"})
+
+
+async def test_a_server_that_was_stopped_leaves_the_log_as_it_was() -> None:
+    log = logging.getLogger("cellblock.tools")
+    before = log.level, list(log.handlers)
+    async with ToolServer(port=0, log_level="DEBUG"):
+        assert log.level == logging.DEBUG
+        assert len(log.handlers) == len(before[1]) + 1
+    assert (log.level, log.handlers) == before

@@ -118,6 +118,7 @@ class ToolServer:
         self._servers: Servers | None = None
         self._listening: HttpServer | None = None
         self._handler: logging.Handler | None = None
+        self._level_before: int | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -166,6 +167,9 @@ class ToolServer:
         self._listening = self._servers = None
         if self._handler is not None:
             _LOG.removeHandler(self._handler)
+        if self._level_before is not None:
+            _LOG.setLevel(self._level_before)
+            self._level_before = None
 
     async def join(self) -> None:
         """Wait for the HTTP server to stop."""
@@ -236,6 +240,7 @@ class ToolServer:
         self._handler.setLevel(level)
         _LOG.addHandler(self._handler)
         if _LOG.level == logging.NOTSET or _LOG.level > self._handler.level:
+            self._level_before = _LOG.level
             _LOG.setLevel(level)
 
 
