@@ -176,18 +176,18 @@ MUTANTS: dict[str, Mutant] = {
         Edit("zygote/server.py", "_Zygote._end", "os._exit(0)"),
     ),
     "37 text is bounded": mutant(
-        "host/test_collect.py::test_memory_for_text_is_bounded_whatever_is_written",
+        "host/output/test_collect.py::test_memory_for_text_is_bounded_whatever_is_written",
         Edit("host/output/collect.py", "Collector._add_to_tail", "self._tail.append(_Text(name, data))"),
     ),
     "37 files are bounded": mutant(
-        "host/test_spill.py::test_the_files_of_a_cell_have_a_size_together",
+        "host/output/test_spill.py::test_the_files_of_a_cell_have_a_size_together",
         Edit("host/output/spill.py", "Spills.take", "return size"),
     ),
     "37 so is their number": mutant(
-        "host/test_spill.py::test_a_cell_has_a_number_of_files", Edit("host/output/spill.py", "_FILES", "10**6")
+        "host/output/test_spill.py::test_a_cell_has_a_number_of_files", Edit("host/output/spill.py", "_FILES", "10**6")
     ),
     "37 and what a session keeps of them": mutant(
-        "host/test_spill.py::test_the_oldest_files_of_a_session_are_removed_and_nothing_else",
+        "host/output/test_spill.py::test_the_oldest_files_of_a_session_are_removed_and_nothing_else",
         Edit("host/output/spill.py", "SpillDirectory.keep", "pass"),
     ),
     "38 terminals": mutant(
@@ -198,11 +198,11 @@ MUTANTS: dict[str, Mutant] = {
         "test_terminal.py::test_the_terminal_front_shows_names_as_names", Edit("cli/show.py", "_name", "return text")
     ),
     "39 values are bounded": mutant(
-        "host/test_collect.py::test_values_that_do_not_fit_are_left_out",
+        "host/output/test_collect.py::test_values_that_do_not_fit_are_left_out",
         Edit("host/output/collect.py", "Collector._fits", "return True"),
     ),
     "39 updates are bounded": mutant(
-        "host/test_collect.py::test_an_update_counts_in_every_place_and_is_made_in_one",
+        "host/output/test_collect.py::test_an_update_counts_in_every_place_and_is_made_in_one",
         Edit("host/output/collect.py", "Collector._fits", "return True"),
     ),
     "39 errors are bounded": mutant(
@@ -263,7 +263,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/closing.py", "Closing.finish", "self._task = self._task or asyncio.create_task(close())\nawait self._task"),
     ),
     "36 groups of launches that fail": mutant(
-        "host/test_launch.py::test_a_launch_that_fails_leaves_no_control_group",
+        "host/launch/test_launcher.py::test_a_launch_that_fails_leaves_no_control_group",
         Edit("host/launch/launcher.py", "_give_back", "pass"),
     ),
     "36 old failures": mutant(
