@@ -17,11 +17,11 @@ def look_at_few(completer: IPCompleter) -> None:
     """Have a completer look at the variables that it can return, and at no others."""
     search = completer.global_matches
 
-    def global_matches(text: str, *context: Any) -> list[str]:  # IPython 8 passes the text only
+    def global_matches(text: str, **context: Any) -> list[str]:  # IPython 8 passes none
         variables = completer.namespace
         completer.namespace = _Names(variables, candidates(variables, text))
         try:
-            return search(text, *context)  # type: ignore[no-any-return]  # IPython has no annotation for it
+            return search(text, **context)  # type: ignore[no-any-return]  # IPython has no annotation for it
         finally:
             completer.namespace = variables
 
