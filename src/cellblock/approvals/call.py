@@ -80,7 +80,7 @@ class Call:
             tool: The tool's name.
             arguments: JSON data. Later changes to the mapping have no effect.
             hints: What the server says about the tool.
-            changed: How the tool differs from the one that an API was generated for. It is shown to whoever is asked.
+            changed: How the tool differs from the one that an API was generated for. Requests for approval show it.
 
         Raises:
             InvalidInputError: The arguments are not a JSON object, or are nested too deeply.

@@ -148,7 +148,7 @@ class ApprovalRequest:
             self._finish()
 
     def add_done_callback(self, callback: Callable[[ApprovalRequest], object]) -> None:
-        """Call a function when the request is no longer pending.
+        """Call a function once the request is decided or withdrawn.
 
         Args:
             callback: The function; given the request.

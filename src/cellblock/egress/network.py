@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LOG = 1000
 _NO_RETRIES = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_HTTP_RETRIES": "0"}
-"""If there is no network, pip and uv fail at once, rather than after seconds of retries."""
+"""Without a network, pip and uv then fail at once. By default they retry for seconds."""
 
 OnHost: TypeAlias = Callable[[str, int], Awaitable[bool]]
 """Decides whether a host and a port that the policy does not name may be reached."""

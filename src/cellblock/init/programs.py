@@ -106,7 +106,7 @@ class Programs:
                 os.dup2(source, 0)
             _keep(message.keep, message.place)
             os.execvpe(message.argv[0], message.argv, self._environment(message))
-        except BaseException as error:
+        except BaseException as error:  # nothing may return from here into init, which this is a fork of
             os.write(2, f"{message.argv[0]} cannot be run: {error}\n".encode(errors="backslashreplace"))
         finally:
             os._exit(127)
