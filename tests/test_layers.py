@@ -74,6 +74,8 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
+    # What a system call means by its arguments: by calls that are answered.
+    "init/caller": "init/test_supervisor.py",
     # A run of the whole proxy, for which clients and servers are needed anyway.
     "egress/connection": "egress/test_proxy.py",
     "egress/exchange": "egress/test_proxy.py",
