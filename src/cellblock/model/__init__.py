@@ -22,6 +22,13 @@ CallKind = Literal["tool", "shell", "network"]
 StreamName = Literal["stdout", "stderr"]
 OutputKind = Literal["stream", "display_data", "update_display_data", "execute_result", "error"]
 
+_TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/svg+xml")
+
+
+def is_text(mime: str) -> bool:
+    """Whether values of a MIME type are text, in a bundle: all others are bytes."""
+    return mime.startswith(_TEXT_TYPES) or mime.endswith(("json", "xml"))
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
@@ -40,6 +47,11 @@ class ErrorInfo:
     def to_dict(self) -> dict[str, Any]:
         """Return the error as plain JSON data."""
         return {"ename": self.ename, "evalue": self.evalue, "traceback": list(self.traceback)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ErrorInfo:
+        """Return the error that `to_dict` has written."""
+        return cls(data["ename"], data["evalue"], list(data["traceback"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,12 @@ class OutputItem:
             "display_id": self.display_id,
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> OutputItem:
+        """Return the output that `to_dict` has written."""
+        bundle = {mime: value if is_text(mime) else base64.b64decode(value) for mime, value in data["data"].items()}
+        return cls(data["kind"], data["text"], data["name"], bundle, data["metadata"], data["display_id"])
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptSnapshot:
@@ -117,6 +135,12 @@ class AttemptSnapshot:
             "stderr": self.stderr,
             "error": self.error.to_dict() if self.error else None,
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> AttemptSnapshot:
+        """Return the attempt that `to_dict` has written."""
+        error = None if data["error"] is None else ErrorInfo.from_dict(data["error"])
+        return cls(data["attempt"], data["code"], data["status"], data["output"], data["stderr"], error)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -211,6 +235,26 @@ class CodeExecutionResult:
             "recovery": self.recovery,
             "spilled": [str(path) for path in self.spilled],
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CodeExecutionResult:
+        """Return the result that `to_dict` has written."""
+        return cls(
+            text=data["text"],
+            images=[Path(path) for path in data["images"]],
+            status=data["status"],
+            output=data["output"],
+            stderr=data["stderr"],
+            return_value=data["return_value"],
+            error=None if data["error"] is None else ErrorInfo.from_dict(data["error"]),
+            execution_count=data["execution_count"],
+            duration_ms=data["duration_ms"],
+            outputs=[OutputItem.from_dict(item) for item in data["outputs"]],
+            truncated=data["truncated"],
+            attempts=[AttemptSnapshot.from_dict(attempt) for attempt in data["attempts"]],
+            recovery=data["recovery"],
+            spilled=[Path(path) for path in data["spilled"]],
+        )
 
 
 @dataclass(frozen=True, slots=True)
