@@ -3,8 +3,8 @@
 A result can hold many megabytes of pictures and pages. In JSON, each would be base64 and escaped, which takes a hundred
 milliseconds in which nothing else in the process runs.
 
-The layout: the length of the JSON, as four bytes; the JSON; the values that were taken out, one behind the other. The JSON is a
-list of the data, with null in place of each such value, and of what was taken out: its path, whether it is text, its length.
+The layout: the length of the JSON, as four bytes; the JSON; the values that were taken out, one behind the other. The JSON is
+a list of the data, with null in place of each such value, and of what was taken out: its path, whether it is text, its length.
 """
 
 from __future__ import annotations
