@@ -67,7 +67,9 @@ LAYERS: dict[str, set[str]] = {
     "session_policy": {"errors", "host"},
     "tool_directories": {"errors"},
     "sync": {"daemon", "errors", "model"},
-    "gateway": _FRONT | {"daemon"},
+    # What the gateway and its clients call an error.
+    "problems": {"errors"},
+    "gateway": _FRONT | {"daemon", "problems"},
     "mcp_server": _FRONT | {"daemon"},
     "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "sync"},
     "__main__": {"cli"},
@@ -136,6 +138,12 @@ TESTED_IN: dict[str, str] = {
     "named/executions": "test_sync.py",
     "named/options": "test_sync.py",
     "named/sessions": "test_sync.py",
+    # What takes a gateway to see.
+    "gateway/access": "gateway/test_guard.py",
+    "gateway/app": "gateway/test_guard.py",
+    "gateway/answers": "gateway/test_guard.py",
+    "gateway/link": "gateway/test_guard.py",
+    "gateway/serve": "gateway/test_guard.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",

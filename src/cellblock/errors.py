@@ -9,6 +9,7 @@ itself failed, or was asked for something that it cannot do::
     ├── NotFoundError             there is no session, execution or approval of that name or id (also a LookupError)
     ├── ConflictError             there is a session of that name already
     ├── BusyError                 a limit of the daemon is reached; ``retry_after`` says when to try again
+    ├── AccessError               the gateway refuses: no valid token, or one that may not do this
     ├── DaemonError               the daemon cannot be started or reached, or ended during a request
     │   └── OutcomeUnknownError   … and nobody can say whether or how far the code ran
     ├── UnsupportedError          this machine or this version cannot do what was asked
@@ -78,8 +79,12 @@ class BusyError(CellblockError):
         self.retry_after = retry_after
 
 
+class AccessError(CellblockError):
+    """The gateway refuses a request: there is no valid token with it, or the token may not do this."""
+
+
 class DaemonError(CellblockError):
-    """The daemon, which keeps named sessions, cannot be started or reached, or ended during a request."""
+    """The daemon, which keeps named sessions, or the gateway cannot be started or reached, or ended during a request."""
 
 
 class OutcomeUnknownError(DaemonError):
