@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 NO_NETWORK = "this session has no network: allow hosts with allow_hosts=, or in its sandbox_config (network.allowedDomains)"
 """The explanation for a failed connection in a session without a network."""
 
+NO_NETWORK_BY_LANDLOCK = (
+    "this session has no network, because isolate='landlock' has none (docs/landlock.md): hosts can be allowed with "
+    "isolate='native' only"
+)
+"""The same for a sandbox that has no network whatever is allowed."""
+
 ONLY_PROXY = (
     "this session reaches only the hosts in allow_hosts (network.allowedDomains), and those through its proxy, which "
     "HTTP_PROXY and ALL_PROXY name; SOCKS5 works too"
