@@ -53,7 +53,7 @@ LAYERS: dict[str, set[str]] = {
     "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     # Named sessions and their executions, for whatever serves them.
-    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store"},
+    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
     "daemon": {"config", "errors", "host", "model", "named", "wire"},
     # The fronts.
@@ -156,7 +156,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "matplotlib_inline", "traitlets"},
+    "worker": {"IPython", "comm", "matplotlib_inline", "traitlets"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
