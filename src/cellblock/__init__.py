@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rule, Rules
     from cellblock.errors import (
+        BusyError,
         CellblockError,
         CodeExecutionError,
+        ConflictError,
+        DaemonError,
         ExecutionTimeoutError,
         FilesError,
         InterpreterError,
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
         KernelDiedError,
         LaunchError,
         McpServerError,
+        NotFoundError,
+        OutcomeUnknownError,
         PreloadError,
         ProtocolError,
         SandboxError,
@@ -42,7 +47,9 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, PendingApproval, SessionRecord
     from cellblock.store.approvals import Approvals
+    from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
     from cellblock.terminal import printable
     from cellblock.tools.apigen.generate import generate_mcp_sources
     from cellblock.tools.calling.runner import ToolRunner
@@ -97,6 +104,23 @@ _HOME = {
     "Rules": "approvals.rules",
     "ToolRunner": "tools.calling.runner",
     "ToolServer": "tools.serving.server",
+    "get_or_create": "sync",
+    "execute": "sync",
+    "execute_with_retry": "sync",
+    "destroy": "sync",
+    "list_kernels": "sync",
+    "status": "sync",
+    "restart": "sync",
+    "wipe": "sync",
+    "SessionRecord": "model.sessions",
+    "ExecutionRecord": "model.sessions",
+    "ExecutionEvent": "model.sessions",
+    "PendingApproval": "model.sessions",
+    "NotFoundError": "errors",
+    "ConflictError": "errors",
+    "BusyError": "errors",
+    "DaemonError": "errors",
+    "OutcomeUnknownError": "errors",
 }
 
 __all__ = [
@@ -105,6 +129,7 @@ __all__ = [
     "ApprovalRequest",
     "Approvals",
     "AttemptSnapshot",
+    "BusyError",
     "CellblockError",
     "CodeExecutionChunk",
     "CodeExecutionError",
@@ -112,8 +137,12 @@ __all__ = [
     "CodeExecutor",
     "CommandRequest",
     "Completions",
+    "ConflictError",
+    "DaemonError",
     "Decision",
     "ErrorInfo",
+    "ExecutionEvent",
+    "ExecutionRecord",
     "ExecutionTimeoutError",
     "FileInfo",
     "FilesError",
@@ -127,7 +156,10 @@ __all__ = [
     "Limits",
     "McpServerError",
     "Network",
+    "NotFoundError",
+    "OutcomeUnknownError",
     "OutputItem",
+    "PendingApproval",
     "Policy",
     "PreloadError",
     "ProtocolError",
@@ -137,14 +169,23 @@ __all__ = [
     "SandboxError",
     "Session",
     "SessionOptions",
+    "SessionRecord",
     "StateError",
     "StoreError",
     "ToolRunner",
     "ToolRunnerError",
     "ToolServer",
     "UnsupportedError",
+    "destroy",
+    "execute",
+    "execute_with_retry",
     "generate_mcp_sources",
+    "get_or_create",
+    "list_kernels",
     "printable",
+    "restart",
+    "status",
+    "wipe",
 ]
 
 

@@ -6,6 +6,11 @@ itself failed, or was asked for something that it cannot do::
     CellblockError
     ├── InvalidInputError         an argument is wrong; the message says how to fix it       (also a ValueError)
     ├── StateError                used before start, after stop, or after a fork             (also a RuntimeError)
+    ├── NotFoundError             there is no session, execution or approval of that name or id (also a LookupError)
+    ├── ConflictError             there is a session of that name already
+    ├── BusyError                 a limit of the daemon is reached; ``retry_after`` says when to try again
+    ├── DaemonError               the daemon cannot be started or reached, or ended during a request
+    │   └── OutcomeUnknownError   … and nobody can say whether or how far the code ran
     ├── UnsupportedError          this machine or this version cannot do what was asked
     ├── LaunchError               no kernel could be started
     │   ├── InterpreterError      the interpreter is missing, too old, or has no IPython
@@ -49,6 +54,44 @@ class InvalidInputError(CellblockError, ValueError):
 
 class StateError(CellblockError, RuntimeError):
     """The object cannot be used now: not started yet, stopped already, or carried across a fork."""
+
+
+class NotFoundError(CellblockError, LookupError):
+    """There is no session, execution, file or approval of this name or id."""
+
+    __str__ = Exception.__str__
+
+
+class ConflictError(CellblockError):
+    """What was to be made exists already."""
+
+
+class BusyError(CellblockError):
+    """A limit of the daemon is reached. Nothing was done.
+
+    Attributes:
+        retry_after: Seconds after which to try again.
+    """
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DaemonError(CellblockError):
+    """The daemon, which keeps named sessions, cannot be started or reached, or ended during a request."""
+
+
+class OutcomeUnknownError(DaemonError):
+    """What ran the code ended before it could tell the outcome. Nothing is run again by itself.
+
+    Attributes:
+        execution: The id of the execution; empty if it is not known.
+    """
+
+    def __init__(self, message: str, execution: str = "") -> None:
+        super().__init__(message)
+        self.execution = execution
 
 
 class UnsupportedError(CellblockError):

@@ -249,15 +249,16 @@ class _Init:
                 )
         for name, listener in setup.listeners.items():
             env[listener.variable] = str(self._listen(listener.port, name))
-        offline = (self._ground is not None or setup.landlock) and "egress" not in setup.listeners
+        offline = (self._ground is not None or setup.landlock > 0) and "egress" not in setup.listeners
         return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
 
     def _confine_by_landlock(self, setup: Setup) -> Confinement:
         """Work out what the session's processes apply to themselves, and be ready for what they leave to this one."""
         policy = Policy.from_dict(setup.policy or {})
-        confinement = landlock_rules.confinement(policy, setup.cwd, identity_of_root(), setup.mounts)
+        confinement = landlock_rules.confinement(policy, setup.cwd, identity_of_root(), setup.landlock, setup.mounts)
         self._supervisor = Supervisor(self._poll)
         self._supervisor.writable = landlock_rules.writable(confinement)
+        self._supervisor.file_size = confinement.restrictions.limits["FSIZE"]
         self._programs.supervise = self._supervisor.expect
         hide()
         return confinement

@@ -119,7 +119,8 @@ class Setup:
         policy: What to make a plan of, if the host does not know this interpreter (`Policy.to_dict`).
         inherit: Variables to take over from the sandbox around this one.
         restrictions: What the worker puts on itself in a sandbox that is not ours.
-        landlock: Whether the sandbox is made of Landlock, of the policy; `mounts` are what the session has besides.
+        landlock: The version of Landlock that the sandbox is made of, with the policy; `mounts` are what the session has
+            besides. 0: another sandbox.
     """
 
     op: ClassVar[str] = "setup"
@@ -134,7 +135,7 @@ class Setup:
     policy: Mapping[str, Any] | None = None
     inherit: tuple[str, ...] = ()
     restrictions: Restrictions | None = None
-    landlock: bool = False
+    landlock: int = 0
 
 
 @record

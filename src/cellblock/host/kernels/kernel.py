@@ -258,14 +258,16 @@ class Kernel:
                 if message.behind:
                     self._channel.catch_up()
                 bundle = self._collector.add_display(message)
-                if bundle is not None and self._cell is not None and self._cell.streaming and (shown := bundle.text):
-                    self._cell.emit(f"{shown}\n", None)
+                if bundle is not None and self._cell is not None:
+                    self._cell.show(bundle, message.kind)
                 while self._collector.unsaid:
                     self.note(self._collector.unsaid.pop(0))
             case Part(mime=mime, data=data):
                 self._collector.add_part(mime, data)
             case Clear(wait=wait):
                 self._collector.clear(wait)
+                if self._cell is not None:
+                    self._cell.clear(wait)
             case InputRequest() | Install() | Command():
                 self._attend(message)
             case Completed() | Inspected():
