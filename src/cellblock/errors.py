@@ -126,7 +126,7 @@ class SandboxError(LaunchError):
     """The sandbox cannot be enforced here. Nothing was started; the message says what is missing, and what you can do."""
 
 
-class CustodianError(CellblockError):
+class CustodianError(LaunchError):
     """The process that holds the kernels' descriptors cannot be started or reached, has ended, or can hold no more."""
 
 
