@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 NO_NETWORK = "this session has no network: allow hosts with allow_hosts=, or in its sandbox_config (network.allowedDomains)"
 """The explanation for a failed connection in a session without a network."""
 
+NO_NETWORK_BY_LANDLOCK = (
+    "this session has no network, because isolate='landlock' has none (docs/landlock.md): hosts can be allowed with "
+    "isolate='native' only"
+)
+"""The same for a sandbox that has no network whatever is allowed."""
+
 ONLY_PROXY = (
     "this session reaches only the hosts in allow_hosts (network.allowedDomains), and those through its proxy, which "
     "HTTP_PROXY and ALL_PROXY name; SOCKS5 works too"
@@ -129,6 +135,10 @@ class PreloadError(LaunchError):
 
 class SandboxError(LaunchError):
     """The sandbox cannot be enforced here. Nothing was started; the message says what is missing, and what you can do."""
+
+
+class CustodianError(LaunchError):
+    """The process that holds the kernels' descriptors cannot be started or reached, has ended, or can hold no more."""
 
 
 class KernelDiedError(CellblockError):
