@@ -157,7 +157,7 @@ TESTED_IN: dict[str, str] = {
     "gateway/access": "gateway/test_guard.py",
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
-    "gateway/link": "gateway/test_guard.py",
+    "gateway/link": "gateway/test_events.py",
     "gateway/serve": "gateway/test_guard.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
