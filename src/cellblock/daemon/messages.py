@@ -1,14 +1,13 @@
 """What clients ask the daemon, as typed messages. docs/daemon.md describes them, and how they travel.
 
 A request is a frame (`wire.frames`): its header has the request's ``type``, an ``id`` that the client chooses, and ``fields``;
-its body is code, or the bytes of a file. The daemon answers with one frame of the type ``reply``, whose body is JSON, or raw
-bytes for a file. An answer in many parts has one such frame for each, which say that there is ``more`` to come, and an empty
-one at its end. Instead of any of them an ``error`` can come, which is the last.
+its body is code, or the bytes of a file. The daemon answers with one frame of the type ``reply``, whose body is JSON data
+(`wire.packed`), or raw bytes for a file. An answer in many parts has one such frame for each, which say that there is ``more``
+to come, and an empty one at its end. Instead of any of them an ``error`` can come, which is the last.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, TypeAlias
@@ -18,6 +17,7 @@ from cellblock.errors import BusyError, CellblockError, DaemonError, OutcomeUnkn
 from cellblock.model.sessions import Language
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.frames import Frame, encode_frame
+from cellblock.wire.packed import pack, unpack
 from cellblock.wire.record import record
 
 PROTOCOL = 1
@@ -370,8 +370,8 @@ def decode_request(frame: Frame) -> tuple[int, Request]:
 
 
 def encode_reply(number: int, answer: Any, *, more: bool = False) -> bytes:
-    """Return an answer as a frame: JSON data, or bytes as they are."""
-    body = answer if isinstance(answer, bytes) else json.dumps(answer, separators=(",", ":")).encode()
+    """Return an answer as a frame: JSON data with bytes in it, or nothing but bytes."""
+    body = answer if isinstance(answer, bytes) else pack(answer)
     return encode_frame(
         {"type": "reply", "id": number, "more": more, "raw": isinstance(answer, bytes)}, body, max_body=MAX_REPLY
     )
@@ -396,7 +396,7 @@ def decode_answer(frame: Frame) -> tuple[int, Any, bool]:
     """
     match frame.header:
         case {"type": "reply", "id": int(number), "more": bool(more), "raw": bool(raw)}:
-            return number, frame.body if raw else json.loads(frame.body), more
+            return number, frame.body if raw else unpack(frame.body), more
         case {"type": "error", "id": int(number), "error": str(name), "details": dict(details)}:
             return number, _error(name, frame.body.decode("utf-8", "replace"), details), False
     raise ProtocolError(f"{frame.header['type'][:40]!a} is not an answer of the daemon")

@@ -115,7 +115,9 @@ class Server:
             case ListFiles() | ReadFile() | WriteFile() | RemoveFile():
                 return await files.answer(self.sessions.find(request.session).session.files, request, body)
             case Install(session=session, requirements=requirements, timeout=timeout):
-                return (await self.sessions.find(session).session.install(*requirements, timeout=_seconds(timeout))).to_dict()
+                return (await self.sessions.find(session).session.install(*requirements, timeout=_seconds(timeout))).to_dict(
+                    raw=True
+                )
             case Pending(session=session):
                 known = self.sessions.find(session).record.kernel_id if session else None
                 return [pending.to_dict() for pending in self.sessions.approvals.waiting(known)]
@@ -154,7 +156,7 @@ class Server:
         )
         execution = self.sessions.submit(named, execution)
         if request.wait:
-            return (await execution.wait()).to_dict()
+            return (await execution.wait()).to_dict(raw=True)
         return execution.record.to_dict()
 
     async def _question(self, request: Complete | Inspect | History, code: str) -> Any:

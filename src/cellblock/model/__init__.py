@@ -92,12 +92,17 @@ class OutputItem:
         """
         return json.loads(self.data[mime])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the output as plain JSON data; bytes become base64, as in Jupyter's messages."""
-        data = {
-            mime: base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
-            for mime, value in self.data.items()
-        }
+    def to_dict(self, *, raw: bool = False) -> dict[str, Any]:
+        """Return the output as plain JSON data; bytes become base64, as in Jupyter's messages.
+
+        Args:
+            raw: Whether to leave bytes as they are, for those who have another way to carry them.
+        """
+        data = dict(self.data)
+        if not raw:
+            for mime, value in self.data.items():
+                if isinstance(value, bytes):
+                    data[mime] = base64.b64encode(value).decode("ascii")
         return {
             "kind": self.kind,
             "text": self.text,
@@ -110,7 +115,10 @@ class OutputItem:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OutputItem:
         """Return the output that `to_dict` has written."""
-        bundle = {mime: value if is_text(mime) else base64.b64decode(value) for mime, value in data["data"].items()}
+        bundle = {
+            mime: value if is_text(mime) or isinstance(value, bytes) else base64.b64decode(value)
+            for mime, value in data["data"].items()
+        }
         return cls(data["kind"], data["text"], data["name"], bundle, data["metadata"], data["display_id"])
 
 
@@ -217,8 +225,8 @@ class CodeExecutionResult:
 
         return page(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain JSON data."""
+    def to_dict(self, *, raw: bool = False) -> dict[str, Any]:
+        """Return the result as plain JSON data; `raw` as in `OutputItem.to_dict`."""
         return {
             "status": self.status,
             "text": self.text,
@@ -229,7 +237,7 @@ class CodeExecutionResult:
             "return_value": self.return_value,
             "execution_count": self.execution_count,
             "duration_ms": self.duration_ms,
-            "outputs": [item.to_dict() for item in self.outputs],
+            "outputs": [item.to_dict(raw=raw) for item in self.outputs],
             "truncated": self.truncated,
             "attempts": [attempt.to_dict() for attempt in self.attempts],
             "recovery": self.recovery,

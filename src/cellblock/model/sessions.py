@@ -123,9 +123,10 @@ class ExecutionEvent:
     Attributes:
         seq: Its number in the execution, from 1 on, without gaps.
         kind: What it is.
-        data: JSON data: ``name`` and ``text`` of a ``stream``; `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``;
-            ``prompt`` and ``password`` of an ``input``; `PendingApproval.to_dict` of an ``approval``; ``id`` and ``state`` of
-            a ``decided``; ``dropped``, how many events are no longer kept, of a ``gap``;
+        data: JSON data, in which pictures and their like can be bytes: ``name`` and ``text`` of a ``stream``;
+            `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``; ``prompt`` and ``password`` of an ``input``;
+            `PendingApproval.to_dict` of an ``approval``; ``id`` and ``state`` of a ``decided``; ``dropped``, how many events
+            are no longer kept, of a ``gap``;
             `CodeExecutionResult.to_dict` of a ``result``; ``error``, ``message`` and ``ran`` (``no``, ``yes`` or ``unknown``)
             of a ``failed``, if cellblock could not do its part. One of these two is the last.
     """

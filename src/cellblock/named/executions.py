@@ -127,7 +127,7 @@ class Execution:
             case CodeExecutionChunk(text=text, name=name):
                 self.add("stream", {"name": name or "stdout", "text": text}, len(text))
             case OutputItem():
-                data = event.to_dict()
+                data = event.to_dict(raw=True)
                 self.add("display", data, sum(map(len, data["data"].values())))
             case Cleared(wait=wait):
                 self.add("clear", {"wait": wait})
@@ -172,7 +172,7 @@ class Execution:
     def _end(self, result: CodeExecutionResult) -> None:
         self.result = result
         self.record = replace(self.record, state="done", ended=time.time())
-        self.add("result", result.to_dict() if self._live else {})
+        self.add("result", {})
 
     def _fail(self, error: CellblockError, ran: str) -> None:
         self.failed = error
@@ -222,7 +222,7 @@ class Execution:
                 after += 1
                 event, _ = self._events[after]
                 if event.kind == "result" and not event.data and self.result is not None:
-                    event = ExecutionEvent(event.seq, "result", self.result.to_dict())
+                    event = ExecutionEvent(event.seq, "result", self.result.to_dict(raw=True))
                 yield event
             if after < self._dropped:
                 continue

@@ -100,6 +100,7 @@ class NamedSessions:
         self.approvals = PendingApprovals()
         self._host = host
         self._sessions: dict[str, NamedSession] = {}
+        self._names: dict[str, NamedSession] = {}
         self._making: dict[str, asyncio.Task[NamedSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -165,7 +166,7 @@ class NamedSessions:
         record = SessionRecord(
             number, name, now, now, tags=tags, workspace=running.session.workspace, isolate=running.session.isolate
         )
-        made = self._sessions[number] = NamedSession(record, options, running)
+        made = self._sessions[number] = self._names[name] = NamedSession(record, options, running)
         if self._watching is None:
             self._watching = asyncio.create_task(self._end_idle())
         await self._run_startup_code(made)
@@ -190,7 +191,7 @@ class NamedSessions:
         return found
 
     def _by_name(self, name: str) -> NamedSession | None:
-        return next((named for named in self._sessions.values() if named.record.name == name), None)
+        return self._names.get(name)
 
     def records(self) -> list[SessionRecord]:
         """Return all sessions, oldest first."""
@@ -233,6 +234,7 @@ class NamedSessions:
         """End a session in a task of its own: a caller that leaves does not stop it."""
         name = named.record.name
         if self._sessions.pop(named.record.kernel_id, None) is not None:
+            del self._names[name]
             self._closing[name] = task = asyncio.create_task(named.running.close())
             task.add_done_callback(lambda _: self._closing.pop(name, None))
         if (ending := self._closing.get(name)) is not None:
