@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     state = Path(directory) / "state"
     state.mkdir(mode=0o700)  # now, as whatever appears later is what a test left behind
     os.environ["CELLBLOCK_HOME"] = str(state)
+    os.environ["CELLBLOCK_CONFIG"] = str(state / "config.toml")  # which is not there, whatever this user has set
     if config.getoption("--one-line") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress())
 

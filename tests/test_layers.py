@@ -55,7 +55,7 @@ LAYERS: dict[str, set[str]] = {
     # Named sessions and their executions, for whatever serves them.
     "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "model", "named", "wire"},
+    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "wire"},
     # The fronts.
     "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -66,13 +66,16 @@ LAYERS: dict[str, set[str]] = {
     # What the arguments of a front mean for a session.
     "session_policy": {"errors", "host"},
     "tool_directories": {"errors"},
-    "sync": {"daemon", "errors", "model"},
-    "gateway": _FRONT | {"daemon"},
+    "loop_thread": {"errors"},
+    "settings": {"config", "errors"},
+    "sync": {"config", "daemon", "errors", "model", "settings"},
+    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model"},
+    "gateway": _FRONT | {"daemon", "settings"},
     "mcp_server": _FRONT | {"daemon"},
-    "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "sync"},
+    "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "settings", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"errors", "executor", "host", "model", "sandbox", "store", "sync", "terminal"} | _TOOLS,
+    "__init__": {"errors", "executor", "host", "model", "sandbox", "store", "sync", "sync_executor", "terminal"} | _TOOLS,
 }
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
@@ -126,6 +129,9 @@ TESTED_IN: dict[str, str] = {
     "zygote/server": "host/launch/test_launcher.py",
     # Both ends of the daemon's socket, and what is behind it.
     "daemon/__main__": "test_sync.py",
+    "daemon/in_process": "test_sync_memory.py",
+    "loop_thread": "test_sync_executor.py",
+    "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/messages": "test_sync.py",
@@ -166,6 +172,7 @@ OTHERS: dict[str, set[str]] = {
     "named": {"pydantic"},  # which checks what clients send
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "mcp_server": {"anyio", "mcp", "pydantic"},
+    "settings": {"pydantic", "pydantic_settings"},
     "cli": {"click", "prompt_toolkit", "pydantic", "rich", "typer", "uvicorn"},
 }
 """Layer → what it may import that is neither ours nor Python's."""

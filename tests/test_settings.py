@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import InvalidInputError, settings, settings_sources
-from cellblock.settings import Settings, current, explain
+from cellblock import InvalidInputError, settings
+from cellblock.settings import Settings, current, explain, sources
 from test_exports import modules_after
 
 
@@ -28,20 +28,20 @@ def nothing_left_behind() -> None:
     """Nothing is started here, so that there is nothing to watch."""
 
 
-def sources() -> dict[str, tuple[object, str]]:
+def said() -> dict[str, tuple[object, str]]:
     return {one.name: (one.value, one.source) for one in explain() if one.source != "default"}
 
 
 def test_the_environment_counts_before_the_file_and_ours_before_that_of_kernelbox(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (current(), sources()) == (Settings(), {})
+    assert (current(), said()) == (Settings(), {})
     file.write_text("max_retries = 2\nexecution_timeout = 3\nkernel_idle_timeout = 4\n")
     monkeypatch.setenv("KERNELBOX_EXECUTION_TIMEOUT", "5")
     monkeypatch.setenv("KERNELBOX_KERNEL_IDLE_TIMEOUT", "6")
     monkeypatch.setenv("CELLBLOCK_KERNEL_IDLE_TIMEOUT", "7")
     assert current() == Settings(max_retries=2, execution_timeout=5.0, kernel_idle_timeout=7.0)
-    assert sources() == {
+    assert said() == {
         "max_retries": (2, str(file)),
         "execution_timeout": (5.0, "KERNELBOX_EXECUTION_TIMEOUT"),
         "kernel_idle_timeout": (7.0, "CELLBLOCK_KERNEL_IDLE_TIMEOUT"),
@@ -97,7 +97,7 @@ def test_a_file_that_others_can_write_is_refused(file: Path) -> None:
 
 
 def test_a_variable_that_is_no_setting_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings_sources.read.cache_clear()
+    sources.read.cache_clear()
     monkeypatch.setenv("CELLBLOCK_OUTPUT_CHARS_LIMIT", "5")
     with pytest.warns(UserWarning, match="CELLBLOCK_OUTPUT_CHARS_LIMIT is not a setting .*did you mean 'output_char_limit'"):
         assert current() == Settings()

@@ -107,7 +107,7 @@ def test_a_session_cannot_work_around_the_settings(tmp_path: Path, monkeypatch: 
     (tmp_path / "settings" / "config.toml").symlink_to(tmp_path / "linked" / "config.toml")
     check_state_apart([str(tmp_path / "work"), str(tmp_path / "settings" / "work")])
     for place in (tmp_path, tmp_path / "settings", tmp_path / "linked"):
-        with pytest.raises(InvalidInputError, match="cellblock.s own"):
+        with pytest.raises(InvalidInputError, match="cellblock's own"):
             check_state_apart([str(place)])
 
 

@@ -1,8 +1,8 @@
 """Settings: what this user has said about all sessions, in the environment or in a file.
 
 What a call is given goes first, then ``CELLBLOCK_…`` and ``KERNELBOX_…`` variables, then the file (`config.settings_file`),
-then the defaults. The client reads them and sends the daemon what they mean, so that they have an effect although the daemon runs
-already. If nothing is set, this needs the standard library only.
+then the defaults. The client reads them and sends the daemon what they mean, so that they have an effect although the daemon
+runs already. If nothing is set, this needs the standard library only.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def current() -> Settings:
         and (isolate := variables.get("CELLBLOCK_ISOLATE")) in ("native", "landlock", "srt")
     ):
         return Settings(isolate=isolate)  # type: ignore[arg-type]  # one of them
-    from cellblock.settings_sources import read
+    from cellblock.settings.sources import read
 
     return read(tuple(sorted(variables.items())), file)[0]
 
@@ -133,9 +133,10 @@ def explain() -> list[Setting]:
         InvalidInputError: A value is wrong, or the file cannot be used.
     """
     variables, file = _given()
-    settings, sources = _DEFAULT, {}
+    settings = _DEFAULT
+    sources: dict[str, str] = {}
     if variables or file is not None:
-        from cellblock.settings_sources import read
+        from cellblock.settings.sources import read
 
         settings, sources = read(tuple(sorted(variables.items())), file)
     shown = [
