@@ -118,7 +118,7 @@ def _warm() -> bool:
 
 
 @pytest.fixture(autouse=True)
-async def nothing_left_behind(zygote_host: Host) -> AsyncIterator[None]:
+async def nothing_left_behind() -> AsyncIterator[None]:
     """Fail a test after which a process, a descriptor or a temporary file is left that was not there before.
 
     Set up before, and so checked after, whatever else a test asks for. What outlives tests are the shared zygotes, each with

@@ -199,6 +199,25 @@ async def test_an_interrupt_right_after_the_start_stops_the_cell_at_once(session
         assert (result.status, result.recovery) == ("interrupted", "interrupted")
 
 
+async def test_an_interrupt_of_a_callback_before_the_code_stops_the_cell_as_well(session: Session, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    code = f"""
+import pathlib, time
+def before(info):
+    get_ipython().events.unregister("pre_run_cell", before)
+    pathlib.Path({str(begun)!r}).touch()
+    time.sleep(60)
+get_ipython().events.register("pre_run_cell", before)
+"""
+    await ok(session, code)
+    running = asyncio.create_task(session.execute("ran = True; time.sleep(60)"))
+    await eventually(begun.exists)
+    assert await session.interrupt()
+    result = await running
+    assert (result.status, result.recovery) == ("interrupted", "interrupted")
+    assert await value(session, "'ran' in globals()") is False
+
+
 async def test_a_deadline_that_is_over_before_the_cell_begins_stops_it_at_once(session: Session) -> None:
     for _ in range(5):
         result = await session.execute("import time; time.sleep(60)", timeout=1e-9)
