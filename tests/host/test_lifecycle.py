@@ -284,8 +284,8 @@ import signal
 class GivesUp(Exception): pass
 def give_up(*_): raise GivesUp
 signal.signal(signal.SIGALRM, give_up)
-for _ in range(40):
-    signal.setitimer(signal.ITIMER_REAL, 0.005)
+for _ in range(60):
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
     try: input()
     except GivesUp: pass
     except EOFError: break
