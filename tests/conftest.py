@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from hypothesis import settings
 
 import cellblock
 from cellblock import CodeExecutor, Host, Session
@@ -39,6 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     state = Path(directory) / "state"
     state.mkdir(mode=0o700)  # now, as whatever appears later is what a test left behind
     os.environ["CELLBLOCK_HOME"] = str(state)
+    # On a busy machine time says nothing. CI runs these tests several times, with other examples each time.
+    settings.register_profile("cellblock", deadline=None, max_examples=40)
+    settings.load_profile("cellblock")
     if config.getoption("--one-line") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress())
 

@@ -150,7 +150,7 @@ class Shell(NotebookShell):
             self.displayhook.exec_result = running
 
     async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
-        """Run the statements of a cell, unless it was interrupted before: what calls IPython's callbacks swallows interrupts."""
+        """Run the statements of a cell, unless it was interrupted before. IPython ignores interrupts of its callbacks."""
         if self._check is not None and not self._inner:
             check, self._check = self._check, None
             check()
