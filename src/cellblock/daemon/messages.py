@@ -136,6 +136,8 @@ class Submit:
         stdin: Whether somebody will answer `input()`: it becomes an event, and `Answer` answers it.
         silent: Whether it leaves no trace: no number, no history.
         wait: Whether the answer is the result (`CodeExecutionResult.to_dict`).
+        parent: The id of the Jupyter message that asks for it, if one does. Then messages of widgets become events, and
+            prompts and answers of `input()` are not part of the output, because Jupyter clients show them.
     """
 
     op: ClassVar[str] = "submit"
@@ -147,6 +149,7 @@ class Submit:
     stdin: bool = False
     silent: bool = False
     wait: bool = False
+    parent: str = ""
 
 
 @record
