@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
 ARCHITECTURE = PACKAGE.parents[1] / "docs" / "architecture.md"
 
 _TOOLS = {"approvals", "tools/apigen", "tools/calling", "tools/mcp", "tools/serving"}
-_FRONT = {"config", "daemon", "errors", "host", "model", "store", "terminal"} | _TOOLS
+_FRONT = {"config", "errors", "host", "model", "store", "terminal"} | _TOOLS
 
 LAYERS: dict[str, set[str]] = {
     # Standard library only.
@@ -42,9 +42,23 @@ LAYERS: dict[str, set[str]] = {
     "zygote": {"errors", "init", "leftovers", "sandbox", "wire", "worker"},
     "tools": {"tools/calling"},
     "tools/calling": {"errors", "model"},
+    # What host and custodian share; the custodian is started by path, and imports nothing of the package.
+    "custody": {"errors"},
     # The trusted side. It starts zygotes and keepers by command line: never zygote, never keeper, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
-    "host": {"config", "egress", "errors", "exchange", "leftovers", "model", "packages", "sandbox", "telemetry", "wire"},
+    "host": {
+        "config",
+        "custody",
+        "egress",
+        "errors",
+        "exchange",
+        "leftovers",
+        "model",
+        "packages",
+        "sandbox",
+        "telemetry",
+        "wire",
+    },
     "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},
@@ -52,7 +66,10 @@ LAYERS: dict[str, set[str]] = {
     "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
     "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
-    "daemon": {"config", "errors", "host", "model", "store"} | _TOOLS,
+    # Named sessions and their executions, for whatever serves them.
+    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
+    # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
+    "daemon": {"config", "errors", "host", "model", "named", "wire"},
     # The fronts.
     "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -63,10 +80,12 @@ LAYERS: dict[str, set[str]] = {
     # What the arguments of a front mean for a session.
     "session_policy": {"errors", "host"},
     "tool_directories": {"errors"},
-    "sync": _FRONT | {"executor"},
-    "gateway": _FRONT,
-    "mcp_server": _FRONT,
-    "cli": _FRONT | {"executor", "gateway", "mcp_server", "sync"},
+    "sync": {"daemon", "errors", "model"},
+    # What the gateway and its clients call an error.
+    "problems": {"errors"},
+    "gateway": _FRONT | {"daemon", "problems"},
+    "mcp_server": _FRONT | {"named"},
+    "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
     "__init__": {"errors", "executor", "host", "model", "sandbox", "store", "sync", "terminal"} | _TOOLS,
@@ -74,6 +93,8 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
+    # What a system call means by its arguments: by calls that are answered.
+    "init/caller": "init/test_supervisor.py",
     # A run of the whole proxy, for which clients and servers are needed anyway.
     "egress/connection": "egress/test_proxy.py",
     "egress/exchange": "egress/test_proxy.py",
@@ -102,6 +123,7 @@ TESTED_IN: dict[str, str] = {
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
+    "custody/client": "custody/test_custodian.py",
     "init/programs": "escape/test_programs.py",
     "init/sockets": "escape/test_memory.py",
     "init/worker": "init/test_init.py",
@@ -119,6 +141,30 @@ TESTED_IN: dict[str, str] = {
     "zygote/alone": "host/launch/test_launcher.py",
     "zygote/boot": "host/launch/test_launcher.py",
     "zygote/server": "host/launch/test_launcher.py",
+    # Both ends of the daemon's socket, and what is behind it.
+    "daemon/__main__": "test_sync.py",
+    "daemon/async_connection": "test_sync.py",
+    "daemon/connection": "test_sync.py",
+    "daemon/messages": "test_sync.py",
+    "daemon/place": "test_sync.py",
+    "daemon/server": "test_sync.py",
+    "daemon/starting": "test_sync.py",
+    "named/approvals": "test_sync.py",
+    "named/executions": "test_sync.py",
+    "named/options": "test_sync.py",
+    "named/sessions": "test_sync.py",
+    # What takes a gateway to see.
+    "gateway/access": "gateway/test_guard.py",
+    "gateway/app": "gateway/test_guard.py",
+    "gateway/answers": "gateway/test_guard.py",
+    "gateway/link": "gateway/test_guard.py",
+    "gateway/serve": "gateway/test_guard.py",
+    # What a client of the server sees of all of it.
+    "mcp_server/answers": "mcp_server/test_server.py",
+    "mcp_server/cells": "mcp_server/test_server.py",
+    "mcp_server/clients": "mcp_server/test_server.py",
+    "mcp_server/options": "mcp_server/test_server.py",
+    "mcp_server/start": "mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",
@@ -139,16 +185,17 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "matplotlib_inline", "traitlets"},
+    "worker": {"IPython", "comm", "matplotlib_inline", "traitlets"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic", "starlette"},  # of starlette, its types
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
+    "named": {"pydantic"},  # which checks what clients send
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
-    "mcp_server": {"anyio", "mcp", "pydantic"},
-    "cli": {"prompt_toolkit", "rich"},
+    "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
+    "cli": {"click", "prompt_toolkit", "pydantic", "rich", "typer", "uvicorn"},
 }
 """Layer → what it may import that is neither ours nor Python's."""
 

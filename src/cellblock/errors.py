@@ -6,6 +6,12 @@ itself failed, or was asked for something that it cannot do::
     CellblockError
     ├── InvalidInputError         an argument is wrong; the message says how to fix it       (also a ValueError)
     ├── StateError                used before start, after stop, or after a fork             (also a RuntimeError)
+    ├── NotFoundError             there is no session, execution or approval of that name or id (also a LookupError)
+    ├── ConflictError             there is a session of that name already
+    ├── BusyError                 a limit of the daemon is reached; ``retry_after`` says when to try again
+    ├── AccessError               the gateway refuses: no valid token, or one that may not do this
+    ├── DaemonError               the daemon cannot be started or reached, or ended during a request
+    │   └── OutcomeUnknownError   … and nobody can say whether or how far the code ran
     ├── UnsupportedError          this machine or this version cannot do what was asked
     ├── LaunchError               no kernel could be started
     │   ├── InterpreterError      the interpreter is missing, too old, or has no IPython
@@ -32,6 +38,12 @@ if TYPE_CHECKING:
 NO_NETWORK = "this session has no network: allow hosts with allow_hosts=, or in its sandbox_config (network.allowedDomains)"
 """The explanation for a failed connection in a session without a network."""
 
+NO_NETWORK_BY_LANDLOCK = (
+    "this session has no network, because isolate='landlock' has none (docs/landlock.md): hosts can be allowed with "
+    "isolate='native' only"
+)
+"""The same for a sandbox that has no network whatever is allowed."""
+
 ONLY_PROXY = (
     "this session reaches only the hosts in allow_hosts (network.allowedDomains), and those through its proxy, which "
     "HTTP_PROXY and ALL_PROXY name; SOCKS5 works too"
@@ -49,6 +61,48 @@ class InvalidInputError(CellblockError, ValueError):
 
 class StateError(CellblockError, RuntimeError):
     """The object cannot be used now: not started yet, stopped already, or carried across a fork."""
+
+
+class NotFoundError(CellblockError, LookupError):
+    """There is no session, execution, file or approval of this name or id."""
+
+    __str__ = Exception.__str__
+
+
+class ConflictError(CellblockError):
+    """What was to be made exists already."""
+
+
+class BusyError(CellblockError):
+    """A limit of the daemon is reached. Nothing was done.
+
+    Attributes:
+        retry_after: Seconds after which to try again.
+    """
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class AccessError(CellblockError):
+    """The gateway refuses a request: there is no valid token with it, or the token may not do this."""
+
+
+class DaemonError(CellblockError):
+    """The daemon, which keeps named sessions, or the gateway cannot be started or reached, or ended during a request."""
+
+
+class OutcomeUnknownError(DaemonError):
+    """What ran the code ended before it could tell the outcome. Nothing is run again by itself.
+
+    Attributes:
+        execution: The id of the execution; empty if it is not known.
+    """
+
+    def __init__(self, message: str, execution: str = "") -> None:
+        super().__init__(message)
+        self.execution = execution
 
 
 class UnsupportedError(CellblockError):
@@ -81,6 +135,10 @@ class PreloadError(LaunchError):
 
 class SandboxError(LaunchError):
     """The sandbox cannot be enforced here. Nothing was started; the message says what is missing, and what you can do."""
+
+
+class CustodianError(LaunchError):
+    """The process that holds the kernels' descriptors cannot be started or reached, has ended, or can hold no more."""
 
 
 class KernelDiedError(CellblockError):

@@ -571,7 +571,7 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "56 files": mutant(
-        f"{HERE}landlock.py::test_files_outside_cannot_be_opened_listed_or_made",
+        f"{HERE}landlock.py::test_files_outside_cannot_be_opened_listed_or_made[abi 6]",
         Edit("sandbox/confine.py", "_restrict_files", "pass"),
     ),
     "56 links": mutant(
@@ -587,31 +587,58 @@ MUTANTS: dict[str, Mutant] = {
         Edit("config.py", "keep_variables", "pass"),
     ),
     "56 signals": mutant(
-        f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read",
+        f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read[abi 6]",
         Edit("sandbox/landlock.py", "_scopes", "return 0"),
     ),
+    "56 signals before version 6": mutant(
+        f"{HERE}landlock.py::test_no_signal_gets_out_in_any_way[abi 1]", Edit("sandbox/undivided.py", "SIGNALS", "()")
+    ),
+    "56 whom init signals": mutant(
+        f"{HERE}landlock.py::test_no_signal_gets_out_in_any_way[abi 1]", Edit("init/signalling.py", "_check_below", "pass")
+    ),
+    "56 truncation before version 3": mutant(
+        f"{HERE}landlock.py::test_what_can_only_be_read_is_not_truncated[abi 1]",
+        Edit("sandbox/undivided.py", "TRUNCATION", "()"),
+    ),
+    "56 truncation by reading, before version 3": mutant(
+        f"{HERE}landlock.py::test_what_can_only_be_read_is_not_truncated[abi 1]",
+        Edit("sandbox/undivided.py", "_truncating", "return ()"),
+    ),
+    "56 what init truncates": mutant(
+        f"{HERE}landlock.py::test_what_can_only_be_read_is_not_truncated[abi 1]",
+        Edit("init/supervisor.py", "Supervisor._check_own", "pass"),
+    ),
+    "56 opened for commands": mutant(
+        f"{HERE}landlock.py::test_nothing_is_opened_for_commands_only[abi 1]",
+        Edit("sandbox/undivided.py", "_neither", "return ()"),
+    ),
+    "54 leases": mutant(
+        f"{HERE}system_calls.py::test_the_host_waits_for_nobody_to_open_a_file",
+        Edit("sandbox/seccomp.py", "leases", "return ()"),
+    ),
     "56 limits and priorities": mutant(
-        f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read",
+        f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read[abi 6]",
         Edit("sandbox/undivided.py", "OTHERS", "()"),
     ),
     "56 attributes": mutant(
-        f"{HERE}landlock.py::test_attributes_of_files_outside_stay[os.chmod, it, 0o777]",
+        f"{HERE}landlock.py::test_attributes_of_files_outside_stay[abi 6-os.chmod, it, 0o777]",
         Edit("sandbox/undivided.py", "ATTRIBUTES", "()"),
     ),
     "56 what init changes": mutant(
-        f"{HERE}landlock.py::test_attributes_of_files_outside_stay[os.chmod, it, 0o777]",
+        f"{HERE}landlock.py::test_attributes_of_files_outside_stay[abi 6-os.chmod, it, 0o777]",
         Edit("init/supervisor.py", "Supervisor._check_own", "pass"),
     ),
     "56 what init connects": mutant(
-        f"{HERE}landlock.py::test_there_is_no_network_and_no_socket_of_the_machine",
+        f"{HERE}landlock.py::test_there_is_no_network_and_no_socket_of_the_machine[abi 6]",
         Edit("init/supervisor.py", "Supervisor._check_listener", "pass"),
     ),
     "56 sockets": mutant(
-        f"{HERE}landlock.py::test_there_is_no_network_and_no_socket_of_the_machine",
+        f"{HERE}landlock.py::test_there_is_no_network_and_no_socket_of_the_machine[abi 6]",
         Edit("sandbox/undivided.py", "SOCKETS", "()"),
     ),
     "56 shared memory": mutant(
-        f"{HERE}landlock.py::test_a_dangerous_call_is_refused_here_too[shmget]", Edit("sandbox/undivided.py", "SHARED", "()")
+        f"{HERE}landlock.py::test_a_dangerous_call_is_refused_here_too[abi 6-shmget]",
+        Edit("sandbox/undivided.py", "SHARED", "()"),
     ),
     "56 memory": mutant(
         f"{HERE}landlock.py::test_a_session_over_its_memory_ends",

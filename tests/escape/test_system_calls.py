@@ -254,3 +254,16 @@ async def test_no_devices_can_be_made(jail: Session, kind: str) -> None:
 async def test_files_get_no_capabilities(jail: Session) -> None:
     header = (0x02000001).to_bytes(4, "little") + b"\xff\xff\xff\xff" + bytes(12)
     assert await value(jail, f"write('file'); answer(os.setxattr, 'file', 'security.capability', {header!r})") == "EPERM"
+
+
+@pytest.mark.parametrize("command", [1024, 1026])
+async def test_the_host_waits_for_nobody_to_open_a_file(cell: Session, command: int) -> None:
+    """A lease on a file, also on one of the interpreter, that is the user's: who opens it waits up to 45 seconds for it."""
+    code = f"""
+import fcntl
+write('leased')
+with open('leased') as file:
+    said = answer(fcntl.fcntl, file, {command}, 1)
+said, answer(fcntl.fcntl, os.open('.', os.O_RDONLY), {command}, 1)
+"""
+    assert await value(cell, code) == ("EPERM", "EPERM")

@@ -30,7 +30,7 @@ from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, Sess
 from cellblock.host.packages import name_places, remove_places_of_the_dead
 from cellblock.leftovers import remove_places
 from cellblock.packages.index import PackageIndex, configuration_files
-from cellblock.sandbox import cgroups, probe, srt
+from cellblock.sandbox import cgroups, landlock, probe, srt
 from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
@@ -313,7 +313,7 @@ class Host(AsyncOnly):
         if wanted.isolate == "srt":
             return srt.complete(setup, policy, self.facts)
         if wanted.isolate == "landlock":
-            return replace(setup, policy=_as_data(policy), landlock=True)
+            return replace(setup, policy=_as_data(policy), landlock=landlock.version())
         if launcher.interpreter is None:
             return replace(setup, policy=policy.to_dict())
         return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))

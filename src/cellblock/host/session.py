@@ -17,7 +17,7 @@ from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
 from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_code, check_place, check_requirements, check_timeout
 from cellblock.host.closing import AsyncOnly, Closing
-from cellblock.host.kernels.cell import Cell, Notice, OnInput
+from cellblock.host.kernels.cell import Cell, Event, OnInput
 from cellblock.host.kernels.cells import Cells
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
@@ -28,7 +28,7 @@ from cellblock.host.packages import SessionPackages
 from cellblock.host.place import PrivateDirectories
 from cellblock.host.reader import Reader
 from cellblock.host.session_spec import kernel_spec, session_environment
-from cellblock.model import CodeExecutionChunk, CodeExecutionResult, Completions, HistoryEntry
+from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
 from cellblock.packages.index import PackageIndex
 from cellblock.telemetry import SessionTrace
 from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
@@ -210,8 +210,11 @@ class Session(AsyncOnly):
         *,
         timeout: float | None = DEFAULT_TIMEOUT,
         chunks: bool = True,
+        rich: bool = False,
+        silent: bool = False,
+        parent: str = "",
         on_input: OnInput | None = None,
-    ) -> AsyncGenerator[CodeExecutionChunk | Notice | CodeExecutionResult, None]:
+    ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell and yield its output as it happens, then its result.
 
         A slow reader slows the cell down; a reader that leaves stops it.
@@ -220,6 +223,10 @@ class Session(AsyncOnly):
             code: As for `execute`.
             timeout: As for `execute`.
             chunks: Whether to yield `CodeExecutionChunk`s, or only the result.
+            rich: Whether to yield displayed values as `OutputItem`s, which have all types, and when output is cleared.
+            silent: Whether the cell leaves no trace: no number, no history.
+            parent: The id of the Jupyter message that asks for it, if one does: then messages of widgets are yielded
+                (`wire.messages.Comm`), and prompts and answers of `input()` are not shown.
             on_input: As for `execute`.
 
         Yields:
@@ -229,7 +236,8 @@ class Session(AsyncOnly):
             InvalidInputError, SandboxError, StateError, LaunchError: As for `execute`.
         """
         self._check_cell(code, timeout)
-        cell = Cell(code, on_input, queue_limit=self.wanted.limits.queue if chunks else None, followed=True)
+        queue = self.wanted.limits.queue if chunks else None
+        cell = Cell(code, on_input, queue_limit=queue, followed=True, rich=rich, silent=silent, parent=parent)
         # In a task of its own: the session's turn ends with the cell, even if the reader never comes back.
         running = asyncio.create_task(self._cells.run(cell, timeout))
         running.add_done_callback(functools.partial(_no_more, cell))
@@ -370,6 +378,11 @@ class Session(AsyncOnly):
         from cellblock.host.files import Files
 
         return Files(Path(self._cwd))
+
+    @property
+    def next_count(self) -> int:
+        """The number that the next cell of its kernel gets."""
+        return self._kernels.count + 1
 
     @property
     def denials(self) -> list[Denial]:

@@ -14,6 +14,7 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
+from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK
 from cellblock.init import processes
 from cellblock.init.programs import Programs
 from cellblock.init.refusing import refusal, refuse_session
@@ -249,15 +250,20 @@ class _Init:
                 )
         for name, listener in setup.listeners.items():
             env[listener.variable] = str(self._listen(listener.port, name))
-        offline = (self._ground is not None or setup.landlock) and "egress" not in setup.listeners
+        offline = None
+        if setup.landlock:
+            offline = NO_NETWORK_BY_LANDLOCK
+        elif self._ground is not None and "egress" not in setup.listeners:
+            offline = NO_NETWORK
         return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
 
     def _confine_by_landlock(self, setup: Setup) -> Confinement:
         """Work out what the session's processes apply to themselves, and be ready for what they leave to this one."""
         policy = Policy.from_dict(setup.policy or {})
-        confinement = landlock_rules.confinement(policy, setup.cwd, identity_of_root(), setup.mounts)
+        confinement = landlock_rules.confinement(policy, setup.cwd, identity_of_root(), setup.landlock, setup.mounts)
         self._supervisor = Supervisor(self._poll)
         self._supervisor.writable = landlock_rules.writable(confinement)
+        self._supervisor.file_size = confinement.restrictions.limits["FSIZE"]
         self._programs.supervise = self._supervisor.expect
         hide()
         return confinement

@@ -1,7 +1,8 @@
 """Answers the system calls that a session's filter leaves to its init: they name paths or addresses, which no filter sees.
 
 The calling process waits meanwhile. Init reads what it needs from that process, once, and then does by itself what was asked:
-what the process changes in its memory afterwards makes no difference.
+what the process changes in its memory afterwards makes no difference. Only a signal to the caller itself is the kernel's to
+send, because that depends on nothing but numbers.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
+from cellblock.init import signalling
+from cellblock.init.caller import Caller
 from cellblock.sandbox import abi
 from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.syscall import call
@@ -21,14 +24,11 @@ from cellblock.sandbox.syscall_numbers import BY_MACHINE
 
 _NOTICE = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
-_ADDED = struct.Struct("=QIIII")
-_MOST_OF_PATH = 4096
-_PAGE = 4096
 _SETID = 0o6000
 _LOOPBACK = "127.0.0.1"
 _PATIENCE = 0.2  # seconds for a connection to the host, which listens
 
-Arguments = Sequence[int]
+Arguments = tuple[int, ...]
 
 
 class Supervisor:
@@ -36,6 +36,7 @@ class Supervisor:
 
     Attributes:
         writable: The directories in which files are the session's to change.
+        file_size: The most bytes that a file of the session may have.
         ports: Of the listeners that init has made for the host to serve.
     """
 
@@ -46,19 +47,28 @@ class Supervisor:
             poll: Where the descriptors are registered that are to be served.
         """
         self.writable: Collection[str] = ()
+        self.file_size = 0
         self.ports: set[int] = set()
         self._poll = poll
         self._expected: dict[int, socket.socket] = {}
         self._listeners: set[int] = set()
         table = BY_MACHINE[os.uname().machine]
-        answers: dict[str, Callable[[_Caller, Arguments], None]] = {
+        answers: dict[str, Callable[[Caller, Arguments], bool | None]] = {
             "chmod": lambda caller, given: self._chmod(caller, abi.AT_FDCWD, given[0], given[1], 0),
             "fchmod": lambda caller, given: self._chmod(caller, given[0], 0, given[1], abi.AT_EMPTY_PATH),
             "fchmodat": lambda caller, given: self._chmod(caller, given[0], given[1], given[2], 0),
             "fchmodat2": lambda caller, given: self._chmod(caller, *given[:4]),
             "utimensat": self._utimensat,
+            "truncate": self._truncate,
             "connect": self._connect,
+            "kill": signalling.kill,
+            "tkill": signalling.tkill,
+            "tgkill": signalling.tgkill,
+            "rt_sigqueueinfo": signalling.rt_sigqueueinfo,
+            "rt_tgsigqueueinfo": signalling.tgkill,
+            "pidfd_send_signal": signalling.pidfd_send_signal,
         }
+        """True: the call goes on by itself. Otherwise init has done what was asked, or raises."""
         self._answers = {table[name]: answer for name, answer in answers.items() if name in table}
 
     def __contains__(self, descriptor: int) -> bool:
@@ -100,21 +110,22 @@ class Supervisor:
         except OSError:
             return  # the caller was interrupted, or is gone
         number, pid, _flags, call_number, _machine, _where, *arguments = _NOTICE.unpack(notice)
-        refusal = 0
+        refusal = flags = 0
         try:
-            self._answers[call_number](_Caller(listener, number, pid), arguments)
+            if self._answers[call_number](Caller(listener, number, pid), tuple(arguments)):
+                flags = abi.SECCOMP_USER_NOTIF_FLAG_CONTINUE
         except OSError as error:
             refusal = error.errno or errno.EPERM
         except KeyError:
             refusal = errno.ENOSYS
         try:
-            fcntl.ioctl(listener, abi.SECCOMP_IOCTL_NOTIF_SEND, _ANSWER.pack(number, 0, -refusal, 0))
+            fcntl.ioctl(listener, abi.SECCOMP_IOCTL_NOTIF_SEND, _ANSWER.pack(number, 0, -refusal, flags))
         except OSError:
             return  # likewise
 
     # -- attributes of files -------------------------------------------------------------------------------------------
 
-    def _chmod(self, caller: _Caller, directory: int, path: int, mode: int, flags: int) -> None:
+    def _chmod(self, caller: Caller, directory: int, path: int, mode: int, flags: int) -> None:
         if mode & _SETID:
             raise PermissionError(errno.EPERM, "set-id bits")
         held = caller.open(directory, path, flags)
@@ -124,13 +135,24 @@ class Supervisor:
         finally:
             os.close(held)
 
-    def _utimensat(self, caller: _Caller, given: Arguments) -> None:
+    def _utimensat(self, caller: Caller, given: Arguments) -> None:
         directory, path, times, flags = given[:4]
         wanted = caller.read(times, 32) if times else None
         held = caller.open(directory, path, flags if path else abi.AT_EMPTY_PATH)
         try:
             self._check_own(held)
             call("utimensat", abi.AT_FDCWD, f"/proc/self/fd/{held}".encode(), wanted, 0)
+        finally:
+            os.close(held)
+
+    def _truncate(self, caller: Caller, given: Arguments) -> None:
+        path, size = given[:2]
+        if size > self.file_size:
+            raise OSError(errno.EFBIG, "larger than files may be")
+        held = caller.open(abi.AT_FDCWD, path, 0)
+        try:
+            self._check_own(held)
+            os.truncate(f"/proc/self/fd/{held}", size)
         finally:
             os.close(held)
 
@@ -144,7 +166,7 @@ class Supervisor:
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
-    def _connect(self, caller: _Caller, given: Arguments) -> None:
+    def _connect(self, caller: Caller, given: Arguments) -> None:
         """Put a connection of our own into the place of the caller's socket, if it is to one of the session's listeners."""
         descriptor, address, size = given[0] & 0xFFFFFFFF, given[1], given[2]
         data = caller.read(address, min(size, 28))
@@ -164,69 +186,3 @@ class Supervisor:
             raise OSError(errno.ENETUNREACH, "no network")
         if port not in self.ports:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "not the session's")
-
-
-class _Caller:
-    """A process that waits for the answer to its system call."""
-
-    def __init__(self, listener: int, number: int, pid: int) -> None:
-        self._listener = listener
-        self._number = number
-        self._pid = pid
-
-    def read(self, address: int, size: int) -> bytes:
-        """Return what is in its memory."""
-        memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._check_there()
-            return os.pread(memory, size, address)
-        except (OverflowError, ValueError):
-            raise OSError(errno.EFAULT, "no such address") from None
-        finally:
-            os.close(memory)
-
-    def open(self, directory: int, path: int, flags: int) -> int:
-        """Take hold of the file that it means, without opening it."""
-        name = self._path(path) if path else b""
-        if not name and not flags & abi.AT_EMPTY_PATH:
-            raise FileNotFoundError(errno.ENOENT, "no path")
-        number = directory & 0xFFFFFFFF
-        where = "cwd" if number == abi.AT_FDCWD & 0xFFFFFFFF else f"fd/{number}"
-        base = os.open(f"/proc/{self._pid}/{where}", os.O_PATH | os.O_CLOEXEC)
-        try:
-            self._check_there()
-            if not name:
-                return os.dup(base)
-            follow = os.O_NOFOLLOW if flags & abi.AT_SYMLINK_NOFOLLOW else 0
-            how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC | follow, 0, abi.RESOLVE_NO_MAGICLINKS)
-            return call("openat2", base, name, how, len(how))
-        finally:
-            os.close(base)
-
-    def is_blocking(self, descriptor: int) -> bool:
-        """Whether calls on one of its descriptors wait."""
-        with open(f"/proc/{self._pid}/fdinfo/{descriptor}") as file:
-            fields = dict(line.split(":", 1) for line in file if ":" in line)
-        self._check_there()
-        return not int(fields["flags"], 8) & os.O_NONBLOCK
-
-    def replace(self, descriptor: int, ours: int) -> None:
-        """Put one of our descriptors into the place of one of its own."""
-        added = _ADDED.pack(self._number, abi.SECCOMP_ADDFD_FLAG_SETFD, ours, descriptor, 0)
-        fcntl.ioctl(self._listener, abi.SECCOMP_IOCTL_NOTIF_ADDFD, added)
-
-    def _path(self, address: int) -> bytes:
-        found = b""
-        while len(found) < _MOST_OF_PATH:
-            piece = self.read(address + len(found), _PAGE - (address + len(found)) % _PAGE)
-            end = piece.find(b"\0")
-            if end >= 0:
-                return found + piece[:end]
-            if not piece:
-                break
-            found += piece
-        raise OSError(errno.ENAMETOOLONG, "no end of the path")
-
-    def _check_there(self) -> None:
-        """Check that the process still waits: its number could belong to another one by now."""
-        fcntl.ioctl(self._listener, abi.SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", self._number))

@@ -22,6 +22,13 @@ CallKind = Literal["tool", "shell", "network"]
 StreamName = Literal["stdout", "stderr"]
 OutputKind = Literal["stream", "display_data", "update_display_data", "execute_result", "error"]
 
+_TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/svg+xml")
+
+
+def is_text(mime: str) -> bool:
+    """Whether values of a MIME type are text, in a bundle: all others are bytes."""
+    return mime.startswith(_TEXT_TYPES) or mime.endswith(("json", "xml"))
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
@@ -40,6 +47,11 @@ class ErrorInfo:
     def to_dict(self) -> dict[str, Any]:
         """Return the error as plain JSON data."""
         return {"ename": self.ename, "evalue": self.evalue, "traceback": list(self.traceback)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ErrorInfo:
+        """Return the error that `to_dict` has written."""
+        return cls(data["ename"], data["evalue"], list(data["traceback"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +92,17 @@ class OutputItem:
         """
         return json.loads(self.data[mime])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the output as plain JSON data; bytes become base64, as in Jupyter's messages."""
-        data = {
-            mime: base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
-            for mime, value in self.data.items()
-        }
+    def to_dict(self, *, raw: bool = False) -> dict[str, Any]:
+        """Return the output as plain JSON data; bytes become base64, as in Jupyter's messages.
+
+        Args:
+            raw: Whether to leave bytes as they are, for those who have another way to carry them.
+        """
+        data = dict(self.data)
+        if not raw:
+            for mime, value in self.data.items():
+                if isinstance(value, bytes):
+                    data[mime] = base64.b64encode(value).decode("ascii")
         return {
             "kind": self.kind,
             "text": self.text,
@@ -94,6 +111,15 @@ class OutputItem:
             "metadata": dict(self.metadata),
             "display_id": self.display_id,
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> OutputItem:
+        """Return the output that `to_dict` has written."""
+        bundle = {
+            mime: value if is_text(mime) or isinstance(value, bytes) else base64.b64decode(value)
+            for mime, value in data["data"].items()
+        }
+        return cls(data["kind"], data["text"], data["name"], bundle, data["metadata"], data["display_id"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +143,12 @@ class AttemptSnapshot:
             "stderr": self.stderr,
             "error": self.error.to_dict() if self.error else None,
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> AttemptSnapshot:
+        """Return the attempt that `to_dict` has written."""
+        error = None if data["error"] is None else ErrorInfo.from_dict(data["error"])
+        return cls(data["attempt"], data["code"], data["status"], data["output"], data["stderr"], error)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -193,8 +225,8 @@ class CodeExecutionResult:
 
         return page(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain JSON data."""
+    def to_dict(self, *, raw: bool = False) -> dict[str, Any]:
+        """Return the result as plain JSON data; `raw` as in `OutputItem.to_dict`."""
         return {
             "status": self.status,
             "text": self.text,
@@ -205,12 +237,32 @@ class CodeExecutionResult:
             "return_value": self.return_value,
             "execution_count": self.execution_count,
             "duration_ms": self.duration_ms,
-            "outputs": [item.to_dict() for item in self.outputs],
+            "outputs": [item.to_dict(raw=raw) for item in self.outputs],
             "truncated": self.truncated,
             "attempts": [attempt.to_dict() for attempt in self.attempts],
             "recovery": self.recovery,
             "spilled": [str(path) for path in self.spilled],
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CodeExecutionResult:
+        """Return the result that `to_dict` has written."""
+        return cls(
+            text=data["text"],
+            images=[Path(path) for path in data["images"]],
+            status=data["status"],
+            output=data["output"],
+            stderr=data["stderr"],
+            return_value=data["return_value"],
+            error=None if data["error"] is None else ErrorInfo.from_dict(data["error"]),
+            execution_count=data["execution_count"],
+            duration_ms=data["duration_ms"],
+            outputs=[OutputItem.from_dict(item) for item in data["outputs"]],
+            truncated=data["truncated"],
+            attempts=[AttemptSnapshot.from_dict(attempt) for attempt in data["attempts"]],
+            recovery=data["recovery"],
+            spilled=[Path(path) for path in data["spilled"]],
+        )
 
 
 @dataclass(frozen=True, slots=True)

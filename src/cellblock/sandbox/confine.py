@@ -45,7 +45,7 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None) -
     drop_capabilities()
     _forbid_new_privileges()
     if confinement.allowed is not None:
-        _restrict_files(confinement.allowed)
+        _restrict_files(confinement.allowed, confinement.landlock)
     if not confinement.programs:
         _forbid_programs()
     program = base64.b64decode(restrictions.seccomp)  # last: it allows no more filters
@@ -82,15 +82,22 @@ def _filter_with(supervisor: socket.socket, program: bytes) -> None:
     """As `_filter`; the calls that the program leaves to somebody go to whoever has the other end of this socket."""
     address = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value
     code = struct.pack("HxxxxxxQ", len(program) // 8, address)
-    listener = call("seccomp", abi.SECCOMP_SET_MODE_FILTER, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER, code)
+    try:
+        flags = abi.SECCOMP_FILTER_FLAG_NEW_LISTENER | abi.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+        listener = call("seccomp", abi.SECCOMP_SET_MODE_FILTER, flags, code)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # Before Linux 5.19, a signal interrupts a call that init has begun to answer.
+        listener = call("seccomp", abi.SECCOMP_SET_MODE_FILTER, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER, code)
     with supervisor:
         socket.send_fds(supervisor, [b"listener"], [listener])
     os.close(listener)
 
 
-def _restrict_files(allowed: Sequence[Allow]) -> None:
+def _restrict_files(allowed: Sequence[Allow], found: int) -> None:
     """Give this process the files that it may use, and of /proc what is about itself."""
-    landlock.restrict((*allowed, Allow(f"/proc/{os.getpid()}", "read", optional=True)))
+    landlock.restrict((*allowed, Allow(f"/proc/{os.getpid()}", "read", optional=True)), found)
 
 
 def _stand_apart() -> None:

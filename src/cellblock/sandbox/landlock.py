@@ -15,9 +15,6 @@ from cellblock.sandbox import abi, seccomp
 from cellblock.sandbox.syscall import call
 from cellblock.wire.sandbox import Allow
 
-LEAST = 6
-"""The oldest version that will do: before it, nothing keeps a session from sending signals to the user's other processes."""
-
 PIECES = {
     1: ("Linux 5.13", "which files can be opened, made and removed"),
     2: ("Linux 5.19", "moving files from one directory to another"),
@@ -27,8 +24,14 @@ PIECES = {
     6: ("Linux 6.12", "signals to processes outside, and abstract local sockets"),
     7: ("Linux 6.15", "keeping refusals out of the audit log"),
 }
-"""By version: the kernel that has it, and what it can decide about for the first time."""
+"""By version: the kernel that has it, and what it can decide about for the first time. For what an older one cannot decide
+about, the system-call filter and init stand in (`cellblock.sandbox.undivided`)."""
 
+_FIRST_IN = {
+    2: abi.LANDLOCK_ACCESS_FS_REFER,
+    3: abi.LANDLOCK_ACCESS_FS_TRUNCATE,
+    5: abi.LANDLOCK_ACCESS_FS_IOCTL_DEV,
+}
 _READ = abi.LANDLOCK_ACCESS_FS_EXECUTE | abi.LANDLOCK_ACCESS_FS_READ_FILE | abi.LANDLOCK_ACCESS_FS_READ_DIR
 _ALL = (abi.LANDLOCK_ACCESS_FS_IOCTL_DEV << 1) - 1
 _NEVER = (
@@ -79,46 +82,50 @@ def missing(found: int | None = None) -> tuple[str, ...]:
     found = version() if found is None else found
     if found == 0:
         return (
-            "this kernel has no Landlock, or it is switched off, or a container's own filter refuses it: use Linux 6.12 or "
+            "this kernel has no Landlock, or it is switched off, or a container's own filter refuses it: use Linux 5.13 or "
             "newer, and add landlock to 'lsm=' on the kernel's command line",
-        )
-    if found < LEAST:
-        return (
-            f"this kernel's Landlock is ABI {found}, and a sandbox needs ABI {LEAST} ({PIECES[LEAST][0]}). It does not decide "
-            f"about: {'; '.join(lacking(found))}",
         )
     return ()
 
 
-def restrict(allowed: Iterable[Allow]) -> None:
+def restrict(allowed: Iterable[Allow], found: int) -> None:
     """Let this process, and all that it will ever start, use nothing of the file system but this. There is no way back.
 
-    No TCP connection can be made, no signal sent to processes outside, and no abstract socket outside be connected to.
+    From version 4 on, no TCP connection can be made; from 6 on, no signal can be sent to processes outside, and no abstract
+    socket outside be connected to.
 
     Args:
         allowed: What may be used. It is opened here, and no symbolic link is followed.
+        found: The version of Landlock whose rights are used; not more than this kernel's.
 
     Raises:
         OSError: It cannot be done; no code may run.
     """
-    network = abi.LANDLOCK_ACCESS_NET_BIND_TCP | abi.LANDLOCK_ACCESS_NET_CONNECT_TCP
-    attributes = struct.pack("=QQQ", _ALL, network, _scopes())
+    handled = _handled(found)
+    network = abi.LANDLOCK_ACCESS_NET_BIND_TCP | abi.LANDLOCK_ACCESS_NET_CONNECT_TCP if found >= 4 else 0
+    # An older kernel takes the longer structure if what it does not know is zero.
+    attributes = struct.pack("=QQQ", handled, network, _scopes() if found >= 6 else 0)
     ruleset = call("landlock_create_ruleset", attributes, len(attributes), 0)
     try:
         for item in allowed:
-            _add(ruleset, item)
+            _add(ruleset, item, handled)
         # Hostile code could fill the audit log with what it is refused.
-        quiet = abi.LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF if version() >= 7 else 0
+        quiet = abi.LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF if found >= 7 else 0
         call("landlock_restrict_self", ruleset, quiet)
     finally:
         os.close(ruleset)
+
+
+def _handled(found: int) -> int:
+    """Return the rights to files that a version of Landlock knows."""
+    return _ALL & ~sum(right for number, right in _FIRST_IN.items() if number > found)
 
 
 def _scopes() -> int:
     return abi.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | abi.LANDLOCK_SCOPE_SIGNAL
 
 
-def _add(ruleset: int, item: Allow) -> None:
+def _add(ruleset: int, item: Allow, handled: int) -> None:
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE)
     try:
         descriptor = call("openat2", abi.AT_FDCWD, os.fsencode(item.path), how, len(how))
@@ -127,7 +134,7 @@ def _add(ruleset: int, item: Allow) -> None:
             return
         raise OSError(error.errno, f"cannot open {item.path}: {error.strerror}") from error
     try:
-        rights = _RIGHTS[item.access]
+        rights = _RIGHTS[item.access] & handled
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES
         call("landlock_add_rule", ruleset, abi.LANDLOCK_RULE_PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)

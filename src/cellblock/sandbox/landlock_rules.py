@@ -50,29 +50,34 @@ class Surroundings:
 
 
 @functools.cache
-def surroundings() -> Surroundings:
-    """Look around, once for all sessions of a zygote."""
+def surroundings(found: int) -> Surroundings:
+    """Look around, once for all sessions of a zygote.
+
+    Args:
+        found: The version of Landlock that their sandboxes are made for.
+    """
     facts = look()
-    program = seccomp.program(facts.machine, unix_sockets=False, instead=undivided.INSTEAD)
+    program = seccomp.program(facts.machine, unix_sockets=False, instead=undivided.instead(found))
     return Surroundings(facts, interpreter_directories(), program)
 
 
-def confinement(policy: Policy, workspace: str, root: tuple[int, int], binds: Iterable[Step] = ()) -> Confinement:
+def confinement(policy: Policy, workspace: str, root: tuple[int, int], found: int, binds: Iterable[Step] = ()) -> Confinement:
     """Return what each process of a session applies to itself.
 
     Args:
         policy: What is asked.
         workspace: The directory that ``.`` is, absolute and without symbolic links.
         root: What tells the root directory from others.
+        found: The version of Landlock that it is made for.
         binds: What the session has besides, at its own path.
 
     Raises:
         InvalidInputError: Landlock cannot enforce the policy.
     """
-    around = surroundings()
+    around = surroundings(found)
     own = [Allow(step.source, _access(step), step.optional) for step in binds if isinstance(step, Bind)]
     allowed = (*rules(policy, around.facts, workspace, around.interpreter), *own)
-    return Confinement(root, _restrictions(policy, around), allowed=allowed)
+    return Confinement(root, _restrictions(policy, around), allowed=allowed, landlock=found)
 
 
 def writable(confinement: Confinement) -> list[str]:

@@ -18,7 +18,7 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     (
         "files: all below is checked by the mounts",
         "access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64 fallocate fchdir "
-        "fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate "
+        "fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate "
         "futimesat getcwd getdents getdents64 getxattr lchown lgetxattr link linkat listxattr llistxattr lremovexattr lseek "
         "lsetxattr lstat newfstatat pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv "
         "removexattr rename renameat renameat2 rmdir setxattr stat statfs statx symlink symlinkat sync sync_file_range syncfs "
@@ -102,6 +102,7 @@ nowhere), landlock (rules without number, in the kernel's memory): for all of th
 
 _SETID = 0o6000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000
+_F_SETLEASE, _F_NOTIFY = 1024, 1026
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 _PERM = error(errno.EPERM)
 
@@ -128,14 +129,26 @@ def _node(argument: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return _deny((*devices, *_has(argument, _SETID)))
 
 
-def _creating(flags: int, mode: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+def creating(flags: int, mode: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    """Return the cases of a call that opens files in which it would make one with set-id bits.
+
+    Args:
+        flags: Which of its arguments are the flags.
+        mode: Which is the mode.
+    """
     return _deny(
-        tuple(
-            (Comparison(flags, creating, creating), *tests)
-            for creating in (_O_CREAT, _O_TMPFILE)
-            for tests in _has(mode, _SETID)
-        )
+        tuple((Comparison(flags, making, making), *tests) for making in (_O_CREAT, _O_TMPFILE) for tests in _has(mode, _SETID))
     )
+
+
+def leases() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    """Return the cases of ``fcntl`` that are refused: whoever opens a file with a lease on it waits up to 45 seconds."""
+    return _deny(((_same(1, _F_SETLEASE),), (_same(1, _F_NOTIFY),)))
+
+
+def commands() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    """Return the cases of ``ioctl``: what is refused, and what is allowed of its kind."""
+    return (*_deny(tuple((_same(1, command),) for command in (0x5412, 0x541C, 0x5423))), *_file_commands())
 
 
 def _internet(family: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
@@ -247,13 +260,14 @@ def _for_files() -> tuple[Conditional, ...]:
             "ioctl",
             "no typing into a terminal, no attributes of files that outlive the session; the low half only, as that is all "
             "that the kernel looks at (CVE-2019-10063)",
-            (*_deny(tuple((_same(1, command),) for command in (0x5412, 0x541C, 0x5423))), *_file_commands()),
+            commands(),
             ALLOW,
         ),
+        Conditional("fcntl", "no leases: the host would wait for them when it opens a file", leases(), ALLOW),
         Conditional("chmod fchmod mkdir creat", "set-id files would land in the host's workspace", _mode(1), ALLOW),
         Conditional("fchmodat fchmodat2 mkdirat", "likewise", _mode(2), ALLOW),
-        Conditional("open", "likewise", _creating(1, 2), ALLOW),
-        Conditional("openat", "likewise", _creating(2, 3), ALLOW),
+        Conditional("open", "likewise", creating(1, 2), ALLOW),
+        Conditional("openat", "likewise", creating(2, 3), ALLOW),
         Conditional("mknod", "likewise, and devices", _node(1), ALLOW),
         Conditional("mknodat", "likewise, and devices", _node(2), ALLOW),
     )

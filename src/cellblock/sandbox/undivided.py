@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import errno
 
+from cellblock.sandbox import seccomp
 from cellblock.sandbox.bpf import ALLOW, ANY, NOTIFY, Comparison, Conditional, error
 
 _SETID = (1 << 11, 1 << 10)
 _FASTOPEN = 0x20000000
+_O_ACCMODE, _O_RDONLY, _O_TRUNC = 3, 0, 0o1000
+_F_SETOWN, _F_SETOWN_EX = 8, 15
+_FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
 _PERM = error(errno.EPERM)
 
 
@@ -80,4 +84,64 @@ SOCKETS = (
     Conditional("sendmsg", "likewise", _fast_open(2), ALLOW),
 )
 
-INSTEAD = (*ATTRIBUTES, *SHARED, *OTHERS, *SOCKETS)
+SIGNALS = (
+    Conditional(
+        "kill",
+        "init looks whose the process is; a process's own group is always the session's",
+        (((_zero(0),), ALLOW),),
+        NOTIFY,
+    ),
+    Conditional("tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal", "likewise", (), NOTIFY),
+    Conditional(
+        "fcntl",
+        "nobody may be named to whom the kernel sends signals",
+        (*seccomp.leases(), *(((Comparison(1, ANY, command),), _PERM) for command in (_F_SETOWN, _F_SETOWN_EX))),
+        ALLOW,
+    ),
+    Conditional(
+        "ioctl",
+        "likewise",
+        (*(((Comparison(1, ANY, command),), _PERM) for command in (_FIOSETOWN, _SIOCSPGRP)), *seccomp.commands()),
+        ALLOW,
+    ),
+)
+"""Before version 6, Landlock does not decide about signals."""
+
+TRUNCATION = (Conditional("truncate", "init looks where the file lies", (), NOTIFY),)
+"""Before version 3, Landlock does not decide about truncating files. What is open for writing may be truncated anyway."""
+
+
+def instead(found: int) -> tuple[Conditional, ...]:
+    """Return the rules that win over those of the native sandbox.
+
+    Args:
+        found: The version of Landlock. What it does not decide about is decided here.
+    """
+    rules = (*ATTRIBUTES, *SHARED, *OTHERS, *SOCKETS, *_opening(found))
+    if found < 6:
+        rules += SIGNALS
+    if found < 3:
+        rules += TRUNCATION
+    return rules
+
+
+def _opening(found: int) -> tuple[Conditional, ...]:
+    return tuple(
+        Conditional(
+            name,
+            "Landlock asks for a right to read or to write only; as for the native sandbox, no set-id files",
+            (*_neither(flags), *(_truncating(flags) if found < 3 else ()), *seccomp.creating(flags, flags + 1)),
+            ALLOW,
+        )
+        for name, flags in (("open", 1), ("openat", 2))
+    )
+
+
+def _neither(flags: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    """Refuse to open neither for reading nor for writing, for commands only: such a file can be a device, or be locked."""
+    return (((Comparison(flags, _O_ACCMODE, _O_ACCMODE),), _PERM),)
+
+
+def _truncating(flags: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    """Refuse to truncate what is opened for reading only."""
+    return (((Comparison(flags, _O_ACCMODE | _O_TRUNC, _O_RDONLY | _O_TRUNC),), _PERM),)

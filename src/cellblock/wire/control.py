@@ -119,7 +119,8 @@ class Setup:
         policy: What to make a plan of, if the host does not know this interpreter (`Policy.to_dict`).
         inherit: Variables to take over from the sandbox around this one.
         restrictions: What the worker puts on itself in a sandbox that is not ours.
-        landlock: Whether the sandbox is made of Landlock, of the policy; `mounts` are what the session has besides.
+        landlock: The version of Landlock that the sandbox is made of, with the policy; `mounts` are what the session has
+            besides. 0: another sandbox.
     """
 
     op: ClassVar[str] = "setup"
@@ -134,7 +135,7 @@ class Setup:
     policy: Mapping[str, Any] | None = None
     inherit: tuple[str, ...] = ()
     restrictions: Restrictions | None = None
-    landlock: bool = False
+    landlock: int = 0
 
 
 @record
@@ -266,7 +267,7 @@ class WorkerSetup:
 
     Attributes:
         confinement: What is applied before any code runs; None: nothing is.
-        offline: Whether the sandbox has no network.
+        offline: What explains failed connections, if the sandbox has no network.
     """
 
     op: ClassVar[str] = "setup_worker"
@@ -276,7 +277,7 @@ class WorkerSetup:
     packages: str
     commands: Commands | None
     confinement: Confinement | None
-    offline: bool = False
+    offline: str | None = None
 
 
 @record

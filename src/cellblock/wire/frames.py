@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from cellblock.errors import ProtocolError
 
-VERSION = 2
+VERSION = 3
 MAX_HEADER = 64 * 1024
 MAX_BODY = 5 * 1024 * 1024
 MAX_DEPTH = 8
@@ -31,12 +31,13 @@ class Frame(NamedTuple):
     body: bytes
 
 
-def encode_frame(header: dict[str, Any], body: bytes = b"") -> bytes:
+def encode_frame(header: dict[str, Any], body: bytes = b"", *, max_body: int = MAX_BODY) -> bytes:
     """Return the bytes of one frame.
 
     Args:
         header: JSON data; must hold a ``type``.
         body: Raw bytes that go with it.
+        max_body: How long that may be, in bytes.
 
     Raises:
         ProtocolError: The other side would not accept it: it is too large, nested too deep, or no JSON.
@@ -46,9 +47,9 @@ def encode_frame(header: dict[str, Any], body: bytes = b"") -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a {header['type']} frame's header is not valid JSON: {error}") from None
     _check_depth(header)
-    if len(head) > MAX_HEADER or len(body) > MAX_BODY:
+    if len(head) > MAX_HEADER or len(body) > max_body:
         raise ProtocolError(
-            f"a {header['type']} frame of {len(head)} + {len(body)} bytes is over the limit of {MAX_HEADER} + {MAX_BODY}"
+            f"a {header['type']} frame of {len(head)} + {len(body)} bytes is over the limit of {MAX_HEADER} + {max_body}"
         )
     return _PREFIX.pack(len(head), len(body)) + head + body
 
@@ -59,9 +60,15 @@ class FrameParser:
     After a `ProtocolError` the parser is of no more use: the stream cannot be trusted to be in step.
     """
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_max_body", "_pending")
 
-    def __init__(self) -> None:
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        """Begin.
+
+        Args:
+            max_body: How many bytes the body of a frame may have.
+        """
+        self._max_body = max_body
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -92,8 +99,8 @@ class FrameParser:
         start, available = 0, len(source)
         while available - start >= _PREFIX.size:
             head_size, body_size = _PREFIX.unpack_from(source, start)
-            if head_size > MAX_HEADER or body_size > MAX_BODY:
-                raise ProtocolError(f"a frame announces {head_size} + {body_size} bytes, over {MAX_HEADER} + {MAX_BODY}")
+            if head_size > MAX_HEADER or body_size > self._max_body:
+                raise ProtocolError(f"a frame announces {head_size} + {body_size} bytes, over {MAX_HEADER} + {self._max_body}")
             body_start = start + _PREFIX.size + head_size
             end = body_start + body_size
             if end > available:

@@ -188,9 +188,11 @@ class Confinement:
         restrictions: What it puts on itself.
         programs: Whether it and its children may execute programs.
         allowed: All that it may use of the file system, in a sandbox made of Landlock. None: another sandbox.
+        landlock: The version of Landlock that such a sandbox is made for.
     """
 
     root: tuple[int, int]
     restrictions: Restrictions
     programs: bool = True
     allowed: tuple[Allow, ...] | None = None
+    landlock: int = 0

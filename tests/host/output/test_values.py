@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cellblock.host.output.values import MOST_METADATA, Bundle, Value, is_text
+from cellblock.host.output.values import MOST_METADATA, Bundle, Value
+from cellblock.model import is_text
 
 LARGE = 2 * 1024 * 1024
 

@@ -10,26 +10,25 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from cellblock.host.checks import check_on_input
 from cellblock.host.kernels.answerers import Answerers
 from cellblock.host.kernels.exit_status import Death
 from cellblock.host.output.collect import Collector
 from cellblock.host.output.images import save_images
+from cellblock.host.output.values import Bundle
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
     ErrorInfo,
     OutputItem,
+    OutputKind,
     Recovery,
     Status,
     StreamName,
 )
-from cellblock.wire.messages import Reply
-
-OnInput: TypeAlias = Callable[[str], str | Awaitable[str]]
-"""Answers `input()`: takes the prompt, returns the line. A plain function runs in a thread, as it may block."""
+from cellblock.wire.messages import Comm, Reply
 
 
 @dataclass(slots=True)
@@ -42,6 +41,40 @@ class Notice:
 
     about: object
 
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The code has cleared its output (`IPython.display.clear_output`), for a reader who follows outputs.
+
+    Attributes:
+        wait: Whether what was shown stays until the next output comes.
+    """
+
+    wait: bool
+
+
+class Prompt(str):
+    """The prompt of `input()` or `getpass()`, which knows which of the two asks.
+
+    Attributes:
+        password: Whether the answer must not be shown.
+    """
+
+    password: bool
+
+    def __new__(cls, text: str, *, password: bool = False) -> Self:
+        """Make the prompt."""
+        made = super().__new__(cls, text)
+        made.password = password
+        return made
+
+
+OnInput: TypeAlias = Callable[[Prompt], str | Awaitable[str]]
+"""Answers `input()`: takes the prompt, a `str`, and returns the line. A plain function runs in a thread, as it may block."""
+
+
+Event: TypeAlias = CodeExecutionChunk | OutputItem | Cleared | Comm | Notice
+"""What the reader of a cell is given while it runs."""
 
 _CHUNK = 256
 """Bytes that a chunk in the queue costs, whatever its text."""
@@ -59,12 +92,22 @@ class Cell:
         reason: Why it is being stopped, if it is.
         recovery: The strongest means that was needed to stop it.
         followed: Whether somebody reads its events.
+        rich: Whether displayed values are events with all of their types, and not just text.
         silent: Whether it leaves no trace: no number, no history.
+        parent: The id of the Jupyter message that asks for it; empty if no Jupyter client does.
         failure: What a callback of the caller has raised; it is the caller's when the cell has ended.
     """
 
     def __init__(
-        self, code: str, on_input: OnInput | None, queue_limit: int | None, *, followed: bool = False, silent: bool = False
+        self,
+        code: str,
+        on_input: OnInput | None,
+        queue_limit: int | None,
+        *,
+        followed: bool = False,
+        rich: bool = False,
+        silent: bool = False,
+        parent: str = "",
     ) -> None:
         """Describe an execution.
 
@@ -73,7 +116,9 @@ class Cell:
             on_input: Answers `input()`, or None if nobody does.
             queue_limit: Bytes of chunks that may wait for a reader; None if nobody reads chunks.
             followed: Whether somebody reads its events.
+            rich: Whether displayed values are to be events with all of their types.
             silent: Whether it leaves no trace in the session.
+            parent: The id of the Jupyter message that asks for it.
         """
         self.code = code
         check_on_input(on_input)
@@ -83,7 +128,9 @@ class Cell:
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
         self.followed = followed
+        self.rich = rich
         self.silent = silent
+        self.parent = parent
         self.failure: BaseException | None = None
         self.answerers = Answerers() if on_input is not None else None
         self._collector: Collector | None = None
@@ -93,7 +140,7 @@ class Cell:
         self._escalating: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._queue_limit = queue_limit
-        self._events: deque[CodeExecutionChunk | Notice] = deque()
+        self._events: deque[tuple[Event, int]] = deque()
         self._queued = 0
         self._notices: dict[int, Notice] = {}
         self._empty = 0
@@ -200,10 +247,36 @@ class Cell:
             return
         if self._queued >= self._queue_limit and (ours or self.reason is not None):
             return  # the result has what is kept of it
-        self._events.append(CodeExecutionChunk(text, name))
-        self._queued += len(text) + _CHUNK
+        self._queue(CodeExecutionChunk(text, name), len(text) + _CHUNK)
+
+    def show(self, bundle: Bundle, kind: OutputKind) -> None:
+        """Queue a displayed value: as text, or with all of its types for a reader who wants them."""
+        if not self.rich:
+            if self._queue_limit is not None and (shown := bundle.text):
+                self.emit(f"{shown}\n", None)
+        elif self._queue_limit is not None and not (self._queued >= self._queue_limit and self.reason is not None):
+            self._queue(bundle.item(kind), bundle.size + _CHUNK)
+
+    def clear(self, wait: bool) -> None:
+        """Queue that the output was cleared, for a reader who follows outputs."""
+        if self.rich and self._queue_limit is not None:
+            self._queue(Cleared(wait), _CHUNK)
+
+    def pass_on(self, message: Comm) -> None:
+        """Queue a comm message, for a reader who follows outputs; it is not part of the result."""
+        if (
+            self.parent
+            and self._queue_limit is not None
+            and not (self._queued >= self._queue_limit and self.reason is not None)
+        ):
+            self._queue(message, len(message.content) + sum(map(len, message.buffers)) + _CHUNK)
+
+    def _queue(self, event: Event, size: int) -> None:
+        """Queue an event, and have the kernel wait if the reader is slow."""
+        self._events.append((event, size))
+        self._queued += size
         self._changed.set()
-        if self._queued >= self._queue_limit and self.reason is None and not self._paused:
+        if self._queued >= (self._queue_limit or 0) and self.reason is None and not self._paused:
             self._paused = True
             self._pause(True)
 
@@ -211,7 +284,7 @@ class Cell:
         """Queue something that is not output; it waits behind what the cell wrote before."""
         if id(notice.about) not in self._notices:
             self._notices[id(notice.about)] = notice
-            self._events.append(notice)
+            self._events.append((notice, 0))
             self._changed.set()
 
     def retract(self, about: object) -> None:
@@ -222,7 +295,9 @@ class Cell:
         notice.about = None
         self._empty += 1
         if self._empty > _MAX_EMPTY:
-            self._events = deque(event for event in self._events if not isinstance(event, Notice) or event.about is not None)
+            self._events = deque(
+                (event, size) for event, size in self._events if not isinstance(event, Notice) or event.about is not None
+            )
             self._empty = 0
 
     def release(self) -> None:
@@ -236,22 +311,22 @@ class Cell:
         self._over = True
         self._changed.set()
 
-    async def next_event(self) -> CodeExecutionChunk | Notice | None:
-        """Return the next chunk or notice, or None when all were read and there will be no more."""
+    async def next_event(self) -> Event | None:
+        """Return the next event, or None when all were read and there will be no more."""
         while True:
             while not self._events:
                 if self._over or self.ended.is_set():
                     return None
                 self._changed.clear()
                 await self._changed.wait()
-            event = self._events.popleft()
+            event, size = self._events.popleft()
             if not isinstance(event, Notice):
                 break
             if event.about is not None:
                 del self._notices[id(event.about)]
                 return event
             self._empty -= 1
-        self._queued -= len(event.text) + _CHUNK
+        self._queued -= size
         if self._paused and self._queued < (self._queue_limit or 0) // 2:
             self.release()
         return event

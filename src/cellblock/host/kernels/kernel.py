@@ -26,6 +26,7 @@ from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Clear,
+    Comm,
     Command,
     Complete,
     Completed,
@@ -83,6 +84,7 @@ class Kernel:
         self._dying = False
         self._heard_out = asyncio.Event()
         self.death_reported = False
+        self.count = 0
         self.death: Death | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.control = Control(ends.control)
@@ -115,7 +117,7 @@ class Kernel:
             for shown, stream in self._collector.so_far():
                 cell.emit(shown, stream)
         self.memory.look_soon()
-        self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent))
+        self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent, parent=cell.parent))
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
@@ -252,20 +254,26 @@ class Kernel:
                     self._channel.catch_up()
                 self.add_text(name, text)
             case Reply():
+                self.count = message.execution_count
                 self._channel.drain_pipes()
                 self._end_cell(message)
             case Display():
                 if message.behind:
                     self._channel.catch_up()
                 bundle = self._collector.add_display(message)
-                if bundle is not None and self._cell is not None and self._cell.streaming and (shown := bundle.text):
-                    self._cell.emit(f"{shown}\n", None)
+                if bundle is not None and self._cell is not None:
+                    self._cell.show(bundle, message.kind)
                 while self._collector.unsaid:
                     self.note(self._collector.unsaid.pop(0))
             case Part(mime=mime, data=data):
                 self._collector.add_part(mime, data)
             case Clear(wait=wait):
                 self._collector.clear(wait)
+                if self._cell is not None:
+                    self._cell.clear(wait)
+            case Comm():
+                if self._cell is not None:
+                    self._cell.pass_on(message)
             case InputRequest() | Install() | Command():
                 self._attend(message)
             case Completed() | Inspected():

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cellblock.host.output.spill import Spill
-from cellblock.model import OutputItem, OutputKind
+from cellblock.model import OutputItem, OutputKind, is_text
 
 _BLOCK = 64 * 1024
-_TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/svg+xml")
 _READABLE = ("text/plain", "text/markdown", "text/latex", "text/html")
 _MOST_READABLE = 1024 * 1024
 """Bytes of the largest page that is shown as text: nobody reads more of one that a browser was to show."""
@@ -135,11 +134,6 @@ class Value:
             for block in self._tail:
                 self._data += block
         return self._data if self._in_part or not self.over else None
-
-
-def is_text(mime: str) -> bool:
-    """Whether values of a type are text."""
-    return mime.startswith(_TEXT_TYPES) or mime.endswith(("json", "xml"))
 
 
 def _decode(data: bytes | bytearray) -> str:

@@ -1,0 +1,1 @@
+"""The daemon: the sessions of one user, behind a Unix socket, for programs that come and go."""

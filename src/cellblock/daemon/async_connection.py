@@ -1,0 +1,166 @@
+"""A client's connection to the daemon, for asyncio: many requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator
+from typing import Any, Self
+
+from cellblock.daemon.messages import MAX_REPLY, PROTOCOL, Hello, Request, decode_answer, encode_request
+from cellblock.errors import CellblockError, DaemonError, ProtocolError
+from cellblock.wire.frames import FrameParser
+
+_WAITING = 1000
+"""Parts of one answer that may wait for their reader; then the daemon has to wait."""
+
+
+class AsyncConnection(asyncio.Protocol):
+    """One connection to a daemon, which any number of tasks of one event loop share.
+
+    Attributes:
+        daemon: What the daemon has said of itself: ``protocol``, ``version``, ``pid``, ``started``.
+    """
+
+    def __init__(self) -> None:
+        self.daemon: dict[str, Any] = {}
+        self._transport: asyncio.Transport | None = None
+        self._parser = FrameParser(MAX_REPLY)
+        self._number = 0
+        self._answers: dict[int, asyncio.Queue[tuple[Any, bool]]] = {}
+        self._lost: DaemonError | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._gone = asyncio.Event()
+
+    @classmethod
+    async def open(cls, sock: socket.socket, version: str) -> Self:
+        """Introduce this client.
+
+        Args:
+            sock: The connected socket, which is closed with this.
+            version: The version of this client's cellblock.
+
+        Raises:
+            DaemonError: The daemon speaks another version, or has ended.
+        """
+        sock.setblocking(False)
+        _, made = await asyncio.get_running_loop().create_unix_connection(cls, sock=sock)
+        try:
+            made.daemon = await made.call(Hello(PROTOCOL, version))
+        except BaseException:
+            made.abort()
+            raise
+        return made
+
+    @property
+    def usable(self) -> bool:
+        """Whether the daemon is still there."""
+        return self._lost is None
+
+    async def close(self) -> None:
+        """Close it. Executions go on."""
+        self.abort()
+        await self._gone.wait()
+
+    def abort(self) -> None:
+        """Close it, and do not wait until it is closed."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def call(self, request: Request, body: bytes = b"") -> Any:
+        """Ask the daemon for something, and return its answer: JSON data, or bytes.
+
+        Raises:
+            CellblockError: What the daemon has met, of the same class.
+            DaemonError: It ended meanwhile; whether it has done what it was asked is not known.
+        """
+        number, answers = await self._send(request, body)
+        try:
+            answer, _ = await answers.get()
+        finally:
+            del self._answers[number]
+        if isinstance(answer, CellblockError):
+            raise answer
+        return answer
+
+    async def follow(self, request: Request, body: bytes = b"") -> AsyncGenerator[Any, None]:
+        """Ask for something that has an answer in many parts, and yield them as they come.
+
+        Close the generator if you stop early (`contextlib.aclosing`).
+        """
+        number, answers = await self._send(request, body)
+        try:
+            more = True
+            while more:
+                answer, more = await answers.get()
+                self._may_read()
+                if isinstance(answer, CellblockError):
+                    raise answer
+                if more:
+                    yield answer
+        finally:
+            del self._answers[number]
+            self._may_read()
+
+    async def _send(self, request: Request, body: bytes) -> tuple[int, asyncio.Queue[tuple[Any, bool]]]:
+        self._number = number = self._number + 1
+        data = encode_request(number, request, body)
+        answers = self._answers[number] = asyncio.Queue()
+        try:
+            await self._room.wait()
+            if self._lost is not None or self._transport is None:
+                raise self._lost or DaemonError("the connection to the daemon is closed")
+            self._transport.write(data)
+        except BaseException:
+            del self._answers[number]
+            raise
+        return number, answers
+
+    def _may_read(self) -> None:
+        if self._transport is not None and all(answers.qsize() < _WAITING for answers in self._answers.values()):
+            self._transport.resume_reading()
+
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        try:
+            for frame in self._parser.frames(data):
+                number, answer, more = decode_answer(frame)
+                answers = self._answers.get(number)
+                if answers is None:
+                    continue  # nobody waits for it any more
+                answers.put_nowait((answer, more))
+                if answers.qsize() >= _WAITING and self._transport is not None:
+                    self._transport.pause_reading()
+        except (ProtocolError, ValueError) as error:
+            self._lose(DaemonError(f"the daemon violated the protocol: {error}"))
+            self.abort()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._room.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        why = "it has ended" if exc is None else os.strerror(exc.errno or 0) if isinstance(exc, OSError) else str(exc)
+        self._lose(DaemonError(f"the connection to the daemon was lost: {why}"))
+        self._gone.set()
+
+    def _lose(self, error: DaemonError) -> None:
+        if self._lost is None:
+            self._lost = error
+            self._room.set()
+            for answers in self._answers.values():
+                answers.put_nowait((error, False))

@@ -1,0 +1,113 @@
+"""A client's connection to the daemon, for plain synchronous Python. It needs the standard library only."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from cellblock.daemon.messages import MAX_REPLY, PROTOCOL, Hello, Request, decode_answer, encode_request
+from cellblock.errors import CellblockError, DaemonError
+from cellblock.wire.frames import Frame, FrameParser
+
+_READ = 256 * 1024
+
+
+class Connection:
+    """One connection to a daemon. A thread that uses it has it for itself; others wait for their turn.
+
+    Attributes:
+        daemon: What the daemon has said of itself: ``protocol``, ``version``, ``pid``, ``started``.
+    """
+
+    def __init__(self, sock: socket.socket, version: str) -> None:
+        """Introduce this client.
+
+        Args:
+            sock: The connected socket, which is closed with this.
+            version: The version of this client's cellblock.
+
+        Raises:
+            DaemonError: The daemon speaks another version, or has ended.
+        """
+        self._socket = sock
+        self._process = os.getpid()
+        self._parser = FrameParser(MAX_REPLY)
+        self._lock = threading.Lock()
+        self._number = 0
+        self._received: deque[Frame] = deque()
+        self.closed = False
+        self.daemon: dict[str, Any] = self.call(Hello(PROTOCOL, version))
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can still be used: it was not closed, and belongs to this process."""
+        return not self.closed and self._process == os.getpid()
+
+    def __del__(self) -> None:
+        if sock := getattr(self, "_socket", None):
+            sock.close()  # of a thread that has ended; a socket that is dropped would warn
+
+    def close(self) -> None:
+        """Close it. Executions go on."""
+        self.closed = True
+        self._socket.close()
+
+    def call(self, request: Request, body: bytes = b"") -> Any:
+        """Ask the daemon for something, and return its answer: JSON data, or bytes.
+
+        Args:
+            request: What to ask.
+            body: What comes with it.
+
+        Raises:
+            CellblockError: What the daemon has met, of the same class.
+            DaemonError: It ended meanwhile; whether it has done what it was asked is not known.
+        """
+        with self._lock:
+            for answer, _ in self._ask(request, body):
+                return answer
+        raise AssertionError("an answer has at least one part")
+
+    def follow(self, request: Request, body: bytes = b"") -> Iterator[Any]:
+        """Ask for something that has an answer in many parts, and yield them as they come.
+
+        A caller that stops early closes the connection: what is still to come is of no use to the next request.
+        """
+        with self._lock:
+            try:
+                for answer, more in self._ask(request, body):
+                    if more:
+                        yield answer
+            except GeneratorExit:
+                self.close()
+                raise
+
+    def _ask(self, request: Request, body: bytes) -> Iterator[tuple[Any, bool]]:
+        if not self.usable:
+            raise DaemonError("the connection to the daemon is closed, or belongs to the process before a fork")
+        self._number += 1
+        try:
+            self._socket.sendall(encode_request(self._number, request, body))
+            more = True
+            while more:
+                number, answer, more = self._receive()
+                if number != self._number:
+                    continue  # of a request that somebody interrupted
+                if isinstance(answer, CellblockError):
+                    raise answer
+                yield answer, more
+        except OSError as error:
+            self.close()
+            raise DaemonError(f"the connection to the daemon was lost: {error.strerror or error}") from error
+
+    def _receive(self) -> tuple[int, Any, bool]:
+        while not self._received:
+            data = self._socket.recv(_READ)
+            if not data:
+                raise ConnectionResetError(0, "it has ended")
+            self._received.extend(self._parser.frames(data))
+        return decode_answer(self._received.popleft())

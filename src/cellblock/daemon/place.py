@@ -1,0 +1,115 @@
+"""Where a user's daemon is found: a socket in the state directory, which nobody else can reach."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+from cellblock import config
+from cellblock.errors import DaemonError
+
+_PEER = struct.Struct("iII")
+
+
+class Place:
+    """The directory of a daemon, and the files in it.
+
+    Attributes:
+        directory: The state directory.
+        socket: What the daemon listens on.
+        lock: Held by the daemon for as long as it lives.
+        starting: Held by whoever starts one.
+        log: What the daemon has to say.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory or config.state_directory()
+        self.socket = self.directory / "daemon.sock"
+        self.lock = self.directory / "daemon.lock"
+        self.starting = self.directory / "daemon.starting"
+        self.log = self.directory / "daemon.log"
+
+    def prepare(self) -> None:
+        """Make the directory, for this user alone, and check that it is.
+
+        Raises:
+            DaemonError: It cannot be made, or others can change it.
+        """
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self.directory.stat()
+        except OSError as error:
+            raise DaemonError(f"{self.directory} cannot be used for the daemon: {error.strerror}") from error
+        if found.st_uid != os.geteuid():
+            raise DaemonError(f"{self.directory} belongs to another user, who could pretend to be the daemon")
+        if found.st_mode & 0o077:
+            if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise DaemonError(f"others can write to {self.directory} and pretend to be the daemon: chmod 700 it")
+            self.directory.chmod(0o700)
+
+    def connect(self) -> socket.socket | None:
+        """Connect to the daemon; None if there is none.
+
+        Raises:
+            DaemonError: Another user has put a socket there.
+        """
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._at(sock.connect)
+            owner = peer(sock)
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            sock.close()
+            return None
+        except OSError as error:
+            sock.close()
+            raise DaemonError(f"the daemon cannot be reached at {self.socket}: {error.strerror}") from error
+        if owner != os.geteuid():
+            sock.close()
+            raise DaemonError(f"{self.socket} belongs to a process of another user (uid {owner}): remove it")
+        return sock
+
+    def listen(self) -> socket.socket:
+        """Listen there, in place of a daemon that is gone. Only the holder of the lock does this.
+
+        Raises:
+            OSError: It is not possible.
+        """
+        self.socket.unlink(missing_ok=True)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            before = os.umask(0o077)
+            try:
+                self._at(sock.bind)
+            finally:
+                os.umask(before)
+            sock.listen(1024)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _at(self, use: object) -> None:
+        """Use the socket's address, which may be longer than the 107 bytes that there are for one."""
+        assert callable(use)
+        path = str(self.socket)
+        if len(os.fsencode(path)) <= 100:
+            use(path)
+            return
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            use(f"/proc/self/fd/{directory}/{self.socket.name}")
+        finally:
+            os.close(directory)
+
+
+def peer(sock: socket.socket) -> int:
+    """Return the user id of the process at the other end of a socket, or of the one that listens there."""
+    if hasattr(socket, "SO_PEERCRED"):
+        _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        return int(uid)
+    # macOS: struct xucred, in which the user id is the second integer (LOCAL_PEERCRED, sys/un.h).
+    data = sock.getsockopt(0, 1, 76)
+    return int.from_bytes(data[4:8], "little")

@@ -1,0 +1,273 @@
+"""Serves clients of the daemon: takes requests, asks the named sessions, answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from cellblock import __version__
+from cellblock.daemon import files
+from cellblock.daemon.messages import (
+    MAX_REQUEST,
+    PROTOCOL,
+    Answer,
+    Cancel,
+    Complete,
+    Create,
+    Decide,
+    Destroy,
+    End,
+    Executions,
+    Follow,
+    Hello,
+    History,
+    Inspect,
+    Install,
+    Interrupt,
+    List,
+    ListFiles,
+    Lookup,
+    Pending,
+    ReadFile,
+    RemoveFile,
+    Request,
+    Restart,
+    Status,
+    Submit,
+    Wipe,
+    WriteFile,
+    decode_request,
+    encode_error,
+    encode_reply,
+)
+from cellblock.daemon.place import peer
+from cellblock.errors import CellblockError, DaemonError, ProtocolError
+from cellblock.named.executions import Execution
+from cellblock.named.sessions import NamedSessions
+from cellblock.wire.frames import Frame, FrameParser
+
+_log = logging.getLogger("cellblock.daemon")
+
+_AT_ONCE = 256
+"""Requests of one client that are worked on at once; more have to wait in its socket."""
+
+
+class Server:
+    """What the clients of one daemon share.
+
+    Attributes:
+        sessions: The sessions.
+        clients: The connections.
+        asked_to_end: Set when a client has asked it to end.
+        default_timeout: Seconds that code may run if its client does not say.
+    """
+
+    def __init__(self, sessions: NamedSessions, default_timeout: float | None = 60.0) -> None:
+        self.sessions = sessions
+        self.clients: set[Client] = set()
+        self.asked_to_end = asyncio.Event()
+        self.default_timeout = default_timeout
+        self.started = time.time()
+
+    def connect(self) -> Client:
+        """Make the protocol for one more client."""
+        return Client(self)
+
+    async def answer(self, request: Request, body: bytes) -> Any:
+        """Do what a client asks; return JSON data, bytes, or an iterator of parts.
+
+        Raises:
+            CellblockError: What is wrong.
+        """
+        match request:
+            case Hello(protocol=protocol, version=version):
+                if protocol != PROTOCOL:
+                    raise DaemonError(
+                        f"the daemon is cellblock {__version__} (protocol {PROTOCOL}) and this client {version} ({protocol}): "
+                        "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
+                    )
+                return {"protocol": PROTOCOL, "version": __version__, "pid": os.getpid(), "started": self.started}
+            case End():
+                self.asked_to_end.set()
+                return True
+            case Create(name=name, options=options, tags=tags, fresh=fresh):
+                return (await self.sessions.create(name, options, tags, fresh=fresh)).shown().to_dict()
+            case List():
+                return [record.to_dict() for record in self.sessions.records()]
+            case Status(session=session):
+                return self.sessions.find(session).shown().to_dict()
+            case Restart(session=session):
+                return (await self.sessions.restart(session)).to_dict()
+            case Destroy(session=session):
+                return await self.sessions.destroy(session)
+            case Wipe():
+                return await self.sessions.wipe()
+            case Interrupt(session=session):
+                return await self.sessions.find(session).session.interrupt()
+            case Submit() | Follow() | Lookup() | Executions() | Cancel() | Answer():
+                return await self._execution(request, body)
+            case Complete() | Inspect() | History():
+                return await self._question(request, body.decode("utf-8", "replace"))
+            case ListFiles() | ReadFile() | WriteFile() | RemoveFile():
+                return await files.answer(self.sessions.find(request.session).session.files, request, body)
+            case Install(session=session, requirements=requirements, timeout=timeout):
+                return (await self.sessions.find(session).session.install(*requirements, timeout=_seconds(timeout))).to_dict(
+                    raw=True
+                )
+            case Pending(session=session):
+                known = self.sessions.find(session).record.kernel_id if session else None
+                return [pending.to_dict() for pending in self.sessions.approvals.waiting(known)]
+            case Decide(ids=ids, allow=allow, always=always):
+                return await self.sessions.approvals.decide(ids, allow=allow, always=always)
+
+    async def _execution(self, request: Submit | Follow | Lookup | Executions | Cancel | Answer, body: bytes) -> Any:
+        match request:
+            case Submit():
+                return await self._submit(request, body)
+            case Executions(session=session, count=count):
+                return [record.to_dict() for record in self.sessions.executions(session, count)]
+        named, execution = self.sessions.execution(request.execution)
+        match request:
+            case Follow(after=after):
+                return (event.to_dict() async for event in execution.follow(after))
+            case Lookup():
+                return execution.record.to_dict()
+            case Cancel():
+                return await execution.cancel(named.session)
+            case Answer():
+                return execution.answer(body.decode("utf-8", "replace"))
+
+    async def _submit(self, request: Submit, body: bytes) -> Any:
+        named = self.sessions.find(request.session)
+        execution = Execution(
+            named.record.kernel_id,
+            named.record.name,
+            body.decode("utf-8", "surrogatepass"),
+            language=request.language,
+            timeout=self.default_timeout if request.timeout == 0 else _seconds(request.timeout),
+            key=request.key,
+            live=request.live,
+            stdin=request.stdin,
+            silent=request.silent,
+            parent=request.parent,
+        )
+        execution = self.sessions.submit(named, execution)
+        if request.wait:
+            return (await execution.wait()).to_dict(raw=True)
+        return execution.record.to_dict()
+
+    async def _question(self, request: Complete | Inspect | History, code: str) -> Any:
+        session = self.sessions.find(request.session).session
+        match request:
+            case Complete(cursor=cursor):
+                found = await session.complete(code, None if cursor < 0 else cursor)
+                return {"matches": found.matches, "start": found.start, "end": found.end}
+            case Inspect(cursor=cursor, detail=detail):
+                return await session.inspect(code, None if cursor < 0 else cursor, detail=detail)
+            case History(count=count):
+                return [
+                    {"code": entry.code, "status": entry.status, "execution_count": entry.execution_count}
+                    for entry in session.history(count)
+                ]
+
+
+class Client(asyncio.Protocol):
+    """One connection: requests in, answers out. What a client has submitted goes on when it leaves."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._parser = FrameParser(MAX_REQUEST)
+        self._transport: asyncio.Transport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._greeted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if peer(transport.get_extra_info("socket")) != os.geteuid():
+            _log.warning("a process of another user tried to connect")
+            transport.abort()
+            return
+        self._server.clients.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        assert self._transport is not None
+        try:
+            for frame in self._parser.frames(data):
+                self._take(frame)
+        except ProtocolError as error:
+            self._transport.write(encode_error(0, error))
+            self._transport.close()
+
+    def _take(self, frame: Frame) -> None:
+        assert self._transport is not None
+        number, request = decode_request(frame)
+        if not self._greeted and not isinstance(request, Hello):
+            raise ProtocolError("the first request must be 'hello'")
+        self._greeted = True
+        task = asyncio.create_task(self._answer(number, request, frame.body))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        if len(self._tasks) >= _AT_ONCE:
+            self._transport.pause_reading()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._transport is not None and len(self._tasks) < _AT_ONCE:
+            self._transport.resume_reading()
+
+    async def _answer(self, number: int, request: Request, body: bytes) -> None:
+        try:
+            answer = await self._server.answer(request, body)
+            if isinstance(answer, AsyncIterator):
+                await self._answer_in_parts(number, answer)
+            else:
+                await self._write(encode_reply(number, answer))
+        except CellblockError as error:
+            await self._write(encode_error(number, error))
+        except Exception as error:
+            _log.exception("the request %r failed", request.op)
+            await self._write(encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log")))
+
+    async def _answer_in_parts(self, number: int, parts: AsyncIterator[Any]) -> None:
+        """Send parts as they come, and then that there are no more."""
+        async for part in parts:
+            await self._write(encode_reply(number, part, more=True))
+        await self._write(encode_reply(number, None))
+
+    async def _write(self, data: bytes) -> None:
+        await self._room.wait()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._room.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._server.clients.discard(self)
+        self._room.set()
+        for task in self._tasks:
+            task.cancel()
+
+
+def _seconds(milliseconds: int) -> float | None:
+    return None if milliseconds < 0 else milliseconds / 1000

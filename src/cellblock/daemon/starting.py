@@ -1,0 +1,73 @@
+"""Starts the daemon when somebody first needs it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from socket import socket
+
+from cellblock.daemon.place import Place
+from cellblock.errors import DaemonError
+
+_PATIENCE = 30.0
+
+
+def connect_or_start(place: Place) -> socket:
+    """Return a connection to the daemon, which is started if there is none. Any number of processes may do so at once.
+
+    Raises:
+        DaemonError: It cannot be started; the message has the last lines of its log.
+    """
+    if (found := place.connect()) is not None:
+        return found
+    place.prepare()
+    # One of all who found no daemon starts one; the others wait for their turn, and find it.
+    lock = os.open(place.starting, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (found := place.connect()) is not None:
+            return found
+        return _start(place)
+    finally:
+        os.close(lock)
+
+
+def _start(place: Place) -> socket:
+    """Start a daemon that outlives this process, and wait until it takes connections."""
+    ready, theirs = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cellblock.daemon", str(place.directory), str(theirs)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[theirs],
+            start_new_session=True,
+            cwd="/",
+        )
+    except OSError as error:
+        raise DaemonError(f"the daemon cannot be started: {error}") from error
+    finally:
+        os.close(theirs)
+    with os.fdopen(ready, "rb") as pipe:
+        pipe.read()  # it closes its end when it takes connections, and so does its end
+    deadline = time.monotonic() + _PATIENCE
+    while (found := place.connect()) is None:
+        if process.poll() not in (None, 0) or time.monotonic() > deadline:
+            raise DaemonError(f"the daemon did not start{last_words(place)}")
+        time.sleep(0.005)
+    process.returncode = 0  # it is nobody's child to wait for: it has forked
+    return found
+
+
+def last_words(place: Place) -> str:
+    """Return the end of the daemon's log, for a message; empty if there is none."""
+    try:
+        data = place.log.read_bytes()[-2000:]
+    except OSError:
+        return ""
+    lines = data.decode("utf-8", "replace").strip().splitlines()[-3:]
+    return f"; the last lines of {place.log}:\n" + "\n".join(lines) if lines else f"; see {place.log}"

@@ -1,0 +1,137 @@
+"""Sends signals for a session's code, to processes of the session only. Landlock sees to that itself from version 6 on.
+
+A process is the session's if it is below init. Its number alone says little: it may belong to another process a moment later.
+So init takes hold of the process first (a pidfd), looks then where it belongs, and signals what it holds.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from itertools import pairwise
+
+from cellblock.init import processes
+from cellblock.init.caller import Caller
+from cellblock.sandbox.syscall import call
+
+_DEEPEST = 4096  # generations
+_SIGINFO = 128  # bytes
+
+Arguments = tuple[int, ...]
+
+
+def kill(caller: Caller, given: Arguments) -> bool:
+    """Answer ``kill``. As the others here, return whether the call may go on by itself.
+
+    It may if it is for the caller's own process: nobody else can have that number while the caller waits, and numbers, unlike
+    memory, do not change meanwhile. The caller sees its own signal before the call returns then, as programs expect.
+    """
+    target, number = _signed(given[0]), _signed(given[1])
+    if target == caller.process():
+        return True
+    if target == -1:
+        raise PermissionError(errno.EPERM, "everybody is more than the session")
+    if target < 0:
+        _send_to_group(-target, number)
+    else:
+        _send(target, number)
+    return False
+
+
+def tkill(caller: Caller, given: Arguments) -> bool:
+    """Answer ``tkill``, for threads of the caller's own process."""
+    target = _signed(given[0])
+    if target != caller.thread:
+        if not caller.has_thread(target):
+            raise PermissionError(errno.EPERM, "not its own")
+        call("tgkill", caller.process(), target, _signed(given[1]))
+    return target == caller.thread
+
+
+def tgkill(caller: Caller, given: Arguments) -> bool:
+    """Answer ``tgkill`` and ``rt_tgsigqueueinfo``, for its own process. The kernel checks whose they are."""
+    if _signed(given[0]) != caller.process():
+        raise PermissionError(errno.EPERM, "not its own")
+    return True
+
+
+def rt_sigqueueinfo(caller: Caller, given: Arguments) -> bool:
+    """Answer ``rt_sigqueueinfo``."""
+    target, number = _signed(given[0]), _signed(given[1])
+    if target == caller.process():
+        return True
+    _send(target, number, _information(caller, given[2], number))
+    return False
+
+
+def pidfd_send_signal(caller: Caller, given: Arguments) -> bool:
+    """Answer ``pidfd_send_signal``."""
+    descriptor, number, information, flags = given[0] & 0xFFFFFFFF, _signed(given[1]), given[2], given[3]
+    if flags:
+        raise OSError(errno.EINVAL, "unknown flags")
+    target = caller.process_behind(descriptor)
+    if target <= 0:
+        raise ProcessLookupError(errno.ESRCH, "it has ended")
+    _send(target, number, _information(caller, information, number) if information else None)
+    return False
+
+
+def _signed(argument: int) -> int:
+    """Return an argument as the kernel takes it: its low half, with a sign."""
+    low = argument & 0xFFFFFFFF
+    return low - (1 << 32) if low >> 31 else low
+
+
+def _information(caller: Caller, address: int, number: int) -> bytes:
+    """Return what is to arrive with a signal."""
+    found = caller.read(address, _SIGINFO)
+    if len(found) < _SIGINFO:
+        raise OSError(errno.EFAULT, "no such address")
+    return struct.pack("=i", number) + found[4:]
+
+
+def _send_to_group(group: int, number: int) -> None:
+    """Send a signal to every process of a group that is the session's."""
+    members = [pid for pid in processes.descendants(os.getpid()) if _group_of(pid) == group]
+    if not members:
+        raise ProcessLookupError(errno.ESRCH, "no such group")
+    for pid in members:
+        try:
+            _send(pid, number)
+        except ProcessLookupError:
+            continue  # it has ended
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None  # it has ended
+
+
+def _send(pid: int, number: int, information: bytes | None = None) -> None:
+    held = os.pidfd_open(pid)
+    try:
+        _check_below(pid)
+        call("pidfd_send_signal", held, number, information, 0)
+    finally:
+        os.close(held)
+
+
+def _check_below(pid: int) -> None:
+    """Check that a process is below this one."""
+    top, line = os.getpid(), [pid]
+    while line[-1] not in (top, 0) and len(line) < _DEEPEST:
+        line.append(_parent(line[-1]))
+    # Looked at twice: a process has the same parent both times only if that lived all the while, under the same number.
+    if pid == top or line[-1] != top or any(_parent(child) != parent for child, parent in pairwise(line)):
+        raise PermissionError(errno.EPERM, "not the session's")
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except FileNotFoundError:
+        raise ProcessLookupError(errno.ESRCH, "it has ended") from None

@@ -1,0 +1,189 @@
+"""Named sessions and their executions, as every interface shows them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from cellblock.model import CodeExecutionResult
+
+Language = Literal["python", "bash"]
+
+SessionStatus = Literal["running", "idle", "dead", "unknown"]
+"""``running``: a cell runs. ``idle``: none does. ``dead``: its kernel ended, and the next cell gets a fresh one."""
+
+ExecutionState = Literal["queued", "running", "done", "unknown"]
+"""``unknown``: it was running when the process that ran it was killed, and nobody can say how far it came."""
+
+EventKind = Literal["begun", "stream", "display", "clear", "comm", "input", "approval", "decided", "gap", "failed", "result"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A named session.
+
+    Attributes:
+        kernel_id: Its id, which no other session ever has.
+        name: Its name.
+        created_at: When it was made (ISO 8601, UTC).
+        last_used_at: When it was last used.
+        status: What it does now.
+        tags: Labels that its maker gave it.
+        workspace: The directory that it works in.
+        isolate: How its kernel is isolated; ``none`` without a sandbox, ``jupyter`` for kernels of other languages.
+        kernel_type: The Jupyter kernelspec; ``python3`` for cellblock's own kernel.
+        attempt_count: How many attempts `execute_with_retry` has made in it.
+        connection_file: Empty: there is nothing to connect to by path. KernelBox has this field.
+    """
+
+    kernel_id: str
+    name: str
+    created_at: str
+    last_used_at: str
+    status: SessionStatus = "idle"
+    tags: Mapping[str, str] = field(default_factory=dict)
+    workspace: str = ""
+    isolate: str = ""
+    kernel_type: str = "python3"
+    attempt_count: int = 0
+    connection_file: str = ""
+
+    @property
+    def session_name(self) -> str:
+        """Its name, as KernelBox calls it."""
+        return self.name
+
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since it was made."""
+        return (datetime.now(UTC) - datetime.fromisoformat(self.created_at)).total_seconds()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as plain JSON data."""
+        return {
+            "kernel_id": self.kernel_id,
+            "name": self.name,
+            "session_name": self.name,
+            "created_at": self.created_at,
+            "last_used_at": self.last_used_at,
+            "status": self.status,
+            "tags": dict(self.tags),
+            "workspace": self.workspace,
+            "isolate": self.isolate,
+            "kernel_type": self.kernel_type,
+            "attempt_count": self.attempt_count,
+            "connection_file": self.connection_file,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SessionRecord:
+        """Return the record that `to_dict` has written."""
+        return cls(**{name: value for name, value in data.items() if name != "session_name"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRecord:
+    """One execution in a named session, which can be followed and asked for later by its id.
+
+    Attributes:
+        id: Its id, which no other execution ever has.
+        session: The id of its session.
+        state: How far it is.
+        submitted: When it was submitted, in seconds since the epoch.
+        begun: When it began to run, or None.
+        ended: When it ended, or None.
+        key: The idempotency key that it was submitted with; empty if there was none.
+    """
+
+    id: str
+    session: str
+    state: ExecutionState = "queued"
+    submitted: float = 0.0
+    begun: float | None = None
+    ended: float | None = None
+    key: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as plain JSON data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ExecutionRecord:
+        """Return the record that `to_dict` has written."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionEvent:
+    """Something that happened in an execution.
+
+    Attributes:
+        seq: Its number in the execution, from 1 on, without gaps.
+        kind: What it is.
+        data: JSON data, in which pictures and their like can be bytes: ``name`` and ``text`` of a ``stream``;
+            `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``; ``kind``, ``content`` and
+            ``buffers`` of a ``comm``; ``execution_count`` of a ``begun``; ``prompt`` and ``password`` of an ``input``;
+            `PendingApproval.to_dict` of an ``approval``; ``id`` and ``state`` of a ``decided``; ``dropped``, how many events
+            are no longer kept, of a ``gap``;
+            `CodeExecutionResult.to_dict` of a ``result``; ``error``, ``message`` and ``ran`` (``no``, ``yes`` or ``unknown``)
+            of a ``failed``, if cellblock could not do its part. One of these two is the last.
+    """
+
+    seq: int
+    kind: EventKind
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as plain JSON data."""
+        return {"seq": self.seq, "kind": self.kind, "data": dict(self.data)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ExecutionEvent:
+        """Return the event that `to_dict` has written."""
+        return cls(data["seq"], data["kind"], data["data"])
+
+    @property
+    def result(self) -> CodeExecutionResult:
+        """The result, of a ``result``."""
+        return CodeExecutionResult.from_dict(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingApproval:
+    """A call that waits for a decision, which any client may give that has the right to.
+
+    Attributes:
+        id: Cannot be guessed, and is valid for one decision.
+        session: The id of the session whose code asks.
+        session_name: Its name.
+        execution: The id of the execution during which it asked; empty if none ran.
+        kind: ``tool``, ``shell`` or ``network``.
+        server: The MCP server's name, or ``shell``, or ``network``.
+        tool: The tool's name.
+        arguments: The arguments, as they will be executed.
+        since: When it began to wait, in seconds since the epoch.
+        text: All of it in one line, in which nothing hides.
+    """
+
+    id: str
+    session: str
+    session_name: str
+    execution: str
+    kind: str
+    server: str
+    tool: str
+    arguments: Mapping[str, Any]
+    since: float = field(default_factory=time.time)
+    text: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PendingApproval:
+        """Return what `to_dict` has written."""
+        return cls(**data)

@@ -1,0 +1,127 @@
+"""The options of a named session, as JSON data: those of `SessionOptions` and `ServiceOptions`, and of the session itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cellblock.errors import InvalidInputError
+from cellblock.host.options import SessionOptions
+from cellblock.options import ServiceOptions
+from cellblock.session_policy import requested_isolation, requested_policy
+
+if TYPE_CHECKING:
+    from cellblock.host import Host
+
+Approve = Literal["auto", "ask"]
+
+_FUNCTIONS = {"on_command", "on_host", "forbid_programs", "policy", "limits", "rules"}
+"""What is no JSON data, or is given in another way."""
+
+_SESSION = {item.name for item in dataclasses.fields(SessionOptions)} - _FUNCTIONS
+_SERVICES = {item.name for item in dataclasses.fields(ServiceOptions)} - _FUNCTIONS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedOptions:
+    """The options that only named sessions have, and those that JSON data spells differently.
+
+    Attributes:
+        approve: Who decides about tool calls, and about commands if they need approval: ``ask`` has them wait until a client
+            decides, ``auto`` allows them.
+        idle_timeout: Seconds without use after which the session ends; None: never.
+        startup_code: Python to run in each fresh kernel.
+        kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel.
+        sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this user.
+        sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file's path, or its content.
+        allow_hosts: Hosts that the code may reach.
+        rules: A file of rules that decide before anybody is asked (docs/approvals.md).
+        limits: Limits of a cell's output (`Limits`), by name.
+    """
+
+    approve: Approve = "ask"
+    idle_timeout: float | None = None
+    startup_code: str = ""
+    kernel_type: str = "python3"
+    sandbox: bool = True
+    sandbox_config: Mapping[str, Any] | str | None = None
+    allow_hosts: tuple[str, ...] = ()
+    rules: str | None = None
+    limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+_NAMED = {item.name for item in dataclasses.fields(NamedOptions)}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All options of one named session."""
+
+    session: SessionOptions
+    services: ServiceOptions
+    named: NamedOptions
+
+
+def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
+    """Read options that a client has sent.
+
+    Args:
+        data: The options by name.
+        host: The host that the session is for.
+
+    Raises:
+        InvalidInputError: One is unknown or wrong.
+    """
+    known = _SESSION | _SERVICES | _NAMED
+    for name in data:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise InvalidInputError(f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    named = NamedOptions(**_checked(data))
+    isolate = requested_isolation(named.sandbox, data.get("isolate"), host)
+    policy = requested_policy(None, named.sandbox_config, named.allow_hosts, isolate)
+    session = SessionOptions(
+        **{name: data[name] for name in _SESSION & data.keys() - {"isolate"}},
+        isolate=isolate,
+        policy=policy,
+        limits=_limits(named.limits),
+    )
+    services = ServiceOptions(**{name: data[name] for name in _SERVICES & data.keys()}, rules=_rules(named.rules))
+    return Options(session, services, named)
+
+
+def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `NamedOptions` takes, checked by its annotations."""
+    from pydantic import TypeAdapter, ValidationError
+
+    given = {name: data[name] for name in _NAMED & data.keys()}
+    try:
+        made = TypeAdapter(NamedOptions).validate_python(given)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise InvalidInputError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from None
+    return {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
+
+
+def _limits(given: Mapping[str, int]) -> Any:
+    if not given:
+        return None
+    from cellblock.host import Limits
+
+    try:
+        return Limits(**given)
+    except TypeError:
+        names = ", ".join(item.name for item in dataclasses.fields(Limits))
+        raise InvalidInputError(f"limits can be {names}, not {', '.join(given)}") from None
+
+
+def _rules(path: str | None) -> Any:
+    if path is None:
+        return None
+    from cellblock.approvals.rules import Rules
+
+    return Rules.load(Path(path))

@@ -1,0 +1,28 @@
+"""A daemon for tests: of its own directory, and ended with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import cellblock
+from cellblock.daemon.messages import End
+from cellblock.sync import _connection
+
+
+@contextmanager
+def own_daemon(directory: Path) -> Iterator[Path]:
+    """Have everything that asks for the daemon ask one of this directory. Its workspace becomes the current directory."""
+    home, workspace, temporary = (directory / name for name in ("state", "workspace", "tmp"))
+    for path in (home, workspace, temporary):
+        path.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CELLBLOCK_HOME", str(home))
+        patch.setenv("TMPDIR", str(temporary))  # where it makes what the tests would call left behind
+        patch.chdir(workspace)
+        cellblock.list_kernels()  # starts it, and opens this thread's connection
+        yield home
+        _connection().call(End())
