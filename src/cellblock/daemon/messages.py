@@ -143,6 +143,8 @@ class Submit:
         silent: Whether it leaves no trace: no number, no history.
         wait: Whether the answer is the result (`CodeExecutionResult.to_dict`).
         retry: Whether it is an attempt of `execute_with_retry`, which the session's record counts.
+        parent: The id of the Jupyter message that asks for it, if one does. Then messages of widgets become events, and
+            prompts and answers of `input()` are not part of the output, because Jupyter clients show them.
     """
 
     op: ClassVar[str] = "submit"
@@ -155,6 +157,7 @@ class Submit:
     silent: bool = False
     wait: bool = False
     retry: bool = False
+    parent: str = ""
 
 
 @record

@@ -155,6 +155,7 @@ class Server:
             live=request.live,
             stdin=request.stdin,
             silent=request.silent,
+            parent=request.parent,
         )
         execution = self.sessions.submit(named, execution)
         if request.wait:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import CellblockError, LaunchError, StateError
-from cellblock.host.kernels.cell import Cleared, Notice
+from cellblock.host.kernels.cell import Cleared, Notice, Prompt
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord, Language, PendingApproval
+from cellblock.wire.messages import Comm
 
 if TYPE_CHECKING:
     from cellblock.host import Session
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 MAX_EVENTS = 10_000
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """How much is kept of the events of one execution: the last ones. The result has the rest, within `Limits`."""
+
+_SAID = 2000
+"""Characters of its last words that are at hand for those who look at it while it runs."""
 
 
 class Execution:
@@ -33,6 +37,7 @@ class Execution:
         code: Its code.
         result: Its result, once it has ended; None if it `failed`.
         failed: What cellblock met instead of running it to its end.
+        said: The end of what it has printed, if it is `live`.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class Execution:
         live: bool = False,
         stdin: bool = False,
         silent: bool = False,
+        parent: str = "",
     ) -> None:
         """Describe an execution.
 
@@ -60,14 +66,16 @@ class Execution:
             live: Whether output becomes events.
             stdin: Whether somebody will answer `input()`.
             silent: Whether it leaves no trace in the session.
+            parent: The id of the Jupyter message that asks for it, if one does.
         """
         self.record = ExecutionRecord(secrets.token_hex(16), session, submitted=time.time(), key=key)
         self.code = f"%%bash\n{code}" if language == "bash" else code
         self.result: CodeExecutionResult | None = None
         self.failed: CellblockError | None = None
+        self.said = ""
         self._session_name = session_name
         self._timeout = timeout
-        self._live, self._stdin, self._silent = live, stdin, silent
+        self._live, self._stdin, self._silent, self._parent = live, stdin, silent, parent
         self._events: dict[int, tuple[ExecutionEvent, int]] = {}
         self._size = 0
         self._seq = 0
@@ -97,7 +105,7 @@ class Execution:
         try:
             async with turn:
                 self.record = replace(self.record, state="running", begun=time.time())
-                self.add("begun", {})
+                self.add("begun", {"execution_count": session.next_count})
                 await self._run(session, approvals, auto)
         except CellblockError as error:
             self._fail(error, "no" if isinstance(error, LaunchError | StateError) else "unknown")
@@ -116,6 +124,7 @@ class Execution:
             chunks=self._live,
             rich=self._live,
             silent=self._silent,
+            parent=self._parent,
             on_input=self._ask if self._stdin else None,
         )
         async with aclosing(events):
@@ -125,10 +134,14 @@ class Execution:
     async def _take(self, event: object, approvals: PendingApprovals, auto: bool) -> None:
         match event:
             case CodeExecutionChunk(text=text, name=name):
+                self.said = (self.said + text)[-_SAID:]
                 self.add("stream", {"name": name or "stdout", "text": text}, len(text))
             case OutputItem():
                 data = event.to_dict(raw=True)
                 self.add("display", data, sum(map(len, data["data"].values())))
+            case Comm(kind=kind, content=content, buffers=buffers):
+                size = len(content) + sum(map(len, buffers))
+                self.add("comm", {"kind": kind, "content": content, "buffers": [*buffers]}, size)
             case Cleared(wait=wait):
                 self.add("clear", {"wait": wait})
             case Notice(about=ApprovalRequest() as request):
@@ -154,9 +167,9 @@ class Execution:
         approvals.add(pending, request, lambda state: self.add("decided", {"id": request.id, "state": state}))
         self.add("approval", pending.to_dict(), len(pending.text))
 
-    async def _ask(self, prompt: str) -> str:
+    async def _ask(self, prompt: Prompt) -> str:
         self._line = asyncio.get_running_loop().create_future()
-        self.add("input", {"prompt": prompt, "password": False})
+        self.add("input", {"prompt": str(prompt), "password": prompt.password})
         try:
             return await self._line
         finally:
@@ -191,6 +204,10 @@ class Execution:
             self._size -= self._events.pop(self._dropped)[1]
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    async def changed(self) -> None:
+        """Wait for its next event."""
+        await self._changed.wait()
 
     async def wait(self) -> CodeExecutionResult:
         """Wait for its end, and return its result.
