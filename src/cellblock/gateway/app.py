@@ -53,8 +53,8 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None) 
     )
     app.state.link = link
     app.state.options = options
-    for part in (service, sessions, executions, events):
-        app.include_router(part.router, responses={"default": {"model": ProblemModel, "description": "What is wrong."}})
+    for router in (executions.hot, sessions.router, executions.router, events.router, service.router):
+        app.include_router(router, responses={"default": {"model": ProblemModel, "description": "What is wrong."}})
     app.add_exception_handler(CellblockError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)

@@ -10,6 +10,7 @@ from cellblock.daemon.messages import Answer, Cancel, Executions, Lookup, Submit
 from cellblock.errors import NotFoundError
 from cellblock.gateway.access import link_of
 from cellblock.gateway.answers import json_response
+from cellblock.gateway.direct import MAX_KEY, DirectRoute
 from cellblock.gateway.models import (
     Done,
     ExecuteRequest,
@@ -23,18 +24,19 @@ from cellblock.gateway.models import (
 from cellblock.gateway.sessions import Read, Run, create
 
 router = APIRouter(tags=["Execution"])
+hot = APIRouter(tags=["Execution"], route_class=DirectRoute)
 _ATTEMPTS = 5
 
-Key = Annotated[str, Header(alias="Idempotency-Key", max_length=200)]
+Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
 
 
-@router.post("/kernels/{session}/execute", response_model=ExecutionResultModel, summary="Run code and wait for its result")
+@hot.post("/kernels/{session}/execute", response_model=ExecutionResultModel, summary="Run code and wait for its result")
 async def execute(request: Request, session: str, wanted: ExecuteRequest, _: Run, key: Key = "") -> Response:
     """Run code in a session. Code that fails has a result, too."""
     return json_response(await run(request, session, wanted, key=key))
 
 
-@router.post("/sessions/{session}/execute", response_model=ExecutionResultModel, summary="Run code in a session")
+@hot.post("/sessions/{session}/execute", response_model=ExecutionResultModel, summary="Run code in a session")
 async def execute_in_named(request: Request, session: str, wanted: ExecuteRequest, caller: Run, key: Key = "") -> Response:
     """Run code in the session of this name, which is made if there is none."""
     try:

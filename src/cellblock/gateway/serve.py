@@ -70,7 +70,10 @@ def serve(
             await super().startup(sockets)
             started()
 
-    Server(_config(make_app(options, place), certificate, key)).run(sockets=[sock])
+    try:
+        Server(_config(make_app(options, place), certificate, key)).run(sockets=[sock])
+    except KeyboardInterrupt:
+        pass  # which uvicorn passes on when it has ended
 
 
 def check_address(host: str, *, auth: bool) -> None:
@@ -106,9 +109,18 @@ def _config(app: Any, certificate: Path | None, key: Path | None) -> Any:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address, family=family, backlog=1024)
+        # Said to be TCP: only then asyncio switches Nagle's algorithm off, which saves 40 ms for each answer.
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(1024)
+        except BaseException:
+            sock.close()
+            raise
     except (OSError, OverflowError) as error:
         raise InvalidInputError(f"the gateway cannot listen at {host}:{port}: {error}") from error
+    return sock
 
 
 def _authority(host: str, sock: socket.socket) -> str:
