@@ -13,11 +13,12 @@ from starlette.exceptions import HTTPException
 from cellblock import __version__
 from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError
-from cellblock.gateway import service
+from cellblock.gateway import jupyter, service
 from cellblock.gateway.answers import problem_response
 from cellblock.gateway.guard import Guard, Refused
 from cellblock.gateway.link import DaemonLink
 from cellblock.gateway.options import GatewayOptions
+from cellblock.jupyter.kernels import JupyterKernels
 from cellblock.problems import Problem, problem_of
 from cellblock.store.tokens import Tokens
 
@@ -40,6 +41,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None) 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        await app.state.kernels.close()
         await link.close()
         if check is not None:
             check.close()
@@ -52,7 +54,10 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None) 
     )
     app.state.link = link
     app.state.options = options
+    app.state.kernels = JupyterKernels(link)
+    app.state.notebooks = jupyter.Notebooks()
     app.include_router(service.router)
+    app.include_router(jupyter.router)
     app.add_exception_handler(CellblockError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
