@@ -114,10 +114,16 @@ class Wipe:
 
 @record
 class Interrupt:
-    """Stop what runs in a session. Answered by whether something ran."""
+    """Stop what runs in a session. Answered by whether something ran, after the code has stopped.
+
+    Attributes:
+        session: The session.
+        key: If it is given, only the execution that was submitted with this key is stopped, or kept from running.
+    """
 
     op: ClassVar[str] = "interrupt"
     session: str
+    key: str = ""
 
 
 # -- executions ----------------------------------------------------------------------------------------------------------
@@ -137,6 +143,7 @@ class Submit:
         silent: Whether it leaves no trace: no number, no history.
         wait: Whether the answer is the result (`CodeExecutionResult.to_dict`).
         follow: Whether the answer is its events, as for `Follow`.
+        retry: Whether it is an attempt of `execute_with_retry`, which the session's record counts.
         parent: The id of the Jupyter message that asks for it, if one does. Then messages of widgets become events, and
             prompts and answers of `input()` are not part of the output, because Jupyter clients show them.
     """
@@ -151,6 +158,7 @@ class Submit:
     silent: bool = False
     wait: bool = False
     follow: bool = False
+    retry: bool = False
     parent: str = ""
 
 

@@ -106,8 +106,8 @@ class Server:
                 return await self.sessions.destroy(session)
             case Wipe():
                 return await self.sessions.wipe()
-            case Interrupt(session=session):
-                return await self.sessions.find(session).session.interrupt()
+            case Interrupt(session=session, key=key):
+                return await self.sessions.interrupt(session, key)
             case Submit() | Follow() | Lookup() | Executions() | Cancel() | Answer():
                 return await self._execution(request, body)
             case Complete() | Inspect() | History():
@@ -143,6 +143,8 @@ class Server:
 
     async def _submit(self, request: Submit, body: bytes) -> Any:
         named = self.sessions.find(request.session)
+        if request.retry:
+            named.count_attempt()
         execution = Execution(
             named.record.kernel_id,
             named.record.name,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
 import uuid
 from collections import deque
 from typing import Any, Literal
@@ -19,8 +17,9 @@ from cellblock.daemon.messages import Status
 from cellblock.errors import AccessError, NotFoundError, ProtocolError
 from cellblock.gateway.access import caller_of, link_of, needs_of_any
 from cellblock.gateway.answers import problem_response
+from cellblock.gateway.sessions import create
 from cellblock.jupyter.kernel import JupyterKernel
-from cellblock.jupyter.kernels import JupyterKernels, kernel_id, session_id
+from cellblock.jupyter.kernels import TAG, JupyterKernels, kernel_id, session_id
 from cellblock.jupyter.messages import V1, Message, read_plain, read_v1
 from cellblock.model.sessions import SessionRecord
 from cellblock.problems import Problem
@@ -183,9 +182,8 @@ async def _start(connection: HTTPConnection, name: str) -> Kernel:
         raise AccessError("this token is for one session, and makes no others")
     if not name.startswith("python"):
         raise NotFoundError(f"there is no kernelspec {name[:100]!r}, only {KERNELSPEC!r}")
-    options = {"working_dir": os.getcwd(), "python": sys.executable, **connection.app.state.options.session_options}
-    made = await kernels_of(connection).start(f"jupyter-{uuid.uuid4().hex[:8]}", options)
-    return await _described(connection, made.session)
+    made = await create(connection, caller_of(connection), f"jupyter-{uuid.uuid4().hex[:8]}", tags=TAG)
+    return await _described(connection, made["kernel_id"])
 
 
 async def _described(connection: HTTPConnection, session: str) -> Kernel:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
-from cellblock.daemon.messages import Create, List, Status
+from cellblock.daemon.messages import List, Status
 from cellblock.errors import NotFoundError
 from cellblock.jupyter.kernel import Daemon, JupyterKernel
 from cellblock.model.sessions import SessionRecord
@@ -43,19 +42,6 @@ class JupyterKernels:
         """
         self._daemon = daemon
         self._kernels: dict[str, JupyterKernel] = {}
-
-    async def start(self, name: str, options: Mapping[str, Any]) -> JupyterKernel:
-        """Make a session.
-
-        Args:
-            name: Its name; empty for one that nobody else has.
-            options: Its options.
-
-        Raises:
-            CellblockError: It could not be made.
-        """
-        made = await self._daemon.call(Create(name, options, TAG))
-        return self._known(SessionRecord.from_dict(made))
 
     async def find(self, session: str) -> JupyterKernel:
         """Return the kernel of a session, by its name or id.

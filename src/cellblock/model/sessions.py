@@ -84,6 +84,10 @@ class SessionRecord:
         return cls(**{name: value for name, value in data.items() if name != "session_name"})
 
 
+KernelRecord = SessionRecord
+"""What KernelBox calls it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionRecord:
     """One execution in a named session, which can be followed and asked for later by its id.

@@ -25,6 +25,9 @@ MAX_EVENTS = 10_000
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """How much is kept of the events of one execution: the last ones. The result has the rest, within `Limits`."""
 
+_SAID = 2000
+"""Characters of its last words that are at hand for those who look at it while it runs."""
+
 
 class Execution:
     """One execution, and what happens in it.
@@ -34,6 +37,7 @@ class Execution:
         code: Its code.
         result: Its result, once it has ended; None if it `failed`.
         failed: What cellblock met instead of running it to its end.
+        said: The end of what it has printed, if it is `live`.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Execution:
         self.code = f"%%bash\n{code}" if language == "bash" else code
         self.result: CodeExecutionResult | None = None
         self.failed: CellblockError | None = None
+        self.said = ""
         self._session_name = session_name
         self._timeout = timeout
         self._live, self._stdin, self._silent, self._parent = live, stdin, silent, parent
@@ -129,6 +134,7 @@ class Execution:
     async def _take(self, event: object, approvals: PendingApprovals, auto: bool) -> None:
         match event:
             case CodeExecutionChunk(text=text, name=name):
+                self.said = (self.said + text)[-_SAID:]
                 self.add("stream", {"name": name or "stdout", "text": text}, len(text))
             case OutputItem():
                 data = event.to_dict(raw=True)
@@ -198,6 +204,10 @@ class Execution:
             self._size -= self._events.pop(self._dropped)[1]
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    async def changed(self) -> None:
+        """Wait for its next event."""
+        await self._changed.wait()
 
     async def wait(self) -> CodeExecutionResult:
         """Wait for its end, and return its result.

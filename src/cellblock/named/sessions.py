@@ -75,6 +75,10 @@ class NamedSession:
         self.used = time.monotonic()
         self.record = replace(self.record, last_used_at=datetime.now(UTC).isoformat())
 
+    def count_attempt(self) -> None:
+        """Take note of an attempt of `execute_with_retry`."""
+        self.record = replace(self.record, attempt_count=self.record.attempt_count + 1)
+
     def keep(self, execution: Execution) -> None:
         """Keep an execution; the oldest that have ended are forgotten."""
         self.executions[execution.record.id] = execution
@@ -281,6 +285,22 @@ class NamedSessions:
             _retrieve
         )
         return execution
+
+    async def interrupt(self, session: str, key: str = "") -> bool:
+        """Stop what runs in a session; return whether something ran, after it has stopped.
+
+        Args:
+            session: The session.
+            key: If it is given, only the execution that was submitted with it is stopped, or kept from running.
+
+        Raises:
+            NotFoundError, StateError: There is no such session; it has ended.
+        """
+        named = self.find(session)
+        if not key:
+            return await named.session.interrupt()
+        found = [execution for execution in named.executions.values() if execution.record.key == key]
+        return bool(found) and await found[0].cancel(named.session)
 
     def execution(self, number: str) -> tuple[NamedSession, Execution]:
         """Return an execution and its session by its id.

@@ -76,6 +76,7 @@ class Shell(NotebookShell):
     packages: Callable[[list[str]], None] | None = None
     line: Callable[[], str]
     commands: Commands | None = None
+    _check: Callable[[], None] | None = None
 
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
         """Touch no disk: the zygote has no home, and each kernel gets its own."""
@@ -147,6 +148,14 @@ class Shell(NotebookShell):
         finally:
             self._inner -= 1
             self.displayhook.exec_result = running
+
+    async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
+        """Run the statements of a cell, unless it was interrupted before. IPython ignores interrupts of its callbacks."""
+        if self._check is not None and not self._inner:
+            check, self._check = self._check, None
+            check()
+        has_raised: bool = await super().run_ast_nodes(*args, **kwargs)
+        return has_raised
 
     def show_usage_error(self, exc: Any) -> None:
         """Take a magic's complaint for what it is: the error that ended the cell."""
@@ -222,7 +231,8 @@ class Shell(NotebookShell):
 
         Args:
             code: Its source.
-            check: Raises where an interrupt for the cell has come already. From here on interrupts raise by themselves.
+            check: Raises KeyboardInterrupt if the cell was interrupted before its code began. Later, interrupts raise by
+                themselves.
             silent: Whether it gets no number and is not kept in the history.
             draw: Whether what it plots is shown at its end.
 
@@ -230,6 +240,7 @@ class Shell(NotebookShell):
             The exception that ended it, or None.
         """
         check()
+        self._check = check
         self.error = None
         failure = None
         try:
