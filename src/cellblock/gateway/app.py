@@ -13,12 +13,13 @@ from starlette.exceptions import HTTPException
 from cellblock import __version__
 from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError
-from cellblock.gateway import events, executions, service, sessions
+from cellblock.gateway import events, executions, jupyter, service, sessions
 from cellblock.gateway.answers import problem_response
 from cellblock.gateway.guard import Guard, Refused
 from cellblock.gateway.link import DaemonLink
 from cellblock.gateway.models import ProblemModel
 from cellblock.gateway.options import GatewayOptions
+from cellblock.jupyter.kernels import JupyterKernels
 from cellblock.problems import Problem, problem_of
 from cellblock.store.tokens import Tokens
 
@@ -41,6 +42,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None) 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        await app.state.kernels.close()
         await link.close()
         if check is not None:
             check.close()
@@ -53,7 +55,10 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None) 
     )
     app.state.link = link
     app.state.options = options
-    for router in (executions.hot, sessions.router, executions.router, events.router, service.router):
+    app.state.kernels = JupyterKernels(link)
+    app.state.notebooks = jupyter.Notebooks()
+    parts = (service, sessions, executions, events, jupyter)
+    for router in (executions.hot, *(part.router for part in parts)):
         app.include_router(router, responses={"default": {"model": ProblemModel, "description": "What is wrong."}})
     app.add_exception_handler(CellblockError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi.requests import HTTPConnection
 
 from cellblock.daemon.messages import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 from cellblock.errors import AccessError, InvalidInputError
@@ -103,7 +104,7 @@ async def get_or_create(
 
 
 async def create(
-    request: Request,
+    request: HTTPConnection,
     caller: Token,
     name: str,
     options: Mapping[str, Any] | None = None,
