@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from cellblock import settings
 from cellblock.daemon.messages import Answer, Cancel, Executions, Lookup, Submit
 from cellblock.errors import NotFoundError
 from cellblock.gateway.access import link_of
@@ -25,7 +26,6 @@ from cellblock.gateway.sessions import Read, Run, create
 
 router = APIRouter(tags=["Execution"])
 hot = APIRouter(tags=["Execution"], route_class=DirectRoute)
-_ATTEMPTS = 5
 
 Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
 
@@ -50,9 +50,9 @@ async def execute_in_named(request: Request, session: str, wanted: ExecuteReques
 async def execute_with_retry(request: Request, session: str, wanted: RetryExecuteRequest, _: Run) -> Response:
     """Run code, and what is to replace it if it fails."""
     attempts: list[dict[str, Any]] = []
-    code, most = wanted.code, wanted.max_attempts or _ATTEMPTS
+    code, most = wanted.code, wanted.max_attempts or settings.current().max_retries
     for number in range(1, most + 1):
-        result = await run(request, session, wanted.model_copy(update={"code": code}))
+        result = await run(request, session, wanted.model_copy(update={"code": code}), retry=True)
         shown = {name: result[name] for name in ("status", "output", "stderr", "error")}
         attempts.append({"attempt": number, "code": code, **shown})
         if result["status"] == "success":
@@ -113,18 +113,20 @@ async def answer(request: Request, execution: str, line: Line, _: Run) -> Respon
     return json_response({"done": await link_of(request).call(Answer(execution), line.line.encode("utf-8", "replace"))})
 
 
-async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "") -> dict[str, Any]:
+async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "", retry: bool = False) -> dict[str, Any]:
     """Run code and return its result, as JSON data with bytes in it.
 
     Raises:
         OutcomeUnknownError: The daemon ended meanwhile.
         CellblockError: What else the daemon has met.
     """
-    asked = Submit(session, wanted.language, milliseconds(wanted.timeout), key=key, wait=True)
+    asked = Submit(session, wanted.language, milliseconds(wanted.timeout), key=key, wait=True, retry=retry)
     result: dict[str, Any] = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"))
     return result
 
 
 def milliseconds(seconds: float | None) -> int:
-    """Return a timeout as the daemon has it: 0 for the default."""
-    return 0 if seconds is None else max(round(seconds * 1000), 1)
+    """Return a timeout as the daemon has it; None: what the settings say."""
+    if seconds is None:
+        seconds = settings.current().execution_timeout
+    return max(round(seconds * 1000), 1)
