@@ -129,48 +129,54 @@ class Outbox:
         """
         if self._channel is None or self.forked:
             return
-        # The gate before the lock, as in `flush`. It is open while this waits, so that a cell that waits can be interrupted.
+        self._alone(self._wait_until_read)
+
+    def _wait_until_read(self) -> None:
+        assert self._channel is not None
+        self.flush()
+        step = _CATCH_UP_STEP
         in_main = _thread.get_ident() == self._main
-        if in_main:
-            GATE.shut += 1
-        try:
-            with self._lock:
-                self.flush()
-                step = _CATCH_UP_STEP
-                while self._channel.unread():
-                    try:
-                        if in_main:
-                            GATE.open()
-                        time.sleep(step)
-                    finally:
-                        if in_main:
-                            GATE.shut += 1
-                    step = min(2 * step, _CATCH_UP_LONG_STEP)
-        finally:
-            if in_main:
-                GATE.open()
+        while self._channel.unread():
+            try:
+                if in_main:
+                    GATE.open()  # a cell that waits can be interrupted
+                time.sleep(step)
+            finally:
+                if in_main:
+                    GATE.shut += 1
+            step = min(2 * step, _CATCH_UP_LONG_STEP)
 
     def flush(self) -> None:
         """Send what is pending, now."""
         if self._channel is None or self.forked:
             return
-        # The lock before a look at what is pending: the gathering thread may have taken that, and not sent it yet, and what
-        # its caller sends next must not overtake it. And the gate before the lock: from Python 3.14 on a handler can run, and
-        # raise, between the two halves of a `with`, and nobody would release the lock.
+        self._alone(self._send_pending)
+
+    def _send_pending(self) -> None:
+        assert self._channel is not None
+        # Called again by a finalizer or a signal handler that prints: the outer call sends what was added.
+        if self._flushing or not self._pending:
+            return
+        try:
+            self._flushing = True
+            self._drain(self._channel)
+        finally:
+            self._flushing = False
+            self._last = time.monotonic()
+
+    def _alone(self, act: Callable[[], None]) -> None:
+        """Do something while no other thread sends, and no signal handler of the main thread runs.
+
+        The lock comes before a look at what is pending: the gathering thread may have taken that and not sent it yet, and what
+        its caller sends next must not overtake it. The gate comes before the lock: from Python 3.14 on a handler can run, and
+        raise, between the two halves of a `with`, and nobody would release the lock.
+        """
         in_main = _thread.get_ident() == self._main
         if in_main:
             GATE.shut += 1
         try:
             with self._lock:
-                # Re-entered by a finalizer or a signal handler that prints: the outer call sends what was added.
-                if self._flushing or not self._pending:
-                    return
-                try:
-                    self._flushing = True
-                    self._drain(self._channel)
-                finally:
-                    self._flushing = False
-                    self._last = time.monotonic()
+                act()
         finally:
             if in_main:
                 GATE.open()
