@@ -1,0 +1,44 @@
+"""What outlives a process that runs named sessions: the sessions, their executions, and what was decided for them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from cellblock.store import journal, sessions
+from cellblock.store.journal import Journal
+from cellblock.store.sessions import SessionRegistry
+from cellblock.store.writer import Writer
+
+_FILE, _DIRECTORY = "named.db", "named"
+
+
+class NamedStore:
+    """The file ``named.db`` in a directory, which only one process at a time may use, and the directory ``named`` beside it.
+
+    Attributes:
+        writer: Writes the file.
+        journal: The executions.
+        sessions: The sessions, and what was decided for them.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        """Open it.
+
+        Args:
+            directory: Where it is; None for a temporary one, which is removed with this.
+
+        Raises:
+            StoreError: The directory or the file cannot be used.
+        """
+        self._temporary = tempfile.TemporaryDirectory(prefix="cellblock-") if directory is None else None
+        place = directory or Path(self._temporary.name if self._temporary is not None else "")
+        self.writer = Writer(place, _FILE, f"{journal.SCHEMA};{sessions.SCHEMA}")
+        self.journal = Journal(self.writer, place / _DIRECTORY)
+        self.sessions = SessionRegistry(self.writer)
+
+    def close(self) -> None:
+        """Write what waits to be written, and close it."""
+        self.writer.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
