@@ -42,20 +42,41 @@ LAYERS: dict[str, set[str]] = {
     "zygote": {"errors", "init", "leftovers", "sandbox", "wire", "worker"},
     "tools": {"tools/calling"},
     "tools/calling": {"errors", "model"},
+    # What host and custodian share; the custodian is started by path, and imports nothing of the package.
+    "custody": {"errors"},
     # The trusted side. It starts zygotes and keepers by command line: never zygote, never keeper, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
-    "host": {"config", "egress", "errors", "exchange", "leftovers", "model", "packages", "sandbox", "telemetry", "wire"},
+    "host": {
+        "config",
+        "custody",
+        "egress",
+        "errors",
+        "exchange",
+        "leftovers",
+        "model",
+        "packages",
+        "sandbox",
+        "telemetry",
+        "wire",
+    },
     "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},
-    "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
+    "store": {
+        "approvals",
+        "config",
+        "errors",
+        "model",
+        "tools/mcp",
+        "wire",
+    },  # of tools/mcp, what the parameters of a server are
     "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
     "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     # Named sessions and their executions, for whatever serves them.
-    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store"},
+    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "model", "named", "wire"},
+    "daemon": {"config", "errors", "host", "model", "named", "store", "wire"},
     # The fronts.
     "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -107,6 +128,7 @@ TESTED_IN: dict[str, str] = {
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
+    "custody/client": "custody/test_custodian.py",
     "init/programs": "escape/test_programs.py",
     "init/sockets": "escape/test_memory.py",
     "init/worker": "init/test_init.py",
@@ -156,7 +178,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "matplotlib_inline", "traitlets"},
+    "worker": {"IPython", "comm", "matplotlib_inline", "traitlets"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},

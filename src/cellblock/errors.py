@@ -131,6 +131,10 @@ class SandboxError(LaunchError):
     """The sandbox cannot be enforced here. Nothing was started; the message says what is missing, and what you can do."""
 
 
+class CustodianError(LaunchError):
+    """The process that holds the kernels' descriptors cannot be started or reached, has ended, or can hold no more."""
+
+
 class KernelDiedError(CellblockError):
     """The kernel died during a request that has no result of its own, such as a completion."""
 

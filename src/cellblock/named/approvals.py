@@ -151,6 +151,9 @@ class PendingApprovals:
         return revoked
 
     def forget(self, session: str) -> None:
-        """Forget what was allowed in a session that gets a fresh kernel, or has ended."""
-        self._brokers.pop(session, None)
+        """Forget what was allowed in a session that gets a fresh kernel."""
         self._registry.forget_permissions(session)
+
+    def leave(self, session: str) -> None:
+        """Forget the broker of a session that has ended."""
+        self._brokers.pop(session, None)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError, NotRunError, StateError, StoreError
-from cellblock.host.kernels.cell import Cleared, Notice
+from cellblock.host.kernels.cell import Cleared, Notice, Prompt
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord, Language, PendingApproval
 from cellblock.store.journal import Journal, new_id
-from cellblock.wire.packed import pack
+from cellblock.wire.messages import Comm
+from cellblock.wire.packed import Packed, pack
 
 if TYPE_CHECKING:
     from cellblock.host import Session
@@ -41,8 +42,9 @@ class Execution:
         code: Its code.
         digest: What tells its code from other code.
         result: Its result, once it has ended; None if it `failed`.
-        packed: The result as it is in the journal (`wire.packed`).
+        packed: The result as it is in the journal (`wire.packed`); None before.
         failed: What cellblock met instead of running it to its end.
+        task: Runs it.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Execution:
         live: bool = False,
         stdin: bool = False,
         silent: bool = False,
+        parent: str = "",
     ) -> None:
         """Describe an execution.
 
@@ -70,15 +73,16 @@ class Execution:
             live: Whether output becomes events.
             stdin: Whether somebody will answer `input()`.
             silent: Whether it leaves no trace in the session.
+            parent: The id of the Jupyter message that asks for it, if one does.
         """
         self.record = ExecutionRecord(new_id(), session, submitted=time.time(), key=key)
         self.code = f"%%bash\n{code}" if language == "bash" else code
         self.result: CodeExecutionResult | None = None
-        self.packed = b""
+        self.packed: Packed | None = None
         self.failed: CellblockError | None = None
         self._session_name = session_name
         self._timeout = timeout
-        self._live, self._stdin, self._silent = live, stdin, silent
+        self._live, self._stdin, self._silent, self._parent = live, stdin, silent, parent
         self._journal: Journal | None = None
         self._events: dict[int, tuple[ExecutionEvent, int]] = {}
         self._size = 0
@@ -86,9 +90,11 @@ class Execution:
         self._dropped = 0
         self._told = 0
         self._telling = False
+        self._readers = 0
         self._changed = asyncio.Event()
+        self._lost = False
         self._line: asyncio.Future[str] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
 
     @property
     def digest(self) -> bytes:
@@ -116,7 +122,13 @@ class Execution:
         self._journal = journal
 
     def start(
-        self, session: Callable[[], Awaitable[Session]], turn: asyncio.Lock, approvals: PendingApprovals, *, auto: bool
+        self,
+        session: Callable[[], Awaitable[Session]],
+        turn: asyncio.Lock,
+        approvals: PendingApprovals,
+        *,
+        auto: bool,
+        lost: Callable[[], bool],
     ) -> asyncio.Task[None]:
         """Have it run when it is its turn; it was submitted before.
 
@@ -125,12 +137,18 @@ class Execution:
             turn: Held by the execution that runs there.
             approvals: Where its approval requests wait.
             auto: Whether they are allowed at once instead.
+            lost: Tells whether the session's variables were lost, and no result has said so.
         """
-        self._task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto))
-        return self._task
+        self.task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto, lost))
+        return self.task
 
     async def _run_in_turn(
-        self, session: Callable[[], Awaitable[Session]], turn: asyncio.Lock, approvals: PendingApprovals, auto: bool
+        self,
+        session: Callable[[], Awaitable[Session]],
+        turn: asyncio.Lock,
+        approvals: PendingApprovals,
+        auto: bool,
+        lost: Callable[[], bool],
     ) -> None:
         assert self._journal is not None
         try:
@@ -140,7 +158,8 @@ class Execution:
                     begun = replace(self.record, state="running", begun=time.time())
                     self._journal.begin(begun)
                     self.record = begun
-                self.add("begun", {})
+                self.add("begun", {"execution_count": started.next_count})
+                self._lost = lost()
                 await self._run(started, approvals, auto)
         except CellblockError as error:
             self._fail(error, "no" if isinstance(error, _NOT_RUN) else "unknown")
@@ -161,6 +180,7 @@ class Execution:
             chunks=self._live,
             rich=self._live,
             silent=self._silent,
+            parent=self._parent,
             on_input=self._ask if self._stdin else None,
         )
         async with aclosing(events):
@@ -174,6 +194,8 @@ class Execution:
             case OutputItem():
                 data = event.to_dict(raw=True)
                 self.add("display", data)
+            case Comm(kind=kind, content=content, buffers=buffers):
+                self.add("comm", {"kind": kind, "content": content, "buffers": [*buffers]})
             case Cleared(wait=wait):
                 self.add("clear", {"wait": wait})
             case Notice(about=ApprovalRequest() as request):
@@ -203,9 +225,9 @@ class Execution:
         if not self.ended:  # the result is the last event
             self.add("decided", {"id": request, "state": state})
 
-    async def _ask(self, prompt: str) -> str:
+    async def _ask(self, prompt: Prompt) -> str:
         self._line = asyncio.get_running_loop().create_future()
-        self.add("input", {"prompt": prompt, "password": False})
+        self.add("input", {"prompt": str(prompt), "password": prompt.password})
         try:
             return await self._line
         finally:
@@ -219,8 +241,8 @@ class Execution:
         return True
 
     def _end(self, result: CodeExecutionResult) -> None:
-        self.result = result
-        self.packed = pack(result.to_dict(raw=True))
+        self.result = replace(result, recovery="restarted") if self._lost else result
+        self.packed = pack(self.result.to_dict(raw=True))
         self.record = replace(self.record, state="done", ended=time.time())
         self._enter("result", {}, self.packed)
         self._note_end()
@@ -241,7 +263,7 @@ class Execution:
         """Add an event. The oldest are dropped if there are too many."""
         self._enter(kind, data, pack(data))
 
-    def _enter(self, kind: EventKind, data: Mapping[str, Any], packed: bytes) -> None:
+    def _enter(self, kind: EventKind, data: Mapping[str, Any], packed: Packed) -> None:
         assert self._journal is not None
         self._seq += 1
         self._journal.event(self.record.id, self._seq, kind, packed)
@@ -249,6 +271,11 @@ class Execution:
         self._size += len(packed)
         if len(self._events) > MAX_EVENTS or (self._size > MAX_EVENT_BYTES and len(self._events) > 1):
             self._drop()
+        if self._readers or self.ended:
+            self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        assert self._journal is not None
         if not self._telling:
             self._telling = True
             self._journal.writer.then(self._tell)
@@ -294,6 +321,16 @@ class Execution:
         Yields:
             The events after that. If some are no longer kept, a ``gap`` says how many.
         """
+        self._readers += 1
+        try:
+            async for event in self._events_after(after):
+                yield event
+        finally:
+            self._readers -= 1
+
+    async def _events_after(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
+        if self._told < self._seq:
+            self._tell_soon()
         while True:
             changed = self._changed
             if after < self._dropped <= self._told:
@@ -317,12 +354,12 @@ class Execution:
         Args:
             session: The session, if it has a kernel.
         """
-        if self.ended or self._task is None:
+        if self.ended or self.task is None:
             return False
         if self.record.state == "running":
             return session is not None and await session.interrupt()
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        self.task.cancel()
+        await asyncio.wait([self.task])
         if not self.ended:  # its task had not even begun
             self._fail(NotRunError("it was cancelled before it began to run"), "no")
         return True

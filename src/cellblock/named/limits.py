@@ -45,5 +45,6 @@ def check_room(limits: NamedLimits, count: int, sessions: Iterable[NamedSession]
     used = sum(named.memory for named in sessions)
     if used > limits.memory:
         raise BusyError(
-            f"all sessions together use {used >> 20:,} MiB, and may use {limits.memory >> 20:,}: end one, or try again later", 5.0
+            f"all sessions together use {used >> 20:,} MiB, and may use {limits.memory >> 20:,}: end one, or try again later",
+            5.0,
         )

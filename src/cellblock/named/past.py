@@ -23,10 +23,10 @@ class PastExecution:
 
     Attributes:
         record: What is known of it.
-        packed: Empty: its result is read when somebody wants it.
+        packed: None: its result is read when somebody wants it.
     """
 
-    packed = b""
+    packed = None
 
     def __init__(self, record: ExecutionRecord, journal: Journal) -> None:
         """Show an execution.
@@ -44,9 +44,7 @@ class PastExecution:
         Raises:
             CellblockError: It failed; `OutcomeUnknownError` if nobody knows how far it ran.
         """
-        last = None
-        for last in self._journal.events(self.record.id, max(self._journal.last_seq(self.record.id) - 1, 0)):
-            pass
+        last = self._journal.last_event(self.record.id)
         if last is not None and last.kind == "result":
             return last.result
         raise self._error({} if last is None else last.data)
@@ -56,8 +54,9 @@ class PastExecution:
         if data.get("ran") in (None, "unknown") or data.get("error") == "OutcomeUnknownError":
             return OutcomeUnknownError(message, self.record.id)
         kind = getattr(errors, str(data.get("error")), None)
-        known = isinstance(kind, type) and issubclass(kind, CellblockError)
-        return kind(message) if known else CellblockError(message)
+        if isinstance(kind, type) and issubclass(kind, CellblockError):
+            return kind(message)
+        return CellblockError(message)
 
     async def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield its events after a number; see `Execution.follow`."""
@@ -90,8 +89,8 @@ def close_unfinished(journal: Journal) -> None:
             ended = replace(record, state="unknown", ended=time.time())
             error, ran = "OutcomeUnknownError", "unknown"
             message = (
-                f"the daemon was killed while execution {record.id} ran, and its kernel ended with it: nobody knows how far it "
-                "came, and it is not run again"
+                f"the daemon was killed while execution {record.id} ran, and its kernel ended with it: nobody knows how far "
+                "it came, and it is not run again"
             )
         packed = pack({"error": error, "message": message, "ran": ran})
         journal.event(record.id, journal.last_seq(record.id) + 1, "failed", packed)

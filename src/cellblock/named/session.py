@@ -128,6 +128,30 @@ class NamedSession:
         """Return its record as of now."""
         return replace(self.record, status=self.status)
 
+    def shown_in(self, session: Session) -> SessionRecord:
+        """Return its record with what is known since it has started."""
+        return replace(self.record, workspace=session.workspace, isolate=session.isolate)
+
+    def take_loss(self) -> bool:
+        """Return whether its variables were lost, and no result has said so yet; from now on, one has."""
+        lost, self.lost = self.lost, False
+        return lost
+
+    @property
+    def approve(self) -> str:
+        """Who decides about its tool calls (`NamedOptions`)."""
+        return str(self.options.get("approve", "ask"))
+
+    @property
+    def idle_timeout(self) -> float | None:
+        """Seconds without use after which it ends; None: never."""
+        return self.options.get("idle_timeout")
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it uses, as far as is known."""
+        return 0
+
     def touch(self) -> None:
         """Take note that it is used."""
         self.used = time.monotonic()

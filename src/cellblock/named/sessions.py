@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import re
 import secrets
@@ -12,7 +13,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import BusyError, CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
 from cellblock.model.sessions import ExecutionRecord, SessionRecord
@@ -113,7 +113,9 @@ class NamedSessions:
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
         read = read_options(options or {}, self._host)
-        named = NamedSession(self._host, SessionRecord(number, name, now, now, tags=dict(tags or {})), dict(options or {}), read)
+        named = NamedSession(
+            self._host, SessionRecord(number, name, now, now, tags=dict(tags or {})), dict(options or {}), read
+        )
         self._making[name] = task = asyncio.create_task(self._make(named))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
@@ -220,6 +222,7 @@ class NamedSessions:
         if self._sessions.pop(named.record.kernel_id, None) is not None:
             del self._names[name]
             self.store.sessions.remove(named.record.kernel_id)
+            self.approvals.leave(named.record.kernel_id)
             self._closing[name] = task = asyncio.create_task(named.close())
             task.add_done_callback(lambda _: self._closing.pop(name, None))
         if (ending := self._closing.get(name)) is not None:
@@ -259,6 +262,23 @@ class NamedSessions:
                     await self._end(named)
                 elif named.changed:
                     self.store.sessions.update(named.stamp())
+
+    def about(self) -> dict[str, Any]:
+        """Return how many there are, how much they use, and what is wrong."""
+        sessions = self._sessions.values()
+        problems = []
+        if self.store.writer.moved is not None:
+            problems.append(f"the stored sessions were damaged; the file was moved to {self.store.writer.moved}")
+        if self.store.writer.problem:
+            problems.append(f"nothing can be stored, so nothing new is run: {self.store.writer.problem}")
+        return {
+            "sessions": len(self),
+            "running": sum(named.turn.locked() for named in sessions),
+            "waiting": sum(max(len(named.executions) - 1, 0) for named in sessions),
+            "memory": sum(named.memory for named in sessions),
+            "limits": dataclasses.asdict(self.limits),
+            "problems": problems,
+        }
 
     # -- executions ----------------------------------------------------------------------------------------------------
 

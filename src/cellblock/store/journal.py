@@ -18,7 +18,7 @@ from pathlib import Path
 from cellblock.errors import ConflictError, ProtocolError
 from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord
 from cellblock.store.writer import Writer
-from cellblock.wire.packed import pack, unpack
+from cellblock.wire.packed import unpack
 
 _log = logging.getLogger("cellblock.store")
 
@@ -64,7 +64,10 @@ _BEGIN = "UPDATE executions SET state = 'running', begun = ? WHERE n = ?"
 _END = "UPDATE executions SET state = ?, ended = ?, size = size + ? WHERE n = ?"
 _EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
+_OLDEST = "SELECT n, size, ended FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
+_EVENTS = "SELECT seq, kind, data FROM events WHERE execution = ? AND seq > ? ORDER BY seq LIMIT ?"
 _PAGE = 200
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _ID = re.compile("[0-7][0-9a-f]{31}")
 
 
@@ -126,13 +129,13 @@ class Journal:
         self.writer.write((_BEGIN, (record.begun, _number(record.id))))
 
     def event(self, execution: str, seq: int, kind: EventKind, packed: bytes) -> None:
-        """Add an event at the end of this turn of the loop. Its data is packed (`wire.packed`)."""
+        """Add an event soon. Its data is packed (`wire.packed`)."""
         number = _number(execution)
         data = packed if len(packed) <= MAX_INLINE or not self._put_beside(number, seq, packed) else None
         self.writer.later(_EVENT, (number, seq, kind, data), 0 if data is None else len(data))
 
     def end(self, record: ExecutionRecord, size: int) -> None:
-        """Take note, at the end of this turn of the loop, that an execution has ended.
+        """Take note, soon, that an execution has ended.
 
         Args:
             record: What is known of it.
@@ -144,25 +147,20 @@ class Journal:
     def drop(self, execution: str, until: int) -> None:
         """Forget the first events of an execution, up to a number."""
         number = _number(execution)
-        for (seq,) in self.writer.read("SELECT seq FROM events WHERE execution = ? AND seq <= ? AND data IS NULL", (number, until)):
-            self._file(number, seq).unlink(missing_ok=True)
+        self._unlink("SELECT seq FROM events WHERE execution = ? AND seq <= ? AND data IS NULL", (number, until))
         self.writer.later("DELETE FROM events WHERE execution = ? AND seq <= ?", (number, until))
 
     def trim(self) -> None:
         """Forget what is too old or too much; a little at a time."""
         self._until_trim = _TRIM_EVERY
         before = time.time() - MAX_AGE
-        if self._count > MAX_EXECUTIONS or self._bytes > MAX_BYTES:
-            before = float("inf")
-        oldest = "SELECT n, size FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
-        for number, size in self.writer.read(f"SELECT n, size FROM ({oldest}) WHERE n < ?", (_TRIM, min(before * 1e9, 2.0**62))):
-            if before == float("inf") and self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES:
+        for number, size, ended in self.writer.read(_OLDEST, (_TRIM,)):
+            if ended > before and self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES:
                 break
             self._forget(number, size)
 
     def _forget(self, number: int, size: int) -> None:
-        for (seq,) in self.writer.read("SELECT seq FROM events WHERE execution = ? AND data IS NULL", (number,)):
-            self._file(number, seq).unlink(missing_ok=True)
+        self._unlink("SELECT seq FROM events WHERE execution = ? AND data IS NULL", (number,))
         self.writer.later("DELETE FROM events WHERE execution = ?", (number,))
         self.writer.later("DELETE FROM executions WHERE n = ?", (number,))
         self._count -= 1
@@ -215,9 +213,7 @@ class Journal:
         """Yield the events of an execution after a number. If some are missing, a ``gap`` says how many."""
         number = _number(execution)
         while True:
-            rows = self.writer.read(
-                "SELECT seq, kind, data FROM events WHERE execution = ? AND seq > ? ORDER BY seq LIMIT ?", (number, after, _PAGE)
-            )
+            rows = self.writer.read(_EVENTS, (number, after, _PAGE))
             for seq, kind, data in rows:
                 if seq > after + 1:
                     yield ExecutionEvent(seq - 1, "gap", {"dropped": seq - 1 - after})
@@ -226,6 +222,14 @@ class Journal:
             if len(rows) < _PAGE:
                 return
 
+    def last_event(self, execution: str) -> ExecutionEvent | None:
+        """Return the last event of an execution; None if there is none."""
+        number = _number(execution)
+        query = "SELECT seq, kind, data FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
+        for seq, kind, data in self.writer.read(query, (number,)):
+            return self._event(number, seq, kind, data)
+        return None
+
     def last_seq(self, execution: str) -> int:
         """Return the number of the last event of an execution; 0 if there is none."""
         ((seq,),) = self.writer.read("SELECT coalesce(max(seq), 0) FROM events WHERE execution = ?", (_number(execution),))
@@ -233,7 +237,9 @@ class Journal:
 
     def unfinished(self) -> list[ExecutionRecord]:
         """Return the executions that had not ended when the last process that ran them did, oldest first."""
-        return [ExecutionRecord(*row) for row in self.writer.read(f"{_SELECT} WHERE state IN ('queued', 'running') ORDER BY n")]
+        return [
+            ExecutionRecord(*row) for row in self.writer.read(f"{_SELECT} WHERE state IN ('queued', 'running') ORDER BY n")
+        ]
 
     # -- what is large -------------------------------------------------------------------------------------------------
 
@@ -251,7 +257,7 @@ class Journal:
         """Write an event to a file of its own; return whether that was possible."""
         path = self._file(number, seq)
         try:
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as file:
+            with open(os.open(path, _NEW_FILE, 0o600), "wb") as file:
                 file.write(packed)
         except OSError as error:
             _log.warning("%s cannot be written: %s", path, error)
@@ -259,6 +265,11 @@ class Journal:
                 path.unlink(missing_ok=True)
             return False
         return True
+
+    def _unlink(self, query: str, values: tuple[int, ...]) -> None:
+        """Remove the files of the events that a query finds."""
+        for (seq,) in self.writer.read(query, values):
+            self._file(values[0], seq).unlink(missing_ok=True)
 
     def _file(self, number: int, seq: int) -> Path:
         return self._directory / f"{number:x}-{seq}"

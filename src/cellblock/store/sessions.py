@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cellblock.model.sessions import Permission, PendingApproval, SessionRecord
+from cellblock.model.sessions import PendingApproval, Permission, SessionRecord
 from cellblock.store.writer import Writer
 
 SCHEMA = """
@@ -69,13 +69,14 @@ class SessionRegistry:
         self._writer.write(("INSERT INTO sessions VALUES (?, ?, ?, ?)", values))
 
     def update(self, record: SessionRecord) -> None:
-        """Note what has changed, at the end of this turn of the loop."""
+        """Note what has changed, soon."""
         self._writer.later("UPDATE sessions SET record = ? WHERE id = ?", (json.dumps(record.to_dict()), record.kernel_id))
 
     def remove(self, session: str) -> None:
-        """Forget a session, at the end of this turn of the loop. Its executions stay in the journal."""
-        for table, column in (("sessions", "id"), ("requests", "session"), ("permissions", "session")):
-            self._writer.later(f"DELETE FROM {table} WHERE {column} = ?", (session,))
+        """Forget a session, soon. Its executions stay in the journal."""
+        self._writer.later("DELETE FROM sessions WHERE id = ?", (session,))
+        self._writer.later("DELETE FROM requests WHERE session = ?", (session,))
+        self.forget_permissions(session)
 
     def all(self) -> list[StoredSession]:
         """Return all sessions, oldest first."""
@@ -86,7 +87,7 @@ class SessionRegistry:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def add_request(self, pending: PendingApproval) -> None:
-        """Note that a request waits, at the end of this turn of the loop."""
+        """Note that a request waits, soon."""
         text = json.dumps(pending.to_dict())
         if len(text) > _MAX_REQUEST:
             text = json.dumps(replace(pending, arguments={}, text=pending.text[:1000]).to_dict())
@@ -130,6 +131,10 @@ class SessionRegistry:
             StoreError: It cannot be written.
         """
         self._writer.write(("DELETE FROM permissions WHERE id = ?", (permission,)))
+
+    def forget_permissions(self, session: str) -> None:
+        """Forget all permissions of a session, soon."""
+        self._writer.later("DELETE FROM permissions WHERE session = ?", (session,))
 
     def permissions(self, session: str | None = None) -> list[tuple[Permission, tuple[str, ...]]]:
         """Return what is allowed for good, oldest first; in one session, or in all."""

@@ -32,7 +32,10 @@ CHECKPOINT_BYTES = 4 * 1024 * 1024
 MAX_WAITING = 64 * 1024 * 1024
 """Bytes of changes that wait while nothing can be written; those beyond are given up."""
 
-_RETRY = 1.0
+_COMMIT = 12 * 1024
+"""Bytes that a small transaction takes."""
+
+_SOON, _RETRY = 0.005, 1.0
 _PATIENCE = 0.04
 """Seconds that another process may hold the file up, and with it the loop."""
 
@@ -72,9 +75,10 @@ class Writer:
         self._changes: list[Change] = []
         self._bytes = 0
         self._scheduled: asyncio.Handle | None = None
+        self._delayed = False
         self._then: list[Callable[[], object]] = []
         self._checkpoint: threading.Thread | None = None
-        self._pages = 0
+        self._written = 0
 
     def _prepare(self, directory: Path, name: str, schema: str) -> Path | None:
         moved = None
@@ -109,10 +113,10 @@ class Writer:
         """
         if error := self._commit([*self._changes, *changes]):
             raise StoreError(f"{self._path} cannot be written: {error}; nothing was done") from error
-        self._written()
+        self._note_written()
 
     def later(self, statement: str, values: tuple[Any, ...], size: int = 0) -> None:
-        """Write a change at the end of this turn of the loop. While nothing can be written, it waits.
+        """Write a change soon, together with others. While nothing can be written, it waits.
 
         Args:
             statement: The change.
@@ -124,44 +128,44 @@ class Writer:
             return
         self._bytes += size + 64
         self._changes.append((statement, values))
-        self._schedule()
+        self._schedule(_SOON)
 
     def then(self, function: Callable[[], object]) -> None:
-        """Call a function after the changes of this turn were written, or could not be."""
+        """Write what waits at the end of this turn of the loop, and call a function when it is written or cannot be."""
         self._then.append(function)
-        self._schedule()
+        self._schedule(0)
 
     def flush(self) -> None:
         """Write what waits, if that can be done."""
-        if self._scheduled is not None:
-            self._scheduled.cancel()
-            self._scheduled = None
+        self._cancel_schedule()
         if self._changes and self._commit(self._changes) is None:
-            self._written()
+            self._note_written()
         then, self._then = self._then, []
         for function in then:
             function()
         if self._changes:
-            self._scheduled = asyncio.get_running_loop().call_later(_RETRY, self.flush)
+            self._schedule(_RETRY)
 
     def close(self) -> None:
         """Write what waits, and close the file."""
-        self._scheduled_cancel()
+        self._cancel_schedule()
         if self._checkpoint is not None:
             self._checkpoint.join()
         self._commit(self._changes)
         self._changes = []
         self._connection.close()
 
-    def _scheduled_cancel(self) -> None:
+    def _cancel_schedule(self) -> None:
         if self._scheduled is not None:
             self._scheduled.cancel()
             self._scheduled = None
 
-    def _schedule(self) -> None:
-        if self._scheduled is None or (self._then and isinstance(self._scheduled, asyncio.TimerHandle)):
-            self._scheduled_cancel()
-            self._scheduled = asyncio.get_running_loop().call_soon(self.flush)
+    def _schedule(self, delay: float) -> None:
+        """Write after some time, unless that is to happen earlier anyway; 0 is the end of this turn of the loop."""
+        if self._scheduled is None or (delay == 0 and self._delayed):
+            self._cancel_schedule()
+            loop, self._delayed = asyncio.get_running_loop(), delay > 0
+            self._scheduled = loop.call_later(delay, self.flush) if delay else loop.call_soon(self.flush)
 
     def _commit(self, changes: list[Change]) -> sqlite3.Error | None:
         """Write changes in one transaction; return why they cannot be written."""
@@ -183,23 +187,18 @@ class Writer:
             self.problem = ""
         return None
 
-    def _written(self) -> None:
+    def _note_written(self) -> None:
+        self._written += self._bytes + _COMMIT
         self._changes, self._bytes = [], 0
-        self._pages += 1
-        if self._pages >= 64:  # looked at now and then: it takes a system call
-            self._pages = 0
-            self._check_size()
-
-    def _check_size(self) -> None:
-        if self._checkpoint is not None and self._checkpoint.is_alive():
+        if self._written < CHECKPOINT_BYTES or (self._checkpoint is not None and self._checkpoint.is_alive()):
             return
+        self._written = 0
         with suppress(OSError, sqlite3.Error):
-            size = os.stat(f"{self._path}-wal").st_size
-            if size > 4 * CHECKPOINT_BYTES:  # the thread never catches up with what is written meanwhile
+            if os.stat(f"{self._path}-wal").st_size > 4 * CHECKPOINT_BYTES:
+                # The thread never catches up with what is written meanwhile.
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            if size > CHECKPOINT_BYTES:
-                self._checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
-                self._checkpoint.start()
+        self._checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
+        self._checkpoint.start()
 
 
 def _checkpoint(path: Path) -> None:

@@ -39,6 +39,7 @@ from cellblock.wire.messages import (
 )
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
+from cellblock.worker.comms import Comms
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop
 from cellblock.worker.offline import explain_failures
@@ -82,6 +83,7 @@ class Worker:
         self._open = True
         self.loop = new_loop()
         self._interrupter = Interrupter(self.loop)
+        self._comms: Comms | None = None
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
     def touch_pages(self) -> None:
@@ -192,8 +194,11 @@ class Worker:
     async def _execute(self, request: Execute) -> None:
         self._begun = True  # a task that is cancelled before it begins never does, and would not reply
         self._asker.allowed = request.stdin
+        self._asker.echo = not request.parent
         # Shut as soon as the code has ended: from there on a handler has nobody to raise for.
         try:
+            if request.parent or self._comms is not None:
+                self._note_parent(request.parent)
             error = await self._shell.run(request.code, self._interrupter.check, silent=request.silent)
             GATE.shut += 1
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -220,6 +225,13 @@ class Worker:
             self._reply(error)
         finally:
             GATE.open()
+
+    def _note_parent(self, parent: str) -> None:
+        """Take note of the Jupyter message that asks for this cell; with the first of them, widgets begin to send theirs."""
+        if self._comms is None:
+            self._comms = Comms(self._outbox)
+            self._comms.attach(self._shell)
+        self._comms.parent = parent
 
     def _reply(self, error: CellError | None) -> None:
         count = max(self._shell.execution_count - 1, 0)
