@@ -88,8 +88,10 @@ LAYERS: dict[str, set[str]] = {
     "session_policy": {"errors", "host"},
     "tool_directories": {"errors"},
     "sync": {"daemon", "errors", "model"},
-    "gateway": _FRONT | {"daemon"},
-    "mcp_server": _FRONT | {"daemon"},
+    # What the gateway and its clients call an error.
+    "problems": {"errors"},
+    "gateway": _FRONT | {"daemon", "problems"},
+    "mcp_server": _FRONT | {"named"},
     "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
@@ -158,6 +160,18 @@ TESTED_IN: dict[str, str] = {
     "named/executions": "test_sync.py",
     "named/options": "test_sync.py",
     "named/sessions": "test_sync.py",
+    # What takes a gateway to see.
+    "gateway/access": "gateway/test_guard.py",
+    "gateway/app": "gateway/test_guard.py",
+    "gateway/answers": "gateway/test_guard.py",
+    "gateway/link": "gateway/test_guard.py",
+    "gateway/serve": "gateway/test_guard.py",
+    # What a client of the server sees of all of it.
+    "mcp_server/answers": "mcp_server/test_server.py",
+    "mcp_server/cells": "mcp_server/test_server.py",
+    "mcp_server/clients": "mcp_server/test_server.py",
+    "mcp_server/options": "mcp_server/test_server.py",
+    "mcp_server/start": "mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",
@@ -187,7 +201,7 @@ OTHERS: dict[str, set[str]] = {
     "tools/apigen": {"pydantic_core"},
     "named": {"pydantic"},  # which checks what clients send
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
-    "mcp_server": {"anyio", "mcp", "pydantic"},
+    "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
     "cli": {"click", "prompt_toolkit", "pydantic", "rich", "typer", "uvicorn"},
 }
 """Layer → what it may import that is neither ours nor Python's."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rule, Rules
     from cellblock.errors import (
+        AccessError,
         BusyError,
         CellblockError,
         CodeExecutionError,
@@ -120,12 +121,14 @@ _HOME = {
     "PendingApproval": "model.sessions",
     "NotFoundError": "errors",
     "ConflictError": "errors",
+    "AccessError": "errors",
     "BusyError": "errors",
     "DaemonError": "errors",
     "OutcomeUnknownError": "errors",
 }
 
 __all__ = [
+    "AccessError",
     "ApprovalChannel",
     "ApprovalClient",
     "ApprovalRequest",

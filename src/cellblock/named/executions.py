@@ -27,6 +27,9 @@ MAX_EVENTS = 10_000
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """How much is kept of the events of one execution: the last ones. The result has the rest, within `Limits`."""
 
+_SAID = 2000
+"""Characters of its last words that are at hand for those who look at it while it runs."""
+
 _DROPPED_AT_ONCE = 256
 _NOT_RUN = (LaunchError, StateError, InvalidInputError, StoreError, NotRunError)
 """What is raised before code begins to run, and never after."""
@@ -44,6 +47,7 @@ class Execution:
         result: Its result, once it has ended; None if it `failed`.
         packed: The result as it is in the journal (`wire.packed`); None before.
         failed: What cellblock met instead of running it to its end.
+        said: The end of what it has printed, if it is `live`.
         task: Runs it.
     """
 
@@ -80,6 +84,7 @@ class Execution:
         self.result: CodeExecutionResult | None = None
         self.packed: Packed | None = None
         self.failed: CellblockError | None = None
+        self.said = ""
         self._session_name = session_name
         self._timeout = timeout
         self._live, self._stdin, self._silent, self._parent = live, stdin, silent, parent
@@ -190,6 +195,7 @@ class Execution:
     async def _take(self, event: object, approvals: PendingApprovals, auto: bool) -> None:
         match event:
             case CodeExecutionChunk(text=text, name=name):
+                self.said = (self.said + text)[-_SAID:]
                 self.add("stream", {"name": name or "stdout", "text": text})
             case OutputItem():
                 data = event.to_dict(raw=True)
@@ -299,6 +305,14 @@ class Execution:
     def settled(self) -> bool:
         """Whether it has ended, and readers were told."""
         return self.ended and self._told == self._seq
+
+    async def changed(self) -> None:
+        """Wait for its next event."""
+        self._readers += 1
+        try:
+            await self._changed.wait()
+        finally:
+            self._readers -= 1
 
     async def wait(self) -> CodeExecutionResult:
         """Wait for its end, and return its result.

@@ -19,7 +19,7 @@ from typing import Literal, NoReturn
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
-from cellblock.errors import NO_NETWORK, ONLY_PROXY, ProtocolError
+from cellblock.errors import ONLY_PROXY, ProtocolError
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     PIECE,
@@ -57,7 +57,7 @@ class Worker:
 
     Attributes:
         stay_in: A directory to come back to after each cell, or None to stay where the code went.
-        offline: Whether the session has no network.
+        offline: What explains failed connections, if the session has no network.
         commands: Whether the host is asked before a command is run; ``forbidden``: and runs it, as this process cannot.
     """
 
@@ -73,7 +73,7 @@ class Worker:
         self._outbox = outbox
         self._channel = Channel(sock)
         self.stay_in: str | None = None
-        self.offline = False
+        self.offline: str | None = None
         self.commands: Literal["asked", "forbidden"] | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -109,8 +109,8 @@ class Worker:
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
-        if self.offline:
-            explain_failures(NO_NETWORK)
+        if self.offline is not None:
+            explain_failures(self.offline)
         elif "CELLBLOCK_EGRESS_PORT" in os.environ:
             explain_failures(ONLY_PROXY)
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
