@@ -159,7 +159,9 @@ TESTED_IN: dict[str, str] = {
     "named/approvals": "test_sync.py",
     "named/executions": "test_sync.py",
     "named/options": "test_sync.py",
-    "named/sessions": "test_sync.py",
+    "named/limits": "named/test_sessions.py",
+    "named/past": "named/test_sessions.py",
+    "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
     "gateway/access": "gateway/test_guard.py",
     "gateway/app": "gateway/test_guard.py",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         LaunchError,
         McpServerError,
         NotFoundError,
+        NotRunError,
         OutcomeUnknownError,
         PreloadError,
         ProtocolError,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, PendingApproval, SessionRecord
+    from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, PendingApproval, Permission, SessionRecord
     from cellblock.store.approvals import Approvals
     from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
     from cellblock.terminal import printable
@@ -123,6 +124,8 @@ _HOME = {
     "ConflictError": "errors",
     "AccessError": "errors",
     "BusyError": "errors",
+    "NotRunError": "errors",
+    "Permission": "model.sessions",
     "DaemonError": "errors",
     "OutcomeUnknownError": "errors",
 }
@@ -163,9 +166,11 @@ __all__ = [
     "McpServerError",
     "Network",
     "NotFoundError",
+    "NotRunError",
     "OutcomeUnknownError",
     "OutputItem",
     "PendingApproval",
+    "Permission",
     "Policy",
     "PreloadError",
     "ProtocolError",

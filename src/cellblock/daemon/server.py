@@ -114,7 +114,7 @@ class Server:
             case Wipe():
                 return await self.sessions.wipe()
             case Interrupt(session=session):
-                running = self.sessions.find(session).session
+                running = self.sessions.find(session).current
                 return running is not None and await running.interrupt()
             case Submit() | Follow() | Lookup() | Executions() | Cancel() | Answer():
                 return await self._execution(request, body)
@@ -169,7 +169,7 @@ class Server:
             case Lookup():
                 return execution.record.to_dict()
             case Cancel():
-                return await execution.cancel(None if named is None else named.session)
+                return await execution.cancel(None if named is None else named.current)
             case Answer():
                 return execution.answer(body.decode("utf-8", "replace"))
 

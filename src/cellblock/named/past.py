@@ -23,10 +23,14 @@ class PastExecution:
 
     Attributes:
         record: What is known of it.
+        ended: True.
+        said: Empty: what it has printed is in its result.
         packed: None: its result is read when somebody wants it.
     """
 
     packed = None
+    ended = True
+    said = ""
 
     def __init__(self, record: ExecutionRecord, journal: Journal) -> None:
         """Show an execution.
@@ -57,6 +61,9 @@ class PastExecution:
         if isinstance(kind, type) and issubclass(kind, CellblockError):
             return kind(message)
         return CellblockError(message)
+
+    async def changed(self) -> None:
+        """Return: nothing happens in it any more."""
 
     async def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield its events after a number; see `Execution.follow`."""

@@ -68,10 +68,21 @@ class NamedSession:
         return self._read
 
     @property
-    def session(self) -> Session | None:
-        """The session that runs; None if there is none."""
+    def current(self) -> Session | None:
+        """The session that runs; None if it has no kernel in this process yet, or has ended."""
         running = self.running
         return None if running is None or running.closing or not running.started else running.session
+
+    @property
+    def session(self) -> Session:
+        """The session that runs.
+
+        Raises:
+            StateError: It has no kernel in this process yet, or has ended.
+        """
+        if (session := self.current) is None:
+            raise StateError(f"session {self.record.name!r} has ended")
+        return session
 
     async def live(self) -> Session:
         """Return the session, which is started if it is not there. Any number of callers may wait for that.
@@ -80,7 +91,7 @@ class NamedSession:
             StateError: It has ended.
             LaunchError, InvalidInputError: It cannot be started; the next call tries again.
         """
-        if (session := self.session) is not None:
+        if (session := self.current) is not None:
             return session
         if self._ended:
             raise StateError(f"session {self.record.name!r} has ended")
@@ -122,7 +133,7 @@ class NamedSession:
         """What it does now."""
         if self.turn.locked():
             return "running"
-        return "dead" if self.session is None else "idle"
+        return "dead" if self.current is None else "idle"
 
     def shown(self) -> SessionRecord:
         """Return its record as of now."""

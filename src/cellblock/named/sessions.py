@@ -157,7 +157,7 @@ class NamedSessions:
         return await self._live(self.find(session))
 
     async def _live(self, named: NamedSession) -> Session:
-        if (session := named.session) is None:
+        if (session := named.current) is None:
             session = await named.live()
             self._join(named, session)
         return session
@@ -187,7 +187,7 @@ class NamedSessions:
         named = self.find(session)
         named.lost = False
         self.approvals.forget(named.record.kernel_id)
-        if (running := named.session) is None:
+        if (running := named.current) is None:
             await self._live(named)
             return named.shown()
         await running.reset()
@@ -302,7 +302,7 @@ class NamedSessions:
                 return named.executions.get(known.id) or PastExecution(known, self.store.journal)
         if len(named.executions) > self.limits.waiting:
             raise BusyError(f"{self.limits.waiting} executions wait in session {named.record.name!r} already", 1.0)
-        at_once = not named.executions and not named.turn.locked() and named.session is not None
+        at_once = not named.executions and not named.turn.locked() and named.current is not None
         execution.submit(self.store.journal, at_once=at_once)
         named.executions[execution.record.id] = execution
         task = execution.start(

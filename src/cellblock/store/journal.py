@@ -83,16 +83,17 @@ class Journal:
         writer: Writes the file.
     """
 
-    def __init__(self, writer: Writer, directory: Path) -> None:
+    def __init__(self, writer: Writer, directory: Path | None) -> None:
         """Use a file that has the tables of `SCHEMA`.
 
         Args:
             writer: Writes the file.
-            directory: Where what is large is kept.
+            directory: Where what is large is kept; None to keep it with the rest.
         """
         self.writer = writer
         self._directory = directory
-        directory.mkdir(mode=0o700, exist_ok=True)
+        if directory is not None:
+            directory.mkdir(mode=0o700, exist_ok=True)
         ((self._count, self._bytes),) = writer.read("SELECT count(*), coalesce(sum(size), 0) FROM executions")
         self._until_trim = 0
 
@@ -255,6 +256,8 @@ class Journal:
 
     def _put_beside(self, number: int, seq: int, packed: bytes) -> bool:
         """Write an event to a file of its own; return whether that was possible."""
+        if self._directory is None:
+            return False
         path = self._file(number, seq)
         try:
             with open(os.open(path, _NEW_FILE, 0o600), "wb") as file:
@@ -272,6 +275,7 @@ class Journal:
             self._file(values[0], seq).unlink(missing_ok=True)
 
     def _file(self, number: int, seq: int) -> Path:
+        assert self._directory is not None
         return self._directory / f"{number:x}-{seq}"
 
 

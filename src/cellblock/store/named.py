@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from cellblock.store import journal, sessions
@@ -26,19 +25,15 @@ class NamedStore:
         """Open it.
 
         Args:
-            directory: Where it is; None for a temporary one, which is removed with this.
+            directory: Where it is; None to keep it in memory only.
 
         Raises:
             StoreError: The directory or the file cannot be used.
         """
-        self._temporary = tempfile.TemporaryDirectory(prefix="cellblock-") if directory is None else None
-        place = directory or Path(self._temporary.name if self._temporary is not None else "")
-        self.writer = Writer(place, _FILE, f"{journal.SCHEMA};{sessions.SCHEMA}")
-        self.journal = Journal(self.writer, place / _DIRECTORY)
+        self.writer = Writer(directory, _FILE, f"{journal.SCHEMA};{sessions.SCHEMA}")
+        self.journal = Journal(self.writer, None if directory is None else directory / _DIRECTORY)
         self.sessions = SessionRegistry(self.writer)
 
     def close(self) -> None:
         """Write what waits to be written, and close it."""
         self.writer.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()

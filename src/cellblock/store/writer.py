@@ -54,20 +54,22 @@ class Writer:
         lost: How many changes were given up because nothing could be written for long.
     """
 
-    def __init__(self, directory: Path, name: str, schema: str) -> None:
+    def __init__(self, directory: Path | None, name: str, schema: str) -> None:
         """Open the file, or make it. One that is damaged is moved aside, and a new one made.
 
         Args:
-            directory: Where it is.
+            directory: Where it is; None for no file at all: all is forgotten with this.
             name: Its name.
             schema: Its tables.
 
         Raises:
             StoreError: The directory or the file cannot be used.
         """
-        self._path = directory / name
-        self.moved = self._prepare(directory, name, schema)
-        self._connection = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
+        self._path = None if directory is None else directory / name
+        self.moved = None if directory is None else _prepare(directory, name, schema)
+        self._connection = sqlite3.connect(self._path or ":memory:", timeout=_PATIENCE, isolation_level=None)
+        if directory is None:
+            self._connection.executescript(schema)
         for setting in ("synchronous = NORMAL", "wal_autocheckpoint = 0", f"journal_size_limit = {4 * CHECKPOINT_BYTES}"):
             self._connection.execute(f"PRAGMA {setting}")
         self.problem = ""
@@ -79,18 +81,6 @@ class Writer:
         self._then: list[Callable[[], object]] = []
         self._checkpoint: threading.Thread | None = None
         self._written = 0
-
-    def _prepare(self, directory: Path, name: str, schema: str) -> Path | None:
-        moved = None
-        try:
-            _check(Database(directory, name, schema))
-        except StoreError as error:
-            if not _is_damaged(error):
-                raise
-            moved = _move_aside(self._path)
-            _log.error("%s is damaged (%s); it was moved to %s, and a new one is made", self._path, error, moved)
-            Database(directory, name, schema)
-        return moved
 
     def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Return rows, among them what is not written yet.
@@ -190,7 +180,9 @@ class Writer:
     def _note_written(self) -> None:
         self._written += self._bytes + _COMMIT
         self._changes, self._bytes = [], 0
-        if self._written < CHECKPOINT_BYTES or (self._checkpoint is not None and self._checkpoint.is_alive()):
+        if self._path is None or self._written < CHECKPOINT_BYTES:
+            return
+        if self._checkpoint is not None and self._checkpoint.is_alive():
             return
         self._written = 0
         with suppress(OSError, sqlite3.Error):
@@ -199,6 +191,20 @@ class Writer:
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         self._checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
         self._checkpoint.start()
+
+
+def _prepare(directory: Path, name: str, schema: str) -> Path | None:
+    """Make sure that the file can be used; return where a damaged one was put, if it was."""
+    try:
+        _check(Database(directory, name, schema))
+    except StoreError as error:
+        if not _is_damaged(error):
+            raise
+        moved = _move_aside(directory / name)
+        _log.error("%s is damaged (%s); it was moved to %s, and a new one is made", directory / name, error, moved)
+        Database(directory, name, schema)
+        return moved
+    return None
 
 
 def _checkpoint(path: Path) -> None:
