@@ -47,12 +47,21 @@ if TYPE_CHECKING:
         Completions,
         Decision,
         ErrorInfo,
+        ExecutionResult,
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, PendingApproval, Permission, SessionRecord
+    from cellblock.model.sessions import (
+        ExecutionEvent,
+        ExecutionRecord,
+        KernelRecord,
+        PendingApproval,
+        Permission,
+        SessionRecord,
+    )
     from cellblock.store.approvals import Approvals
     from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
+    from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
     from cellblock.terminal import printable
     from cellblock.tools.apigen.generate import generate_mcp_sources
     from cellblock.tools.calling.runner import ToolRunner
@@ -116,6 +125,11 @@ _HOME = {
     "status": "sync",
     "restart": "sync",
     "wipe": "sync",
+    "SyncApprovalRequest": "sync_executor",
+    "SyncCodeExecutor": "sync_executor",
+    "SyncFiles": "sync_executor",
+    "ExecutionResult": "model",
+    "KernelRecord": "model.sessions",
     "SessionRecord": "model.sessions",
     "ExecutionRecord": "model.sessions",
     "ExecutionEvent": "model.sessions",
@@ -152,6 +166,7 @@ __all__ = [
     "ErrorInfo",
     "ExecutionEvent",
     "ExecutionRecord",
+    "ExecutionResult",
     "ExecutionTimeoutError",
     "FileInfo",
     "FilesError",
@@ -161,6 +176,7 @@ __all__ = [
     "InterpreterError",
     "InvalidInputError",
     "KernelDiedError",
+    "KernelRecord",
     "LaunchError",
     "Limits",
     "McpServerError",
@@ -183,6 +199,9 @@ __all__ = [
     "SessionRecord",
     "StateError",
     "StoreError",
+    "SyncApprovalRequest",
+    "SyncCodeExecutor",
+    "SyncFiles",
     "ToolRunner",
     "ToolRunnerError",
     "ToolServer",

@@ -113,9 +113,8 @@ class Server:
                 return await self.sessions.destroy(session)
             case Wipe():
                 return await self.sessions.wipe()
-            case Interrupt(session=session):
-                running = self.sessions.find(session).current
-                return running is not None and await running.interrupt()
+            case Interrupt(session=session, key=key):
+                return await self.sessions.interrupt(session, key)
             case Submit() | Follow() | Lookup() | Executions() | Cancel() | Answer():
                 return await self._execution(request, body)
             case Complete() | Inspect() | History():
@@ -175,6 +174,8 @@ class Server:
 
     async def _submit(self, request: Submit, body: bytes) -> Any:
         named = self.sessions.find(request.session)
+        if request.retry:
+            named.count_attempt()
         execution = Execution(
             named.record.kernel_id,
             named.record.name,
@@ -188,6 +189,8 @@ class Server:
             parent=request.parent,
         )
         submitted = self.sessions.submit(named, execution)
+        if request.follow:
+            return (event.to_dict() async for event in submitted.follow())
         if request.wait:
             result = await submitted.wait()
             return submitted.packed or result.to_dict(raw=True)

@@ -163,7 +163,7 @@ class Execution:
                     begun = replace(self.record, state="running", begun=time.time())
                     self._journal.begin(begun)
                     self.record = begun
-                self.add("begun", {"execution_count": started.next_count})
+                self.add("begun", {"execution": self.record.id, "execution_count": started.next_count})
                 self._lost = lost()
                 await self._run(started, approvals, auto)
         except CellblockError as error:
@@ -371,7 +371,10 @@ class Execution:
         if self.ended or self.task is None:
             return False
         if self.record.state == "running":
-            return session is not None and await session.interrupt()
+            if session is None or not await session.interrupt():
+                return False
+            await asyncio.wait([self.task])
+            return True
         self.task.cancel()
         await asyncio.wait([self.task])
         if not self.ended:  # its task had not even begun

@@ -14,7 +14,7 @@ from cellblock.errors import StateError
 from cellblock.host import Host, Session
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.named.executions import Execution
-from cellblock.named.options import Options, read_options
+from cellblock.named.options import NamedOptions, Options, read_options
 from cellblock.running import RunningSession
 
 _log = logging.getLogger("cellblock.named")
@@ -137,7 +137,12 @@ class NamedSession:
 
     def shown(self) -> SessionRecord:
         """Return its record as of now."""
-        return replace(self.record, status=self.status)
+        return replace(self.stamp(), status=self.status)
+
+    def count_attempt(self) -> None:
+        """Take note of an attempt of `execute_with_retry`."""
+        self.record = replace(self.record, attempt_count=self.record.attempt_count + 1)
+        self.changed = True
 
     def shown_in(self, session: Session) -> SessionRecord:
         """Return its record with what is known since it has started."""
@@ -156,7 +161,10 @@ class NamedSession:
     @property
     def idle_timeout(self) -> float | None:
         """Seconds without use after which it ends; None: never."""
-        return self.options.get("idle_timeout")
+        if self._read is not None:
+            return self._read.named.idle_timeout
+        given: float | None = self.options.get("idle_timeout", NamedOptions().idle_timeout)
+        return given
 
     @property
     def memory(self) -> int:
@@ -170,7 +178,6 @@ class NamedSession:
 
     def stamp(self) -> SessionRecord:
         """Return its record with the time at which it was last used."""
-        self.changed = False
         at = datetime.fromtimestamp(time.time() - (time.monotonic() - self.used), UTC)
         self.record = replace(self.record, last_used_at=at.isoformat())
         return self.record

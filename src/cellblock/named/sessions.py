@@ -261,6 +261,7 @@ class NamedSessions:
                     _log.info("session %r is ended: not used for %g s", named.record.name, limit)
                     await self._end(named)
                 elif named.changed:
+                    named.changed = False
                     self.store.sessions.update(named.stamp())
 
     def about(self) -> dict[str, Any]:
@@ -325,6 +326,24 @@ class NamedSessions:
             asyncio.get_running_loop().call_later(1.0, self._release, named, execution)
         else:
             self.store.writer.then(lambda: self._release(named, execution))
+
+    async def interrupt(self, session: str, key: str = "") -> bool:
+        """Stop what runs in a session; return whether something ran, after it has stopped.
+
+        Args:
+            session: The session.
+            key: If it is given, only the execution that was submitted with it is stopped, or kept from running.
+
+        Raises:
+            NotFoundError: There is no such session.
+        """
+        named = self.find(session)
+        found = [
+            execution
+            for execution in named.executions.values()
+            if (execution.record.key == key if key else execution.record.state == "running")
+        ]
+        return bool(found) and await found[0].cancel(named.current)
 
     def execution(self, number: str) -> tuple[NamedSession | None, Execution | PastExecution]:
         """Return an execution by its id, and its session if that has not ended.
