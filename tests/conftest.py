@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     state = Path(directory) / "state"
     state.mkdir(mode=0o700)  # now, as whatever appears later is what a test left behind
     os.environ["CELLBLOCK_HOME"] = str(state)
+    os.environ["CELLBLOCK_CONFIG"] = str(state / "config.toml")  # which is not there, whatever this user has set
     # On a busy machine time says nothing. CI runs these tests several times, with other examples each time.
     settings.register_profile("cellblock", deadline=None, max_examples=40)
     settings.load_profile("cellblock")

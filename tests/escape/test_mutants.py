@@ -519,6 +519,13 @@ MUTANTS: dict[str, Mutant] = {
             """,
         ),
     ),
+    "43 around the settings": mutant(
+        "host/test_checks.py::test_a_session_cannot_work_around_the_settings",
+        Edit("host/checks.py", "check_state_apart", "pass"),
+    ),
+    "43 settings that others can write": mutant(
+        "test_settings.py::test_a_file_that_others_can_write_is_refused", Edit("settings/sources.py", "check_owner", "pass")
+    ),
     "51 / is denied": mutant(
         f"{HERE}servers.py::test_a_server_sees_nothing_of_the_host",
         Edit("sandbox/policy.py", "Filesystem.everything", 'return "/" in self.read'),
