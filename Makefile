@@ -45,6 +45,10 @@ $(VENV)/test.stamp: pyproject.toml
 	@$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/examples.stamp
 
+$(VENV)/slow.stamp: $(VENV)/test.stamp
+	@$(PIP) --editable '.[slow]'
+	@touch $@
+
 demo: $(VENV)/examples.stamp
 	@$(BIN)/python examples/quickstart.py
 
@@ -54,7 +58,7 @@ test: $(VENV)/test.stamp
 test-all: slow srt npm fuzz user pythons
 	@$(MAKE) --no-print-directory demo >/dev/null
 
-slow: $(VENV)/test.stamp
+slow: $(VENV)/slow.stamp
 	$(call run,slow and not srt and not npm)
 
 # One after the other: these tests look at a directory that all sandboxes of srt share.
