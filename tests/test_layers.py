@@ -86,7 +86,9 @@ LAYERS: dict[str, set[str]] = {
     "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
-    "gateway": _FRONT | {"daemon", "problems", "settings"},
+    # The Jupyter protocol, for whatever carries it.
+    "jupyter": {"daemon", "errors", "model", "wire"},
+    "gateway": _FRONT | {"daemon", "jupyter", "problems", "settings"},
     "mcp_server": _FRONT | {"named"},
     "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "settings", "sync"},
     "__main__": {"cli"},
@@ -160,10 +162,14 @@ TESTED_IN: dict[str, str] = {
     "named/options": "test_sync.py",
     "named/sessions": "test_sync.py",
     # What takes a gateway to see.
+    "jupyter/execution": "gateway/test_jupyter.py",
+    "jupyter/kernel": "gateway/test_jupyter.py",
+    "jupyter/kernels": "gateway/test_jupyter.py",
+    "jupyter/questions": "gateway/test_jupyter.py",
     "gateway/access": "gateway/test_guard.py",
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
-    "gateway/link": "gateway/test_guard.py",
+    "gateway/link": "gateway/test_events.py",
     "gateway/serve": "gateway/test_guard.py",
     # What a client of the server sees of all of it.
     "mcp_server/answers": "mcp_server/test_server.py",

@@ -185,11 +185,25 @@ async def test_a_person_is_asked_about_tools(client: Connect, tmp_path: Path, er
 async def test_tools_are_found_step_by_step(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         await connected.call_tool("register_mcp_server", {"server_name": "time", "server_params": TIME})
-        assert text(await connected.call_tool("search_tools", {"words": "convert"})) == "time.convert_time"
-        assert text(await connected.call_tool("search_tools", {"tools": ["time.convert_time"]})).startswith(
+        assert text(await connected.call_tool("search_tools", {"words": "convert"})) == "mcptools.time.convert_time"
+        assert text(await connected.call_tool("search_tools", {"tools": ["mcptools.time.convert_time"]})).startswith(
             "time.convert_time("
         )
         assert "class Params" in text(await connected.call_tool("search_tools", {"module": "time.convert_time"}))
+
+
+async def test_saved_actions_are_found_as_well(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        code = (
+            "from cellblock.tools import actions\n"
+            "api = 'def run(word: str) -> str:\\n    \"Say a word twice.\"'\n"
+            "actions.save_action('words', 'twice', api, 'def run(word): return word * 2')"
+        )
+        assert not (await run(connected, code)).is_error
+        assert text(await connected.call_tool("search_tools", {"words": "twice"})) == "gentools.words.twice"
+        shown = await connected.call_tool("search_tools", {"module": "gentools.words.twice"})
+        assert text(shown).startswith("def run(word: str) -> str:")
+        assert text(await run(connected, "from gentools.words.twice import run\nrun('a')")) == "'aa'"
 
 
 async def test_a_reset_forgets_variables(client: Connect, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class Interrupt:
 
 @record
 class Submit:
-    """Run code, which is the body. Answered by an `ExecutionRecord` at once, or by the result if `wait` says so.
+    """Run code, which is the body. Answered by an `ExecutionRecord` at once, or as `wait` or `follow` say.
 
     Attributes:
         session: The session.
@@ -142,6 +142,7 @@ class Submit:
         stdin: Whether somebody will answer `input()`: it becomes an event, and `Answer` answers it.
         silent: Whether it leaves no trace: no number, no history.
         wait: Whether the answer is the result (`CodeExecutionResult.to_dict`).
+        follow: Whether the answer is its events, as for `Follow`.
         retry: Whether it is an attempt of `execute_with_retry`, which the session's record counts.
         parent: The id of the Jupyter message that asks for it, if one does. Then messages of widgets become events, and
             prompts and answers of `input()` are not part of the output, because Jupyter clients show them.
@@ -156,6 +157,7 @@ class Submit:
     stdin: bool = False
     silent: bool = False
     wait: bool = False
+    follow: bool = False
     retry: bool = False
     parent: str = ""
 

@@ -158,6 +158,8 @@ class Server:
             parent=request.parent,
         )
         execution = self.sessions.submit(named, execution)
+        if request.follow:
+            return (event.to_dict() async for event in execution.follow())
         if request.wait:
             return (await execution.wait()).to_dict(raw=True)
         return execution.record.to_dict()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server import MCPServer
@@ -109,17 +110,31 @@ class Tools:
     async def search_tools(
         self,
         words: Annotated[str, Field(description="what to look for; nothing lists all tools")] = "",
-        tools: Annotated[list[str] | None, Field(description="whose signatures to see: SERVER.TOOL, or SERVER")] = None,
-        module: Annotated[str, Field(description="a tool as SERVER.TOOL, to see its whole interface")] = "",
+        tools: Annotated[list[str] | None, Field(description="modules whose signatures to see")] = None,
+        module: Annotated[str, Field(description="a module whose whole interface to see")] = "",
         session: _SESSION = "",
     ) -> _Answer:
-        """Find tools of registered MCP servers: names for words, signatures for names, one module in full."""
-        root = self._options.tools
+        """Find tools of registered MCP servers, and saved actions: modules for words, signatures of modules, one in full."""
         if module:
-            return answers.text(search.source(module, root_dir=root))
+            root, path = self._place(module)
+            return answers.text(search.source(path, root_dir=root))
         if tools:
-            return answers.text("\n".join(search.signatures(*tools, root_dir=root)) or "There are no such tools.")
-        return answers.text("\n".join(search.names(words, root_dir=root)) or "No tool was found. Is its server registered?")
+            places = map(self._place, tools)
+            found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
+            return answers.text("\n".join(found) or "There are no such tools.")
+        found = [f"{root.name}.{name}" for root in self._roots for name in search.names(words, root_dir=root)]
+        return answers.text("\n".join(found) or "No tool was found. Is its server registered?")
+
+    @property
+    def _roots(self) -> tuple[Path, ...]:
+        return self._options.tools, self._options.workspace / "gentools"
+
+    def _place(self, module: str) -> tuple[Path, str]:
+        """Return where a module lies, and its name there: ``gentools.github.top`` is ``github.top`` in ``gentools``."""
+        for root in self._roots:
+            if module.startswith(f"{root.name}."):
+                return root, module.removeprefix(f"{root.name}.")
+        return self._options.tools, module
 
     async def install_package(
         self,

@@ -129,7 +129,8 @@ class ExecutionEvent:
         kind: What it is.
         data: JSON data, in which pictures and their like can be bytes: ``name`` and ``text`` of a ``stream``;
             `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``; ``kind``, ``content`` and
-            ``buffers`` of a ``comm``; ``execution_count`` of a ``begun``; ``prompt`` and ``password`` of an ``input``;
+            ``buffers`` of a ``comm``; ``execution`` (its id) and ``execution_count`` of a ``begun``;
+            ``prompt`` and ``password`` of an ``input``;
             `PendingApproval.to_dict` of an ``approval``; ``id`` and ``state`` of a ``decided``; ``dropped``, how many events
             are no longer kept, of a ``gap``;
             `CodeExecutionResult.to_dict` of a ``result``; ``error``, ``message`` and ``ran`` (``no``, ``yes`` or ``unknown``)

@@ -105,7 +105,7 @@ class Execution:
         try:
             async with turn:
                 self.record = replace(self.record, state="running", begun=time.time())
-                self.add("begun", {"execution_count": session.next_count})
+                self.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
                 await self._run(session, approvals, auto)
         except CellblockError as error:
             self._fail(error, "no" if isinstance(error, LaunchError | StateError) else "unknown")

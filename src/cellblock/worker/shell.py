@@ -226,7 +226,7 @@ class Shell(NotebookShell):
         if self.error is None and evalue is not before:
             self.error = error  # the host knows by its traceback that it is shown already
 
-    async def run(self, code: str, check: Callable[[], None], *, silent: bool = False) -> CellError | None:
+    async def run(self, code: str, check: Callable[[], None], *, silent: bool = False, draw: bool = True) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
 
         Args:
@@ -234,6 +234,7 @@ class Shell(NotebookShell):
             check: Raises KeyboardInterrupt if the cell was interrupted before its code began. Later, interrupts raise by
                 themselves.
             silent: Whether it gets no number and is not kept in the history.
+            draw: Whether what it plots is shown at its end.
 
         Returns:
             The exception that ended it, or None.
@@ -251,7 +252,7 @@ class Shell(NotebookShell):
                 code, store_history=not silent, transformed_cell=transformed, preprocessing_exc_tuple=failure
             )
         finally:
-            if not silent:
+            if draw:
                 # Plots are drawn here.
                 self.events.trigger("post_execute")
                 self.display_pub.update_widgets()
