@@ -18,6 +18,7 @@ from cellblock.host import Host, Session
 from cellblock.model.sessions import ExecutionRecord, SessionRecord, SessionStatus
 from cellblock.named.approvals import PendingApprovals
 from cellblock.named.executions import Execution
+from cellblock.named.kernel_types import OWN, cell, start_kernel
 from cellblock.named.options import Options, read_options
 from cellblock.running import RunningSession
 
@@ -163,12 +164,21 @@ class NamedSessions:
         running = RunningSession(self._host)
         try:
             await running.start(options.session, options.services, number, None, None)
+            assert running.session is not None
+            if (kernel_type := options.named.kernel_type) != OWN:
+                await start_kernel(running.session, kernel_type)
         except BaseException:
             await running.close()
             raise
-        assert running.session is not None
         record = SessionRecord(
-            number, name, now, now, tags=tags, workspace=running.session.workspace, isolate=running.session.isolate
+            number,
+            name,
+            now,
+            now,
+            tags=tags,
+            workspace=running.session.workspace,
+            isolate=running.session.isolate,
+            kernel_type=kernel_type,
         )
         made = self._sessions[number] = self._names[name] = NamedSession(record, options, running)
         if self._watching is None:
@@ -178,7 +188,7 @@ class NamedSessions:
 
     async def _run_startup_code(self, named: NamedSession) -> None:
         if code := named.options.named.startup_code:
-            result = await named.session.execute(code)
+            result = await named.session.execute(cell(code, "python", named.record.kernel_type))
             if not result.ok:
                 _log.warning("the startup code of session %r failed: %s", named.record.name, result.text)
 

@@ -1,7 +1,8 @@
-"""Runs cells in another Jupyter kernel, which is a process of this session: in its sandbox, with its limits, and ended with it.
+"""Runs cells in another Jupyter kernel, which is a process of this session: in its sandbox, with its limits, ended with it.
 
-The session's own kernel is the client of the other one. It passes code on, and shows what comes back as its own output, so that
-everything else (results, streams, timeouts, files) is as it is for Python. It needs jupyter_client in the session's interpreter.
+The session's own kernel is the client of the other one. It passes code on, and shows what comes back as its own output, so
+that everything else (results, streams, timeouts, files) is as it is for Python. It needs jupyter_client in the session's
+interpreter.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any, NoReturn
 
 from IPython.core.completer import Completion
@@ -60,41 +62,47 @@ class OtherKernel:
         spec = _spec(name)
         from jupyter_client.connect import write_connection_file
         from jupyter_client.session import Session
-        from zmq import DEALER, SUB, SUBSCRIBE, Context, Poller
 
-        self._by_message = spec.interrupt_mode == "message"
         directory = tempfile.mkdtemp(prefix="kernel-")
         path, config = write_connection_file(
             os.path.join(directory, "connection.json"), ip=os.path.join(directory, "s"), transport="ipc", kernel_name=name
         )
-        self._said = tempfile.TemporaryFile(dir=directory)
-        argv = [sys.executable if part == "python" else part.replace("{connection_file}", path) for part in spec.argv]
-        argv = [part.replace("{resource_dir}", spec.resource_dir) for part in argv]
+        self._by_message = spec.interrupt_mode == "message"
+        self._said = os.path.join(directory, "stderr")
+        self._process = self._started(spec, path)
+        self._session: Any = Session(key=config["key"] if isinstance(config["key"], bytes) else config["key"].encode())
+        self._connect(config)
+        self._wait_until_ready()
+
+    def _started(self, spec: Any, path: str) -> subprocess.Popen[bytes]:
+        argv = [part.replace("{connection_file}", path).replace("{resource_dir}", spec.resource_dir) for part in spec.argv]
         try:
-            self._process = subprocess.Popen(
-                argv,
-                env={**os.environ, **spec.env},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                start_new_session=True,
-            )
+            with open(self._said, "wb") as said:
+                return subprocess.Popen(
+                    [sys.executable if argv[0] == "python" else argv[0], *argv[1:]],
+                    env={**os.environ, **spec.env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    start_new_session=True,
+                )
         except OSError as error:
-            raise OtherKernelError(f"the kernel {name!r} cannot be started: {error}") from None
-        self._session = Session(key=config["key"].encode() if isinstance(config["key"], str) else config["key"])
-        context = Context.instance()
+            raise OtherKernelError(f"the kernel {self.name!r} cannot be started: {error}") from None
+
+    def _connect(self, config: Any) -> None:
+        zmq: Any = import_module("zmq")
+        context = zmq.Context.instance()
         self._sockets: dict[str, Any] = {}
-        self._poller = Poller()
+        self._poller: Any = zmq.Poller()
         for channel in ("shell", "iopub", "stdin", "control"):
-            socket = self._sockets[channel] = context.socket(SUB if channel == "iopub" else DEALER)
+            socket = self._sockets[channel] = context.socket(zmq.SUB if channel == "iopub" else zmq.DEALER)
             socket.linger = 0
             if channel == "iopub":
-                socket.setsockopt(SUBSCRIBE, b"")
+                socket.subscribe(b"")
             else:
                 socket.identity = self._session.bsession  # what connects `input()` with its cell
             socket.connect(f"ipc://{config['ip']}-{config[f'{channel}_port']}")
-            self._poller.register(socket, 1)
-        self._wait_until_ready()
+            self._poller.register(socket, zmq.POLLIN)
 
     @property
     def alive(self) -> bool:
@@ -107,7 +115,7 @@ class OtherKernel:
         while time.monotonic() < deadline:
             asked = self._send("shell", "kernel_info_request", {})
             shown = answered = False
-            for channel, message in self._messages(asked, _POLL / 1000):
+            for channel, _ in self._messages(asked, _POLL / 1000):
                 shown = shown or channel == "iopub"
                 answered = answered or channel == "shell"
                 if shown and answered:
@@ -117,8 +125,8 @@ class OtherKernel:
     def _fail(self, what: str) -> NoReturn:
         self._process.kill()
         status = self._process.wait()
-        self._said.seek(0)
-        words = self._said.read()[-2000:].decode("utf-8", "replace").strip()
+        with open(self._said, "rb") as said:
+            words = said.read()[-2000:].decode("utf-8", "replace").strip()
         raise OtherKernelError(f"the kernel {self.name!r} {what} (exit status {status})" + (f":\n{words}" if words else ""))
 
     def _send(self, channel: str, kind: str, content: dict[str, Any]) -> str:
@@ -258,6 +266,6 @@ def run(name: str, code: str) -> object:
     if _kernel is None or not _kernel.alive:
         _kernel = None
         _kernel = OtherKernel(name)
-        shell = get_ipython()  # type: ignore[no-untyped-call]
+        shell: Any = get_ipython()
         shell.Completer.completions = _kernel.completions
     return _kernel.execute(code) if code else None
