@@ -52,11 +52,13 @@ def cell(code: str, language: Language, kernel_type: str) -> str:
 
 
 async def start_kernel(session: Session, kernel_type: str) -> None:
-    """Start the other kernel of a session.
+    """Start the other kernel of a session, if it has one.
 
     Raises:
         LaunchError: It cannot be started.
     """
+    if kernel_type == OWN:
+        return
     result = await session.execute(cell("", "python", kernel_type), timeout=_START)
     if not result.ok:
         raise LaunchError(result.error.evalue if result.error is not None else f"the kernel {kernel_type!r} did not start")
