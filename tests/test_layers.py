@@ -208,7 +208,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "comm", "matplotlib_inline", "traitlets"},
+    "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
