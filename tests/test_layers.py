@@ -146,6 +146,7 @@ TESTED_IN: dict[str, str] = {
     "worker/display": "conformance/test_output.py",
     "worker/exchange": "host/test_exchange.py",
     "worker/gate": "conformance/test_signals.py",
+    "worker/other_kernel": "named/test_kernel_types.py",
     "worker/main": "conformance/test_language.py",
     "worker/run_pip": "packages/test_run_pip.py",
     "worker/shell": "conformance/test_language.py",
@@ -171,6 +172,7 @@ TESTED_IN: dict[str, str] = {
     "named/past": "named/test_sessions.py",
     "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
+    "jupyter/__main__": "jupyter/test_zeromq.py",
     "jupyter/execution": "gateway/test_jupyter.py",
     "jupyter/kernel": "gateway/test_jupyter.py",
     "jupyter/kernels": "gateway/test_jupyter.py",
@@ -206,7 +208,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "comm", "matplotlib_inline", "traitlets"},
+    "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
@@ -214,6 +216,7 @@ OTHERS: dict[str, set[str]] = {
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
     "named": {"pydantic"},  # which checks what clients send
+    "jupyter": {"zmq"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
