@@ -59,13 +59,8 @@ test: $(VENV)/test.stamp
 test-all: slow srt npm clients fuzz user pythons
 	@$(MAKE) --no-print-directory demo >/dev/null
 
-<<<<<<< HEAD
 slow: $(VENV)/slow.stamp
-	$(call run,slow and not srt and not npm)
-=======
-slow: $(VENV)/test.stamp
 	$(call run,slow and not srt and not npm and not clients)
->>>>>>> main
 
 # One after the other: these tests look at a directory that all sandboxes of srt share.
 srt: WORKERS := 0
