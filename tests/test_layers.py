@@ -62,14 +62,21 @@ LAYERS: dict[str, set[str]] = {
     "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},
-    "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
+    "store": {
+        "approvals",
+        "config",
+        "errors",
+        "model",
+        "tools/mcp",
+        "wire",
+    },  # of tools/mcp, what the parameters of a server are
     "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
     "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     # Named sessions and their executions, for whatever serves them.
     "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "wire"},
+    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "store", "wire"},
     # The fronts.
     "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -106,7 +113,6 @@ TESTED_IN: dict[str, str] = {
     "egress/connection": "egress/test_proxy.py",
     "egress/exchange": "egress/test_proxy.py",
     "egress/network": "host/test_network.py",
-    "egress/tunnel": "egress/test_proxy.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/beneath": "host/files/test_attacks.py",
     "host/files/info": "host/files/test_files.py",
@@ -118,7 +124,6 @@ TESTED_IN: dict[str, str] = {
     "host/doctor": "cli/test_cli.py",
     "host/kernels/cells": "host/test_lifecycle.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
-    "host/kernels/kernel_slot": "host/test_lifecycle.py",
     "host/kernels/requests": "host/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
     "host/launch/control": "host/kernels/test_kernel.py",
@@ -141,6 +146,7 @@ TESTED_IN: dict[str, str] = {
     "worker/display": "conformance/test_output.py",
     "worker/exchange": "host/test_exchange.py",
     "worker/gate": "conformance/test_signals.py",
+    "worker/other_kernel": "named/test_kernel_types.py",
     "worker/main": "conformance/test_language.py",
     "worker/run_pip": "packages/test_run_pip.py",
     "worker/shell": "conformance/test_language.py",
@@ -162,8 +168,11 @@ TESTED_IN: dict[str, str] = {
     "named/approvals": "test_sync.py",
     "named/executions": "test_sync.py",
     "named/options": "test_sync.py",
-    "named/sessions": "test_sync.py",
+    "named/limits": "named/test_sessions.py",
+    "named/past": "named/test_sessions.py",
+    "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
+    "jupyter/__main__": "jupyter/test_zeromq.py",
     "jupyter/execution": "gateway/test_jupyter.py",
     "jupyter/kernel": "gateway/test_jupyter.py",
     "jupyter/kernels": "gateway/test_jupyter.py",
@@ -203,7 +212,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "comm", "matplotlib_inline", "traitlets"},
+    "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
@@ -212,6 +221,7 @@ OTHERS: dict[str, set[str]] = {
     "tools/apigen": {"pydantic_core"},
     "named": {"pydantic"},  # which checks what clients send
     "client": {"httpx2"},
+    "jupyter": {"zmq"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         LaunchError,
         McpServerError,
         NotFoundError,
+        NotRunError,
         OutcomeUnknownError,
         PreloadError,
         ProtocolError,
@@ -52,7 +53,14 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, KernelRecord, PendingApproval, SessionRecord
+    from cellblock.model.sessions import (
+        ExecutionEvent,
+        ExecutionRecord,
+        KernelRecord,
+        PendingApproval,
+        Permission,
+        SessionRecord,
+    )
     from cellblock.store.approvals import Approvals
     from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
     from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
@@ -134,6 +142,8 @@ _HOME = {
     "AsyncClient": "client.async_client",
     "Client": "client.client",
     "BusyError": "errors",
+    "NotRunError": "errors",
+    "Permission": "model.sessions",
     "DaemonError": "errors",
     "OutcomeUnknownError": "errors",
 }
@@ -178,9 +188,11 @@ __all__ = [
     "McpServerError",
     "Network",
     "NotFoundError",
+    "NotRunError",
     "OutcomeUnknownError",
     "OutputItem",
     "PendingApproval",
+    "Permission",
     "Policy",
     "PreloadError",
     "ProtocolError",

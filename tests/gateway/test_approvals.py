@@ -65,6 +65,20 @@ async def test_who_may_decide(gateway: Gateway, api: httpx.Client) -> None:
     await eventually(lambda: api.get(f"/executions/{number}").json()["state"] == "done")
 
 
+async def test_what_is_allowed_for_good_is_listed_and_revoked(gateway: Gateway, api: httpx.Client) -> None:
+    number = api.post("/sessions/one/executions", json={"code": "!echo always"}).json()["id"]
+    (pending,) = await waiting(api, "one")
+    api.post("/approvals", json={"ids": [pending["id"]], "allow": True, "always": "call"})
+    await eventually(lambda: api.get(f"/executions/{number}").json()["state"] == "done")
+    (allowed,) = api.get("/approvals/allowed", params={"session": "one"}).json()["allowed"]
+    assert (allowed["scope"], allowed["session_name"], allowed["by"]) == ("call", "one", "test")
+    with gateway.client(token("approve", session="two")) as foreign:
+        assert foreign.get("/approvals/allowed").json() == {"allowed": []}
+        assert foreign.post("/approvals/revoke", json={"ids": [allowed["id"]]}).json() == {"revoked": []}
+    assert api.post("/approvals/revoke", json={"ids": [allowed["id"]]}).json() == {"revoked": [allowed["id"]]}
+    assert api.get("/approvals/allowed").json() == {"allowed": []}
+
+
 @pytest.mark.parametrize("body", [{"ids": [], "allow": True}, {"ids": ["a"]}, {"ids": ["a"], "allow": True, "always": "x"}])
 def test_what_is_wrong_decides_nothing(api: httpx.Client, body: dict[str, object]) -> None:
     assert api.post("/approvals", json=body).status_code == 422

@@ -28,7 +28,7 @@ from cellblock.client.transport import (
 )
 from cellblock.errors import NotFoundError
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, SessionRecord
+from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
@@ -278,6 +278,14 @@ class AsyncClient:
             Which of them still waited.
         """
         return await self._send(calls.decide(ids, allow=allow, always=always))
+
+    async def allowed(self, kernel: SessionRecord | str | None = None) -> list[Permission]:
+        """Return what was allowed for the rest of a session, oldest first; in one session, or in all."""
+        return await self._send(calls.allowed(kernel))
+
+    async def revoke(self, *ids: str) -> list[str]:
+        """Revoke what was allowed, by the ids of `allowed`; return which of them there were."""
+        return await self._send(calls.revoke(ids))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

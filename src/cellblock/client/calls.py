@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from cellblock.errors import InvalidInputError
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
-from cellblock.model.sessions import ExecutionRecord, Language, PendingApproval, SessionRecord
+from cellblock.model.sessions import ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
@@ -163,6 +163,17 @@ def pending(kernel: SessionRecord | str | None) -> Call[list[PendingApproval]]:
 def decide(ids: tuple[str, ...], *, allow: bool, always: str) -> Call[list[str]]:
     """Decide about what waits."""
     return Call("POST", "/approvals", lambda data: list(data["decided"]), {"ids": list(ids), "allow": allow, "always": always})
+
+
+def allowed(kernel: SessionRecord | str | None) -> Call[list[Permission]]:
+    """List what was allowed."""
+    query = {} if kernel is None else {"session": _name(kernel)}
+    return Call("GET", "/approvals/allowed", lambda data: [Permission.from_dict(one) for one in data["allowed"]], query=query)
+
+
+def revoke(ids: tuple[str, ...]) -> Call[list[str]]:
+    """Revoke what was allowed."""
+    return Call("POST", "/approvals/revoke", lambda data: list(data["revoked"]), {"ids": list(ids)})
 
 
 def list_files(kernel: SessionRecord | str, path: str, *, recursive: bool) -> Call[list[FileInfo]]:

@@ -27,7 +27,7 @@ from cellblock.client.transport import (
 )
 from cellblock.errors import NotFoundError
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, SessionRecord
+from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
@@ -272,6 +272,14 @@ class Client:
             Which of them still waited.
         """
         return self._send(calls.decide(ids, allow=allow, always=always))
+
+    def allowed(self, kernel: SessionRecord | str | None = None) -> list[Permission]:
+        """Return what was allowed for the rest of a session, oldest first; in one session, or in all."""
+        return self._send(calls.allowed(kernel))
+
+    def revoke(self, *ids: str) -> list[str]:
+        """Revoke what was allowed, by the ids of `allowed`; return which of them there were."""
+        return self._send(calls.revoke(ids))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
