@@ -108,7 +108,9 @@ def test_code_is_repaired(client: Client) -> None:
 def test_executions_are_submitted_followed_and_answered(client: Client) -> None:
     client.get_or_create("same", sandbox=False)
     record = client.submit("same", "print(input('? '))\n7", stdin=True, key="one")
-    assert client.submit("same", "other", key="one").id == record.id
+    assert client.submit("same", "print(input('? '))\n7", stdin=True, key="one").id == record.id
+    with pytest.raises(ConflictError, match="other code"):
+        client.submit("same", "other", key="one")
     kinds = []
     for event in client.follow(record):
         kinds.append(event.kind)
