@@ -6,7 +6,7 @@ import asyncio
 import functools
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +78,9 @@ class Cell:
         rich: Whether displayed values are events with all of their types, and not just text.
         silent: Whether it leaves no trace: no number, no history.
         failure: What a callback of the caller has raised; it is the caller's when the cell has ended.
+        tag: What the caller calls it.
+        timeout: Seconds that it may run, if that is limited.
+        given: How many events of its output the reader has taken, and asked for the next one.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Cell:
         followed: bool = False,
         rich: bool = False,
         silent: bool = False,
+        tag: str = "",
     ) -> None:
         """Describe an execution.
 
@@ -99,6 +103,7 @@ class Cell:
             followed: Whether somebody reads its events.
             rich: Whether displayed values are to be events with all of their types.
             silent: Whether it leaves no trace in the session.
+            tag: What the caller calls it.
         """
         self.code = code
         check_on_input(on_input)
@@ -128,6 +133,15 @@ class Cell:
         self._changed = asyncio.Event()
         self._began = time.perf_counter()
         self._took = 0.0
+        self.tag = tag
+        self.timeout: float | None = None
+        self.given = 0
+        self._given: tuple[Event, int] | None = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began."""
+        return time.perf_counter() - self._began
 
     def finish(self, ending: Reply | Death) -> None:
         """Say that it has ended."""
@@ -283,6 +297,9 @@ class Cell:
 
     async def next_event(self) -> Event | None:
         """Return the next event, or None when all were read and there will be no more."""
+        if self._given is not None:
+            self._given = None
+            self.given += 1
         while True:
             while not self._events:
                 if self._over or self.ended.is_set():
@@ -296,10 +313,34 @@ class Cell:
                 del self._notices[id(event.about)]
                 return event
             self._empty -= 1
+        self._given = event, size
         self._queued -= size
         if self._paused and self._queued < (self._queue_limit or 0) // 2:
             self.release()
         return event
+
+    # -- on a tape -----------------------------------------------------------------------------------------------------
+
+    def saved(self) -> dict[str, Any]:
+        """Return what another host has to know of it. The kernel's collector is not part of it."""
+        given = [] if self._given is None else [self._given]
+        events = [*given, *((event, size) for event, size in self._events if not isinstance(event, Notice))]
+        return {**{name: getattr(self, name) for name in _SAVED}, "asks": self.on_input is not None, "events": events}
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any], on_input: OnInput | None) -> Cell:
+        """Return a cell that another host has begun.
+
+        Args:
+            saved: What that has saved of it.
+            on_input: Answers `input()`; used if somebody did before.
+        """
+        cell = cls(saved["code"], on_input if saved["asks"] else None, saved["_queue_limit"])
+        for name in _SAVED:
+            setattr(cell, name, saved[name])
+        for event, size in saved["events"]:
+            cell._queue(event, size)
+        return cell
 
     # -- the result ----------------------------------------------------------------------------------------------------
 
@@ -359,6 +400,9 @@ class Cell:
         if ending.ename is not None:
             return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
         return None, "success"
+
+
+_SAVED = ("code", "_queue_limit", "followed", "rich", "silent", "tag", "timeout", "given", "reason", "recovery", "_began")
 
 
 def _place(items: list[OutputItem], later: int) -> int:
