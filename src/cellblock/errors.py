@@ -15,7 +15,8 @@ itself failed, or was asked for something that it cannot do::
     ├── LaunchError               no kernel could be started
     │   ├── InterpreterError      the interpreter is missing, too old, or has no IPython
     │   ├── PreloadError          a module to preload failed to import
-    │   └── SandboxError          the sandbox cannot be enforced, so nothing was started
+    │   ├── SandboxError          the sandbox cannot be enforced, so nothing was started
+    │   └── CustodianError        what holds the kernels cannot be started or reached, or has ended
     ├── KernelDiedError           the kernel died during a request that is not a cell
     ├── ProtocolError             the other end of a connection violated the protocol
     ├── ToolRunnerError           a tool failed, or approval of its call was denied

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -14,6 +16,8 @@ from cellblock.host.closing import Closing
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.host import Host, Session, SessionOptions
+    from cellblock.host.keeping import SessionRemains
+    from cellblock.host.kernels.cell import OnInput
     from cellblock.options import ServiceOptions
     from cellblock.services import SessionServices
 
@@ -60,6 +64,10 @@ class RunningSession:
         session_id: str,
         tool_server: tuple[str, int] | None,
         timeout: float | None,
+        *,
+        label: str = "",
+        remains: SessionRemains | None = None,
+        on_input: OnInput | None = None,
     ) -> None:
         """Start the session and what serves it, in a task of its own that `close` can end.
 
@@ -69,12 +77,16 @@ class RunningSession:
             session_id: What the record of decisions calls it.
             tool_server: Host and port on which other programs can call its tools, if they can.
             timeout: Seconds in which the kernel must start; None for the host's limit.
+            label: As for `Host.session`.
+            remains: As for `Host.session`.
+            on_input: As for `Session.start`.
 
         Raises:
             StateError: It was closed meanwhile.
             LaunchError: The kernel did not start, or not in time.
         """
-        self._starting = asyncio.create_task(self._start(options, services, session_id, tool_server, timeout))
+        make = functools.partial(_open, options, services, session_id, label=label, remains=remains)
+        self._starting = asyncio.create_task(self._start(options, make, on_input, tool_server, timeout))
         await asyncio.wait([self._starting])
         if self._starting.cancelled():
             raise StateError("the session was stopped while it started")
@@ -83,8 +95,8 @@ class RunningSession:
     async def _start(
         self,
         options: SessionOptions,
-        services: ServiceOptions,
-        session_id: str,
+        make: Callable[[Host], tuple[Session, SessionServices]],
+        on_input: OnInput | None,
         tool_server: tuple[str, int] | None,
         timeout: float | None,
     ) -> None:
@@ -99,10 +111,8 @@ class RunningSession:
         for needed in ("cellblock.host.session", "cellblock.services"):
             if needed not in sys.modules:
                 await _load(needed)
-        from cellblock.services import open_session
-
-        self.session, self.services = open_session(host, options, services, session_id)
-        await _start_within(self.session, timeout)
+        self.session, self.services = make(host)
+        await _start_within(self.session, timeout, on_input)
         if tool_server is not None:
             await self.services.serve(*tool_server)
         self.started = True
@@ -151,10 +161,24 @@ async def _load(name: str) -> None:
         pool.shutdown(wait=False)
 
 
-async def _start_within(session: Session, timeout: float | None) -> None:
+def _open(
+    options: SessionOptions,
+    services: ServiceOptions,
+    session_id: str,
+    host: Host,
+    *,
+    label: str,
+    remains: SessionRemains | None,
+) -> tuple[Session, SessionServices]:
+    from cellblock.services import open_session
+
+    return open_session(host, options, services, session_id, label=label, remains=remains)
+
+
+async def _start_within(session: Session, timeout: float | None, on_input: OnInput | None) -> None:
     try:
         async with asyncio.timeout(timeout) as limit:
-            await session.start()
+            await session.start(on_input=on_input)
     except TimeoutError as error:
         if not limit.expired():
             raise

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 Launch = Literal["zygote", "spawn"]
-_DESCRIPTORS_PER_KERNEL = 5 + 16  # its own, and the connections that its tool port may have in any case
+_DESCRIPTORS_PER_KERNEL = 9 + 16  # its own and its tape's, and the connections that its tool port may have in any case
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
 
@@ -248,6 +248,8 @@ class Host(AsyncOnly):
     async def adopt(self) -> list[SessionRemains]:
         """Return what is left of the sessions of a host that was killed: for `session`, or for `discard`.
 
+        What is given to neither ends when this host is closed.
+
         Raises:
             StateError: The host has no custodian, or did this already.
         """
@@ -292,6 +294,8 @@ class Host(AsyncOnly):
         from cellblock.host.kernels.kernel import Kernel
 
         assert self.keeping is not None
+        takers = wanted.takers
+        wanted = replace(wanted, takers=self._kept_takers(remains.number, takers))
         kernel = Kernel(
             remains.launcher,
             remains.number,
@@ -304,7 +308,8 @@ class Host(AsyncOnly):
         self._kernels.add(kernel)
         try:
             for name, listener in remains.listeners.items():
-                kernel.control.takers.pop(name)(listener)
+                del kernel.control.takers[name]
+                takers[name](listener)
             kernel.limit_memory()
             cell = await kernel.recover(on_input)
             if kernel.ready.done() and not kernel.ready.exception():

@@ -177,6 +177,11 @@ class Keeping:
                         for kernel in kernels.values():
                             if kernel.number == said["kernel"]:
                                 kernel.listeners[said["name"]] = socket.socket(fileno=entry.fds[0])
+        # Before anything else goes through the pipe.
+        for kernel in kernels.values():
+            if kernel.number == self._aux.left():
+                kernel.recording.tape.take_left()
+        self._aux.drain()
         for session in self.sessions:
             session.kernel = kernels.pop(session.number, None)
 

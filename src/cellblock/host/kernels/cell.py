@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import operator
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -321,24 +322,25 @@ class Cell:
 
     # -- on a tape -----------------------------------------------------------------------------------------------------
 
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> tuple[Any, ...]:
         """Return what another host has to know of it. The kernel's collector is not part of it."""
-        given = [] if self._given is None else [self._given]
-        events = [*given, *((event, size) for event, size in self._events if not isinstance(event, Notice))]
-        return {**{name: getattr(self, name) for name in _SAVED}, "asks": self.on_input is not None, "events": events}
+        given = () if self._given is None else (self._given,)
+        events = [*given, *(entry for entry in self._events if not isinstance(entry[0], Notice))]
+        return (events, self.on_input is not None, *_values_to_save(self))
 
     @classmethod
-    def restored(cls, saved: Mapping[str, Any], on_input: OnInput | None) -> Cell:
+    def restored(cls, saved: tuple[Any, ...], on_input: OnInput | None) -> Cell:
         """Return a cell that another host has begun.
 
         Args:
             saved: What that has saved of it.
             on_input: Answers `input()`; used if somebody did before.
         """
-        cell = cls(saved["code"], on_input if saved["asks"] else None, saved["_queue_limit"])
-        for name in _SAVED:
-            setattr(cell, name, saved[name])
-        for event, size in saved["events"]:
+        events, asks, *values = saved
+        cell = cls("", on_input if asks else None, None)
+        for name, value in zip(_SAVED, values, strict=True):
+            setattr(cell, name, value)
+        for event, size in events:
             cell._queue(event, size)
         return cell
 
@@ -403,6 +405,7 @@ class Cell:
 
 
 _SAVED = ("code", "_queue_limit", "followed", "rich", "silent", "tag", "timeout", "given", "reason", "recovery", "_began")
+_values_to_save = operator.attrgetter(*_SAVED)
 
 
 def _place(items: list[OutputItem], later: int) -> int:

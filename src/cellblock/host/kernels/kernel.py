@@ -139,7 +139,7 @@ class Kernel:
             for shown, stream in self._collector.so_far():
                 cell.emit(shown, stream)
         self.memory.look_soon()
-        self._write_base()
+        self._write_base(more=True)
         self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent))
 
     def _attach(self, cell: Cell) -> None:
@@ -391,10 +391,10 @@ class Kernel:
 
     # -- another host's kernel -----------------------------------------------------------------------------------------
 
-    def _write_base(self) -> None:
+    def _write_base(self, *, more: bool = False) -> None:
         if self._recording is not None:
             cell = None if self._cell is None else self._cell.saved()
-            self._recording.base(self._channel, self._collector, cell, after_death=self._in_place_of_dead)
+            self._recording.base(self._channel, self._collector, cell, after_death=self._in_place_of_dead, more=more)
 
     def _write_long(self) -> None:
         if self._recording is not None and self._recording.long and not self._recording.replaying:

@@ -31,6 +31,7 @@ from cellblock.wire.messages import (
 )
 from cellblock.wire.protocol import State
 
+Saved: TypeAlias = tuple[Any, ...]
 Question: TypeAlias = InputRequest | Install | Command
 
 
@@ -39,27 +40,27 @@ class Standing:
     """How a kernel stands, beside its conversation.
 
     Attributes:
-        collector: What it has written since the last cell ended, or of the running one.
         cell: The running cell (`Cell.saved`), or the one that is about to begin.
         after_death: Whether it is in the place of a kernel that died, and nobody has been told.
         question: What the cell has asked and was not told yet.
         begun: Whether what it asked for has begun, and so may not begin again.
         decided: Whether it was told that its command may run.
+        collector: What it has written since the last cell ended, or of the running one.
     """
 
-    collector: Collector | None = None
-    cell: dict[str, Any] | None = None
+    cell: Saved | None = None
     after_death: bool = False
     question: Question | None = None
     begun: bool = False
     decided: bool = False
+    collector: Collector | None = None
 
 
 class Recording:
     """The tape of one kernel, as its host uses it.
 
     Attributes:
-        standing: How the kernel stands; the collector and the cell are kept up to date by nobody.
+        standing: How the kernel stands. Its cell and its collector are those of the last base that was read.
         replaying: Whether it is being read.
     """
 
@@ -71,15 +72,21 @@ class Recording:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def base(self, channel: Channel, collector: Collector, cell: dict[str, Any] | None, *, after_death: bool) -> None:
-        """Write down how everything stands, between two messages."""
-        self.standing.collector = None if collector.empty else collector
-        self.standing.cell, self.standing.after_death = cell, after_death
-        buffer = io.BytesIO()
-        _Pickler(buffer, 5).dump((channel.state.value, self.standing))
-        self.standing.collector = None
-        self._longest = buffer.tell()
-        self.tape.base(channel.offsets, buffer.getvalue())
+    def base(self, channel: Channel, collector: Collector, cell: Saved | None, *, after_death: bool, more: bool) -> None:
+        """Write down how everything stands, between two messages.
+
+        Args:
+            channel: The kernel's channel.
+            collector: What it has written.
+            cell: The running cell, or the one that is about to begin.
+            after_death: As in `Standing`.
+            more: Whether a message to the worker follows at once.
+        """
+        standing = self.standing
+        rest = (channel.state.value, cell, after_death, standing.question, standing.begun, standing.decided)
+        content = pickle.dumps((*rest, None), 5) if collector.empty else _pickled((*rest, collector))
+        self._longest = len(content)
+        self.tape.base(channel.offsets, content, more=more)
 
     @property
     def long(self) -> bool:
@@ -121,7 +128,8 @@ class Recording:
     def recover(self, channel: Channel, spill_to: SpillDirectory | None) -> list[Record]:
         """Put the channel to where the last base says, and take its standing; return what came after it."""
         base, records = self.tape.recover()
-        state, self.standing = _Unpickler(io.BytesIO(base.content), spill_to).load()
+        state, *standing = _Unpickler(io.BytesIO(base.content), spill_to).load()
+        self.standing = Standing(*standing)
         self.replaying = True
         channel.resume(State(state), base.offsets[0])
         return records
@@ -155,6 +163,12 @@ def sent_message(record: Record) -> ToWorker:
 def read_trusted(record: Record) -> Any:
     """Return the object that a record holds. Only hosts of this user can write to a tape."""
     return pickle.loads(record.content)  # noqa: S301  # see above
+
+
+def _pickled(what: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, 5).dump(what)
+    return buffer.getvalue()
 
 
 class _Pickler(pickle.Pickler):

@@ -2,7 +2,7 @@
 
 Bytes go from the kernel's socket and pipes to a file inside the operating system (`splice`), and from a file to the socket
 (`sendfile`). So each byte is at any moment in exactly one place that the custodian holds as well, and SIGKILL loses none.
-docs/decisions/0056-tapes.md has the reasons.
+docs/decisions/0030-kernels-outlive-their-host.md has the reasons.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import fcntl
 import mmap
 import os
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
+from zlib import crc32
 
 from cellblock.host.descriptors import pending
 
@@ -26,6 +26,7 @@ _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE = 4096
 _RECORD = struct.Struct("<IIBxxxQ")  # size, checksum, kind, messages taken before it
 _START = struct.Struct("<Q")
+_OFFSETS = struct.Struct("<3Q")
 _PIECE = struct.Struct("<BI")
 CHANNEL, STDOUT, STDERR = 0, 1, 2
 _STREAMS = 3
@@ -84,7 +85,6 @@ class Aux:
         os.ftruncate(owner, _PAGE)
         return cls(reader, writer, owner)
 
-    @property
     def left(self) -> int | None:
         """The number of the tape whose bytes were left in it; None if it is empty."""
         return self._owner[0] if pending(self._reader) else None
@@ -106,7 +106,11 @@ class Aux:
         """
         self._owner[0] = number
         moved = os.splice(source, self._writer, _AUX_SIZE, flags=os.SPLICE_F_NONBLOCK)
-        self.flush(tape, size, moved)
+        try:
+            self.flush(tape, size, moved)
+        except OSError:  # no memory is left: nothing of this kernel may become another's
+            self.drain()
+            raise
         return moved
 
     def flush(self, tape: int, size: int, count: int) -> None:
@@ -115,6 +119,11 @@ class Aux:
             done = os.splice(self._reader, tape, count, offset_dst=size)
             size += done
             count -= done
+
+    def drain(self) -> None:
+        """Drop what is in it."""
+        while count := pending(self._reader):
+            os.read(self._reader, count)
 
     def close(self) -> None:
         """Close its descriptors."""
@@ -154,7 +163,9 @@ class Tape:
         self._log, *self._files = fds
         self._sizes = [os.fstat(fd).st_size for fd in self._files]
         self._used = [0] * _STREAMS
-        self._based = [0] * _STREAMS
+        self._based = 0
+        self._old: tuple[int, tuple[int, int, int]] | None = None
+        self._begun = b""
         self._end = max(os.fstat(self._log).st_size, _PAGE)
         self._punched = _PAGE
         self._dropped = 0
@@ -225,6 +236,7 @@ class Tape:
     def queue(self, frame: bytes) -> None:
         """Take a frame that is to be sent."""
         place = self.append(Kind.SENT, frame)
+        self._drop()
         self._sending.append((place, place + len(frame)))
         if len(self._sending) == 1:
             os.lseek(self._log, place, os.SEEK_SET)
@@ -259,29 +271,42 @@ class Tape:
 
     def append(self, kind: Kind, content: bytes) -> int:
         """Write a record. Returns where its content lies in the log."""
-        record = _RECORD.pack(len(content), zlib.crc32(content, kind), kind, self.taken) + content
+        record = self._begun + _RECORD.pack(len(content), crc32(content, kind), kind, self.taken) + content
+        self._begun = b""
         os.pwrite(self._log, record, self._end)
-        place = self._end + _RECORD.size
         self._end += len(record)
-        return place
+        return self._end - len(content)
 
-    def base(self, offsets: tuple[int, int, int], content: bytes) -> None:
-        """Write down where everything stands. What came before is dropped when it is much."""
+    def base(self, offsets: tuple[int, int, int], content: bytes, *, more: bool = False) -> None:
+        """Write down where everything stands. What came before is dropped when it is much.
+
+        Args:
+            offsets: See `Base`.
+            content: See `Base`.
+            more: Whether another record follows at once, to be written in one go.
+        """
         place = self._end
-        self.append(Kind.BASE, _START.pack(offsets[0]) + _START.pack(offsets[1]) + _START.pack(offsets[2]) + content)
+        content = _OFFSETS.pack(*offsets) + content
         self.taken = 0
-        self._based = [*offsets]
-        if place - self._punched > _LOG_LIMIT or sum(offsets) - self._dropped > _TAPE_LIMIT:
-            self._drop(place, offsets)
+        self._based = sum(offsets)
+        if place - self._punched > _LOG_LIMIT or self._based - self._dropped > _TAPE_LIMIT:
+            self._old = place, offsets
+        if more:
+            self._begun = _RECORD.pack(len(content), crc32(content, Kind.BASE), Kind.BASE, 0) + content
+        else:
+            self.append(Kind.BASE, content)
+            self._drop()
 
     @property
     def length(self) -> int:
         """Bytes that the kernel has sent since the last base."""
-        return self._used[CHANNEL] + self._used[STDOUT] + self._used[STDERR] - sum(self._based)
+        return self._used[CHANNEL] + self._used[STDOUT] + self._used[STDERR] - self._based
 
-    def _drop(self, place: int, offsets: tuple[int, int, int]) -> None:
-        if self._sending:
-            return  # its frames lie in what would be dropped
+    def _drop(self) -> None:
+        """Give back the memory of what came before a base that is written."""
+        if self._old is None or self._sending:
+            return  # the frames that are being sent may lie in it
+        (place, offsets), self._old = self._old, None
         os.pwrite(self._log, _START.pack(place), 0)
         _punch(self._log, self._punched, place)
         for fd, offset in zip(self._files, offsets, strict=True):
@@ -291,6 +316,12 @@ class Tape:
 
     # -- reading it again ----------------------------------------------------------------------------------------------
 
+    def take_left(self) -> None:
+        """Take what another process has left in the pipe on its way here."""
+        count = pending(self._aux.fds[0])
+        self._aux.flush(self._files[CHANNEL], self._sizes[CHANNEL], count)
+        self._sizes[CHANNEL] += count
+
     def recover(self) -> tuple[Base, list[Record]]:
         """Read the log of another process: return the last base, and what came after it.
 
@@ -299,25 +330,22 @@ class Tape:
         Raises:
             ValueError: There is no base.
         """
-        if self._aux.left == self.number:
-            count = pending(self._aux.fds[0])
-            self._aux.flush(self._files[CHANNEL], self._sizes[CHANNEL], count)
-            self._sizes[CHANNEL] += count
         (self._punched,) = _START.unpack(os.pread(self._log, _START.size, 0))
         records = list(self._records(self._punched))
         last = max((number for number, record in enumerate(records) if record.kind is Kind.BASE), default=None)
         if last is None:
             raise ValueError("there is no base on its tape")
         self._end = records[-1].place + len(records[-1].content)
+        os.ftruncate(self._log, self._end)  # behind it may be a record that was cut off
         sent = os.lseek(self._log, 0, os.SEEK_CUR)
         frames = [(record.place, record.place + len(record.content)) for record in records if record.kind is Kind.SENT]
         self._sending = [(place, end) for place, end in frames if end > sent]
         if self._sending and sent < self._sending[0][0]:
             os.lseek(self._log, self._sending[0][0], os.SEEK_SET)
-        size, content = 3 * _START.size, records[last].content
-        offsets = struct.unpack("<3Q", content[:size])
-        self._used, self._based = [*offsets], [*offsets]
-        self._dropped = sum(offsets)
+        size, content = _OFFSETS.size, records[last].content
+        offsets = _OFFSETS.unpack(content[:size])
+        self._used = [*offsets]
+        self._based = self._dropped = sum(offsets)
         return Base((offsets[0], offsets[1], offsets[2]), content[size:]), records[last + 1 :]
 
     def _records(self, place: int) -> Iterator[Record]:
@@ -327,7 +355,7 @@ class Tape:
         while len(log) - start >= _RECORD.size:
             size, checksum, kind, messages = _RECORD.unpack_from(log, start)
             content = log[start + _RECORD.size : start + _RECORD.size + size]
-            if len(content) < size or zlib.crc32(content, kind) != checksum:
+            if not kind or len(content) < size or crc32(content, kind) != checksum:
                 return
             yield Record(Kind(kind), messages, content, place + start + _RECORD.size)
             start += _RECORD.size + size
