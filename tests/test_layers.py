@@ -62,14 +62,21 @@ LAYERS: dict[str, set[str]] = {
     "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},
-    "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
+    "store": {
+        "approvals",
+        "config",
+        "errors",
+        "model",
+        "tools/mcp",
+        "wire",
+    },  # of tools/mcp, what the parameters of a server are
     "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
     "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     # Named sessions and their executions, for whatever serves them.
-    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store"},
+    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "model", "named", "wire"},
+    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "store", "wire"},
     # The fronts.
     "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -80,13 +87,20 @@ LAYERS: dict[str, set[str]] = {
     # What the arguments of a front mean for a session.
     "session_policy": {"errors", "host"},
     "tool_directories": {"errors"},
-    "sync": {"daemon", "errors", "model"},
-    "gateway": _FRONT | {"daemon"},
-    "mcp_server": _FRONT | {"daemon"},
-    "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "sync"},
+    "loop_thread": {"errors"},
+    "settings": {"config", "errors"},
+    "sync": {"config", "daemon", "errors", "model", "settings"},
+    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model"},
+    # What the gateway and its clients call an error.
+    "problems": {"errors"},
+    # The Jupyter protocol, for whatever carries it.
+    "jupyter": {"daemon", "errors", "model", "wire"},
+    "gateway": _FRONT | {"daemon", "jupyter", "problems", "settings"},
+    "mcp_server": _FRONT | {"named"},
+    "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "settings", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"errors", "executor", "host", "model", "sandbox", "store", "sync", "terminal"} | _TOOLS,
+    "__init__": {"errors", "executor", "host", "model", "sandbox", "store", "sync", "sync_executor", "terminal"} | _TOOLS,
 }
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
@@ -97,7 +111,6 @@ TESTED_IN: dict[str, str] = {
     "egress/connection": "egress/test_proxy.py",
     "egress/exchange": "egress/test_proxy.py",
     "egress/network": "host/test_network.py",
-    "egress/tunnel": "egress/test_proxy.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/beneath": "host/files/test_attacks.py",
     "host/files/info": "host/files/test_files.py",
@@ -110,7 +123,6 @@ TESTED_IN: dict[str, str] = {
     "host/keeping": "host/test_adoption.py",
     "host/kernels/cells": "host/test_lifecycle.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
-    "host/kernels/kernel_slot": "host/test_lifecycle.py",
     "host/kernels/recording": "host/test_adoption.py",
     "host/kernels/requests": "host/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
@@ -135,6 +147,7 @@ TESTED_IN: dict[str, str] = {
     "worker/display": "conformance/test_output.py",
     "worker/exchange": "host/test_exchange.py",
     "worker/gate": "conformance/test_signals.py",
+    "worker/other_kernel": "named/test_kernel_types.py",
     "worker/main": "conformance/test_language.py",
     "worker/run_pip": "packages/test_run_pip.py",
     "worker/shell": "conformance/test_language.py",
@@ -144,6 +157,9 @@ TESTED_IN: dict[str, str] = {
     "zygote/server": "host/launch/test_launcher.py",
     # Both ends of the daemon's socket, and what is behind it.
     "daemon/__main__": "test_sync.py",
+    "daemon/in_process": "test_sync_memory.py",
+    "loop_thread": "test_sync_executor.py",
+    "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/messages": "test_sync.py",
@@ -153,7 +169,26 @@ TESTED_IN: dict[str, str] = {
     "named/approvals": "test_sync.py",
     "named/executions": "test_sync.py",
     "named/options": "test_sync.py",
-    "named/sessions": "test_sync.py",
+    "named/limits": "named/test_sessions.py",
+    "named/past": "named/test_sessions.py",
+    "named/session": "named/test_sessions.py",
+    # What takes a gateway to see.
+    "jupyter/__main__": "jupyter/test_zeromq.py",
+    "jupyter/execution": "gateway/test_jupyter.py",
+    "jupyter/kernel": "gateway/test_jupyter.py",
+    "jupyter/kernels": "gateway/test_jupyter.py",
+    "jupyter/questions": "gateway/test_jupyter.py",
+    "gateway/access": "gateway/test_guard.py",
+    "gateway/app": "gateway/test_guard.py",
+    "gateway/answers": "gateway/test_guard.py",
+    "gateway/link": "gateway/test_events.py",
+    "gateway/serve": "gateway/test_guard.py",
+    # What a client of the server sees of all of it.
+    "mcp_server/answers": "mcp_server/test_server.py",
+    "mcp_server/cells": "mcp_server/test_server.py",
+    "mcp_server/clients": "mcp_server/test_server.py",
+    "mcp_server/options": "mcp_server/test_server.py",
+    "mcp_server/start": "mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",
@@ -174,7 +209,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "matplotlib_inline", "traitlets"},
+    "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
@@ -182,8 +217,10 @@ OTHERS: dict[str, set[str]] = {
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
     "named": {"pydantic"},  # which checks what clients send
+    "jupyter": {"zmq"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
-    "mcp_server": {"anyio", "mcp", "pydantic"},
+    "settings": {"pydantic", "pydantic_settings"},
+    "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
     "cli": {"click", "prompt_toolkit", "pydantic", "rich", "typer", "uvicorn"},
 }
 """Layer → what it may import that is neither ours nor Python's."""

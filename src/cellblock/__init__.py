@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rule, Rules
     from cellblock.errors import (
+        AccessError,
         BusyError,
         CellblockError,
         CodeExecutionError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         LaunchError,
         McpServerError,
         NotFoundError,
+        NotRunError,
         OutcomeUnknownError,
         PreloadError,
         ProtocolError,
@@ -45,12 +47,21 @@ if TYPE_CHECKING:
         Completions,
         Decision,
         ErrorInfo,
+        ExecutionResult,
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, PendingApproval, SessionRecord
+    from cellblock.model.sessions import (
+        ExecutionEvent,
+        ExecutionRecord,
+        KernelRecord,
+        PendingApproval,
+        Permission,
+        SessionRecord,
+    )
     from cellblock.store.approvals import Approvals
     from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
+    from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
     from cellblock.terminal import printable
     from cellblock.tools.apigen.generate import generate_mcp_sources
     from cellblock.tools.calling.runner import ToolRunner
@@ -114,18 +125,27 @@ _HOME = {
     "status": "sync",
     "restart": "sync",
     "wipe": "sync",
+    "SyncApprovalRequest": "sync_executor",
+    "SyncCodeExecutor": "sync_executor",
+    "SyncFiles": "sync_executor",
+    "ExecutionResult": "model",
+    "KernelRecord": "model.sessions",
     "SessionRecord": "model.sessions",
     "ExecutionRecord": "model.sessions",
     "ExecutionEvent": "model.sessions",
     "PendingApproval": "model.sessions",
     "NotFoundError": "errors",
     "ConflictError": "errors",
+    "AccessError": "errors",
     "BusyError": "errors",
+    "NotRunError": "errors",
+    "Permission": "model.sessions",
     "DaemonError": "errors",
     "OutcomeUnknownError": "errors",
 }
 
 __all__ = [
+    "AccessError",
     "ApprovalChannel",
     "ApprovalClient",
     "ApprovalRequest",
@@ -146,6 +166,7 @@ __all__ = [
     "ErrorInfo",
     "ExecutionEvent",
     "ExecutionRecord",
+    "ExecutionResult",
     "ExecutionTimeoutError",
     "FileInfo",
     "FilesError",
@@ -155,14 +176,17 @@ __all__ = [
     "InterpreterError",
     "InvalidInputError",
     "KernelDiedError",
+    "KernelRecord",
     "LaunchError",
     "Limits",
     "McpServerError",
     "Network",
     "NotFoundError",
+    "NotRunError",
     "OutcomeUnknownError",
     "OutputItem",
     "PendingApproval",
+    "Permission",
     "Policy",
     "PreloadError",
     "ProtocolError",
@@ -175,6 +199,9 @@ __all__ = [
     "SessionRecord",
     "StateError",
     "StoreError",
+    "SyncApprovalRequest",
+    "SyncCodeExecutor",
+    "SyncFiles",
     "ToolRunner",
     "ToolRunnerError",
     "ToolServer",

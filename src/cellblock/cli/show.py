@@ -6,11 +6,12 @@ import asyncio
 import json
 import sys
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError
 from cellblock.host import Host, Policy
 from cellblock.host import doctor as doctors
+from cellblock.host.checks import default_isolation
 from cellblock.model import Decision
 from cellblock.store.approvals import Approvals
 from cellblock.terminal import printable
@@ -28,6 +29,7 @@ _HEADINGS = {
 _ALWAYS = {
     "unreachable": ("this machine, private networks, clouds' metadata services, unless the policy names the address itself",)
 }
+_NOT_IN_LANDLOCK = ("read_only", "reserved", "masked", "unreachable")
 _MAX_SHOWN = 200  # characters of a call's arguments
 _BYTES = ("memory", "tmp", "file_size", "packages")
 _TEMPLATE = """\
@@ -70,17 +72,25 @@ def doctor(*, as_json: bool) -> int:
         if not check["ok"]:
             print(f"{'':8} {'':18} → {printable(check['remedy'])}")
     print()
-    _session(found["session"], color)
-    if found["sandbox"] and found["isolate"] != "native":
-        print(f"Kernels run in a sandbox here, with isolate={found['isolate']!r}.")
-    elif found["sandbox"]:
-        print("Kernels run in a sandbox here.")
-    else:
-        print("Kernels cannot be sandboxed here: nothing starts without it.")
+    if found["isolate"] != "native" and not found["session"]["ok"]:
+        print("The native sandbox, which promises more, is not possible here:\n")
+    _session(found["session"], found["isolate"], color)
+    print(_verdict(found))
     return 0 if found["ok"] else 1
 
 
-def _session(found: dict[str, Any], color: bool) -> None:
+def _verdict(found: dict[str, Any]) -> str:
+    """Return whether sessions start here, in a sentence."""
+    isolate, works = found["isolate"], {check["name"] for check in found["checks"] if check["ok"]}
+    if found["sandbox"]:
+        return "Kernels run in a sandbox here" + ("." if isolate == "native" else f", with isolate={isolate!r}.")
+    said = f"No kernel starts here with isolate={isolate!r}, which is what programs get that choose nothing else."
+    if isolate == "native" and "landlock sandbox" in works:
+        return f"{said} isolate='landlock' works; to choose it: export CELLBLOCK_ISOLATE=landlock"
+    return said
+
+
+def _session(found: dict[str, Any], isolate: str, color: bool) -> None:
     """Print how far a session came, why it failed, and the ways out."""
     if found["ok"]:
         return
@@ -91,9 +101,10 @@ def _session(found: dict[str, Any], color: bool) -> None:
         if state == "failed":
             print(f"{'':12} → {printable(found['said'])}")
     print(f"\nLikely cause: {printable(found['cause'] or found['error'])}.")
-    if found["ways"]:
+    ways = [way for way in found["ways"] if way["line"] != f"export CELLBLOCK_ISOLATE={isolate}"]
+    if ways:
         print("Ways out:")
-    for way in found["ways"]:
+    for way in ways:
         print(f"- {way['what']}:\n    {printable(way['line'])}")
     print()
 
@@ -101,12 +112,17 @@ def _session(found: dict[str, Any], color: bool) -> None:
 def policy(config: str | None, workspace: str | None, *, as_json: bool) -> int:
     """Print what a policy comes to."""
     wanted = Policy() if config is None else Policy.load(config)
-    found = doctors.explain_policy(wanted, workspace)
-    found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace))) is None, trouble
+    isolate: Literal["native", "landlock"] = "landlock" if default_isolation() == "landlock" else "native"
+    found = doctors.explain_policy(wanted, workspace, isolate)
+    found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace, isolate))) is None, trouble
     if as_json:
         print(json.dumps(found, indent=2))
         return 0 if trouble is None else 1
+    if isolate == "landlock":
+        print("With isolate='landlock' (CELLBLOCK_ISOLATE), nothing in a writable directory is protected or masked.")
     for key, heading in _HEADINGS.items():
+        if isolate == "landlock" and key in _NOT_IN_LANDLOCK:
+            continue
         print(f"{heading}:")
         for line in [*found[key], *_ALWAYS.get(key, ())] or ["nothing"]:
             print(f"  {_name(line)}")
@@ -121,10 +137,10 @@ def policy(config: str | None, workspace: str | None, *, as_json: bool) -> int:
     return 0 if trouble is None else 1
 
 
-async def _trouble(wanted: Policy, workspace: str | None) -> str | None:
+async def _trouble(wanted: Policy, workspace: str | None, isolate: Literal["native", "landlock"]) -> str | None:
     """Start a session with a policy; return in one line why that cannot be, or None."""
     try:
-        async with Host(policy=wanted, isolate="native", launch="spawn") as host, host.session(working_dir=workspace):
+        async with Host(policy=wanted, isolate=isolate, launch="spawn") as host, host.session(working_dir=workspace):
             return None
     except CellblockError as error:
         said = str(error).strip().splitlines()

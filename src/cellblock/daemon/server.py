@@ -14,6 +14,8 @@ from cellblock.daemon import files
 from cellblock.daemon.messages import (
     MAX_REQUEST,
     PROTOCOL,
+    About,
+    Allowed,
     Answer,
     Cancel,
     Complete,
@@ -36,6 +38,7 @@ from cellblock.daemon.messages import (
     RemoveFile,
     Request,
     Restart,
+    Revoke,
     Status,
     Submit,
     Wipe,
@@ -45,7 +48,7 @@ from cellblock.daemon.messages import (
     encode_reply,
 )
 from cellblock.daemon.place import peer
-from cellblock.errors import CellblockError, DaemonError, ProtocolError
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError
 from cellblock.named.executions import Execution
 from cellblock.named.sessions import NamedSessions
 from cellblock.wire.frames import Frame, FrameParser
@@ -72,6 +75,13 @@ class Server:
         self.asked_to_end = asyncio.Event()
         self.default_timeout = default_timeout
         self.started = time.time()
+        self._ending: set[asyncio.Task[bool]] = set()
+
+    def end_session(self, name: str) -> None:
+        """Begin to end a session whose connection is gone."""
+        task = asyncio.create_task(self.sessions.destroy(name))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def connect(self) -> Client:
         """Make the protocol for one more client."""
@@ -91,7 +101,11 @@ class Server:
                         "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
                     )
                 return {"protocol": PROTOCOL, "version": __version__, "pid": os.getpid(), "started": self.started}
-            case End():
+            case About():
+                return self._about()
+            case End(keep=keep):
+                if not keep:
+                    await self.sessions.wipe()
                 self.asked_to_end.set()
                 return True
             case Create(name=name, options=options, tags=tags, fresh=fresh):
@@ -106,23 +120,45 @@ class Server:
                 return await self.sessions.destroy(session)
             case Wipe():
                 return await self.sessions.wipe()
-            case Interrupt(session=session):
-                return await self.sessions.find(session).session.interrupt()
+            case Interrupt(session=session, key=key):
+                return await self.sessions.interrupt(session, key)
             case Submit() | Follow() | Lookup() | Executions() | Cancel() | Answer():
                 return await self._execution(request, body)
             case Complete() | Inspect() | History():
                 return await self._question(request, body.decode("utf-8", "replace"))
             case ListFiles() | ReadFile() | WriteFile() | RemoveFile():
-                return await files.answer(self.sessions.find(request.session).session.files, request, body)
+                return await files.answer((await self.sessions.live(request.session)).files, request, body)
             case Install(session=session, requirements=requirements, timeout=timeout):
-                return (await self.sessions.find(session).session.install(*requirements, timeout=_seconds(timeout))).to_dict(
-                    raw=True
-                )
-            case Pending(session=session):
+                running = await self.sessions.live(session)
+                return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
+            case Pending() | Decide() | Allowed() | Revoke():
+                return await self._approval(request)
+
+    async def _approval(self, request: Pending | Decide | Allowed | Revoke) -> Any:
+        approvals = self.sessions.approvals
+        match request:
+            case Pending(session=session, withdrawn=withdrawn):
                 known = self.sessions.find(session).record.kernel_id if session else None
-                return [pending.to_dict() for pending in self.sessions.approvals.waiting(known)]
-            case Decide(ids=ids, allow=allow, always=always):
-                return await self.sessions.approvals.decide(ids, allow=allow, always=always)
+                return [pending.to_dict() for pending in approvals.waiting(known, withdrawn=withdrawn)]
+            case Decide(ids=ids, allow=allow, always=always, by=by):
+                return await approvals.decide(ids, allow=allow, always=always, by=by)
+            case Allowed(session=session):
+                known = self.sessions.find(session).record.kernel_id if session else None
+                return [permission.to_dict() for permission in approvals.allowed(known)]
+            case Revoke(ids=ids):
+                return approvals.revoke(ids)
+
+    def _about(self) -> dict[str, Any]:
+        """Say how the daemon is."""
+        return {
+            "protocol": PROTOCOL,
+            "version": __version__,
+            "pid": os.getpid(),
+            "started": self.started,
+            "uptime": time.time() - self.started,
+            "clients": len(self.clients),
+            **self.sessions.about(),
+        }
 
     async def _execution(self, request: Submit | Follow | Lookup | Executions | Cancel | Answer, body: bytes) -> Any:
         match request:
@@ -130,6 +166,8 @@ class Server:
                 return await self._submit(request, body)
             case Executions(session=session, count=count):
                 return [record.to_dict() for record in self.sessions.executions(session, count)]
+        if isinstance(request, Lookup) and not request.execution:
+            return self.sessions.execution_of_key(request.session, request.key).record.to_dict()
         named, execution = self.sessions.execution(request.execution)
         match request:
             case Follow(after=after):
@@ -137,30 +175,37 @@ class Server:
             case Lookup():
                 return execution.record.to_dict()
             case Cancel():
-                return await execution.cancel(named.session)
+                return await execution.cancel(None if named is None else named.current)
             case Answer():
                 return execution.answer(body.decode("utf-8", "replace"))
 
     async def _submit(self, request: Submit, body: bytes) -> Any:
         named = self.sessions.find(request.session)
+        if request.retry:
+            named.count_attempt()
         execution = Execution(
             named.record.kernel_id,
             named.record.name,
             body.decode("utf-8", "surrogatepass"),
             language=request.language,
+            kernel_type=named.record.kernel_type,
             timeout=self.default_timeout if request.timeout == 0 else _seconds(request.timeout),
             key=request.key,
             live=request.live,
             stdin=request.stdin,
             silent=request.silent,
+            parent=request.parent,
         )
-        execution = self.sessions.submit(named, execution)
+        submitted = self.sessions.submit(named, execution)
+        if request.follow:
+            return (event.to_dict() async for event in submitted.follow())
         if request.wait:
-            return (await execution.wait()).to_dict(raw=True)
-        return execution.record.to_dict()
+            result = await submitted.wait()
+            return submitted.packed or result.to_dict(raw=True)
+        return submitted.record.to_dict()
 
     async def _question(self, request: Complete | Inspect | History, code: str) -> Any:
-        session = self.sessions.find(request.session).session
+        session = await self.sessions.live(request.session)
         match request:
             case Complete(cursor=cursor):
                 found = await session.complete(code, None if cursor < 0 else cursor)
@@ -185,6 +230,7 @@ class Client(asyncio.Protocol):
         self._room = asyncio.Event()
         self._room.set()
         self._greeted = False
+        self._bound: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -225,16 +271,31 @@ class Client(asyncio.Protocol):
 
     async def _answer(self, number: int, request: Request, body: bytes) -> None:
         try:
+            self._bind(request)
             answer = await self._server.answer(request, body)
             if isinstance(answer, AsyncIterator):
                 await self._answer_in_parts(number, answer)
             else:
                 await self._write(encode_reply(number, answer))
         except CellblockError as error:
+            if isinstance(request, Create):
+                self._bound.discard(request.name)
             await self._write(encode_error(number, error))
         except Exception as error:
             _log.exception("the request %r failed", request.op)
             await self._write(encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log")))
+
+    def _bind(self, request: Request) -> None:
+        """Take note of a session that is to end with this connection, before it is made.
+
+        Raises:
+            InvalidInputError: It could be a session of somebody else.
+        """
+        if isinstance(request, Create) and request.bound:
+            if not (request.name and request.fresh):
+                raise InvalidInputError("a session that ends with its connection must be fresh, and have a name")
+            if request.name not in self._bound:
+                self._bound.add(request.name)
 
     async def _answer_in_parts(self, number: int, parts: AsyncIterator[Any]) -> None:
         """Send parts as they come, and then that there are no more."""
@@ -266,6 +327,8 @@ class Client(asyncio.Protocol):
         self._room.set()
         for task in self._tasks:
             task.cancel()
+        for name in self._bound:
+            self._server.end_session(name)
 
 
 def _seconds(milliseconds: int) -> float | None:

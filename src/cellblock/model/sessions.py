@@ -18,7 +18,7 @@ SessionStatus = Literal["running", "idle", "dead", "unknown"]
 ExecutionState = Literal["queued", "running", "done", "unknown"]
 """``unknown``: it was running when the process that ran it was killed, and nobody can say how far it came."""
 
-EventKind = Literal["begun", "stream", "display", "clear", "input", "approval", "decided", "gap", "failed", "result"]
+EventKind = Literal["begun", "stream", "display", "clear", "comm", "input", "approval", "decided", "gap", "failed", "result"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SessionRecord:
         status: What it does now.
         tags: Labels that its maker gave it.
         workspace: The directory that it works in.
-        isolate: How its kernel is isolated; ``none`` without a sandbox, ``jupyter`` for kernels of other languages.
+        isolate: How its kernel is isolated; ``none`` without a sandbox.
         kernel_type: The Jupyter kernelspec; ``python3`` for cellblock's own kernel.
         attempt_count: How many attempts `execute_with_retry` has made in it.
         connection_file: Empty: there is nothing to connect to by path. KernelBox has this field.
@@ -84,6 +84,10 @@ class SessionRecord:
         return cls(**{name: value for name, value in data.items() if name != "session_name"})
 
 
+KernelRecord = SessionRecord
+"""What KernelBox calls it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionRecord:
     """One execution in a named session, which can be followed and asked for later by its id.
@@ -124,7 +128,9 @@ class ExecutionEvent:
         seq: Its number in the execution, from 1 on, without gaps.
         kind: What it is.
         data: JSON data, in which pictures and their like can be bytes: ``name`` and ``text`` of a ``stream``;
-            `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``; ``prompt`` and ``password`` of an ``input``;
+            `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``; ``kind``, ``content`` and
+            ``buffers`` of a ``comm``; ``execution`` (its id) and ``execution_count`` of a ``begun``;
+            ``prompt`` and ``password`` of an ``input``;
             `PendingApproval.to_dict` of an ``approval``; ``id`` and ``state`` of a ``decided``; ``dropped``, how many events
             are no longer kept, of a ``gap``;
             `CodeExecutionResult.to_dict` of a ``result``; ``error``, ``message`` and ``ran`` (``no``, ``yes`` or ``unknown``)
@@ -165,6 +171,7 @@ class PendingApproval:
         arguments: The arguments, as they will be executed.
         since: When it began to wait, in seconds since the epoch.
         text: All of it in one line, in which nothing hides.
+        state: ``pending``; ``withdrawn`` if the daemon ended while it waited, and its call with it.
     """
 
     id: str
@@ -177,6 +184,7 @@ class PendingApproval:
     arguments: Mapping[str, Any]
     since: float = field(default_factory=time.time)
     text: str = ""
+    state: Literal["pending", "withdrawn"] = "pending"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
@@ -184,5 +192,43 @@ class PendingApproval:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PendingApproval:
+        """Return what `to_dict` has written."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What was allowed for the rest of a session. It can be revoked.
+
+    Attributes:
+        id: Its id.
+        session: The id of the session.
+        session_name: Its name.
+        scope: ``tool``: whatever the arguments; ``call``: with exactly these arguments.
+        kind: ``tool``, ``shell`` or ``network``.
+        server: The MCP server's name, or ``shell``, or ``network``.
+        tool: The tool's name.
+        text: The call that it was given for, in one line.
+        by: Who has given it, if they said.
+        since: When, in seconds since the epoch.
+    """
+
+    id: str
+    session: str
+    session_name: str
+    scope: Literal["tool", "call"]
+    kind: str
+    server: str
+    tool: str
+    text: str = ""
+    by: str = ""
+    since: float = field(default_factory=time.time)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Permission:
         """Return what `to_dict` has written."""
         return cls(**data)

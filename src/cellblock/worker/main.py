@@ -19,7 +19,7 @@ from typing import Literal, NoReturn
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
-from cellblock.errors import NO_NETWORK, ONLY_PROXY, ProtocolError
+from cellblock.errors import ONLY_PROXY, ProtocolError
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     PIECE,
@@ -39,6 +39,7 @@ from cellblock.wire.messages import (
 )
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
+from cellblock.worker.comms import Comms
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop
 from cellblock.worker.offline import explain_failures
@@ -56,8 +57,9 @@ class Worker:
 
     Attributes:
         stay_in: A directory to come back to after each cell, or None to stay where the code went.
-        offline: Whether the session has no network.
-        commands: Whether the host is asked before a command is run; ``forbidden``: and runs it, as this process cannot.
+        offline: Whether the session has no network, so that failed connections say so.
+        commands: Whether the host is asked before a command runs; ``forbidden``: the host also runs it, because this process
+            may not.
     """
 
     def __init__(self, shell: Shell, outbox: Outbox, sock: socket.socket) -> None:
@@ -72,7 +74,7 @@ class Worker:
         self._outbox = outbox
         self._channel = Channel(sock)
         self.stay_in: str | None = None
-        self.offline = False
+        self.offline: str | None = None
         self.commands: Literal["asked", "forbidden"] | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -82,6 +84,7 @@ class Worker:
         self._open = True
         self.loop = new_loop()
         self._interrupter = Interrupter(self.loop)
+        self._comms: Comms | None = None
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
     def touch_pages(self) -> None:
@@ -107,8 +110,8 @@ class Worker:
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
-        if self.offline:
-            explain_failures(NO_NETWORK)
+        if self.offline is not None:
+            explain_failures(self.offline)
         elif "CELLBLOCK_EGRESS_PORT" in os.environ:
             explain_failures(ONLY_PROXY)
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
@@ -122,13 +125,13 @@ class Worker:
             except BaseException as error:
                 self._on_stray(error)  # from a handler that hit what the loop itself calls: logging, mostly
         if self._outbox.forked:
-            leave()  # a child that the code forked from a background task, and that has come to its end
+            leave()  # a child that a background task of the code forked, and that has finished
         self._outbox.settle()
         if self._broken is not None:
             raise self._broken
 
     def _on_stray(self, error: BaseException) -> None:
-        if not isinstance(error, KeyboardInterrupt):  # the interrupter has done what there was to do
+        if not isinstance(error, KeyboardInterrupt):  # the interrupter has handled it
             self.loop.call_soon_threadsafe(self._take_stray, error)
 
     def _take_stray(self, error: BaseException) -> None:
@@ -159,7 +162,7 @@ class Worker:
             try:
                 messages = self._channel.receive()
             except (OSError, ProtocolError) as error:
-                # The code has meddled with it. The two ends are out of step for good.
+                # The code has written to it. The two ends are out of step for good.
                 self._broken = error
                 messages = None
             if messages is None:
@@ -182,7 +185,7 @@ class Worker:
                     self._task = self.loop.create_task(self._execute(request))
                     self._interrupter.watch(self._task)
                 case Complete() | Inspect() as question:
-                    # Not in this callback, which no signal interrupts.
+                    # Not in this callback, because signals do not interrupt it.
                     self.loop.call_soon(self._answer, question)
                 case InputReply() | Installed() | Decided() | Ended():
                     pass  # the question was withdrawn by an interrupt
@@ -192,9 +195,14 @@ class Worker:
     async def _execute(self, request: Execute) -> None:
         self._begun = True  # a task that is cancelled before it begins never does, and would not reply
         self._asker.allowed = request.stdin
-        # Shut as soon as the code has ended: from there on a handler has nobody to raise for.
+        self._asker.echo = not request.parent
+        # Shut as soon as the code has ended: from then on, no code can handle what a handler raises.
         try:
-            error = await self._shell.run(request.code, self._interrupter.check, silent=request.silent)
+            if request.parent or self._comms is not None:
+                self._note_parent(request.parent)
+            error = await self._shell.run(
+                request.code, self._interrupter.check, silent=request.silent, draw=not request.silent or bool(request.parent)
+            )
             GATE.shut += 1
         except (KeyboardInterrupt, asyncio.CancelledError):
             GATE.shut += 1
@@ -212,7 +220,7 @@ class Worker:
                 error = replace(error, ename="KeyboardInterrupt", evalue="", traceback=traceback)
             self._interrupter.watch(None)
             if self._outbox.forked:
-                # A child that the code forked has come to the end of the cell, and so to its own.
+                # A child that the code forked ends with the cell.
                 _leave_child(error)
             self._go_back()
             self._settle()
@@ -220,6 +228,13 @@ class Worker:
             self._reply(error)
         finally:
             GATE.open()
+
+    def _note_parent(self, parent: str) -> None:
+        """Take note of the Jupyter message that asks for this cell; with the first of them, widgets begin to send theirs."""
+        if self._comms is None:
+            self._comms = Comms(self._outbox)
+            self._comms.attach(self._shell)
+        self._comms.parent = parent
 
     def _reply(self, error: CellError | None) -> None:
         count = max(self._shell.execution_count - 1, 0)

@@ -76,6 +76,7 @@ class Shell(NotebookShell):
     packages: Callable[[list[str]], None] | None = None
     line: Callable[[], str]
     commands: Commands | None = None
+    _check: Callable[[], None] | None = None
 
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
         """Touch no disk: the zygote has no home, and each kernel gets its own."""
@@ -148,6 +149,14 @@ class Shell(NotebookShell):
             self._inner -= 1
             self.displayhook.exec_result = running
 
+    async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
+        """Run the statements of a cell, unless it was interrupted before. IPython ignores interrupts of its callbacks."""
+        if self._check is not None and not self._inner:
+            check, self._check = self._check, None
+            check()
+        has_raised: bool = await super().run_ast_nodes(*args, **kwargs)
+        return has_raised
+
     def show_usage_error(self, exc: Any) -> None:
         """Take a magic's complaint for what it is: the error that ended the cell."""
         self.error = CellError("UsageError", _clip(_safe_str(exc)), (f"UsageError: {_clip(_safe_str(exc))}",))
@@ -168,7 +177,7 @@ class Shell(NotebookShell):
         try:
             self.user_ns["_exit_code"] = process.wait()
         except KeyboardInterrupt:
-            # The command has had the same signal, as in a terminal; the host kills what ignores it at a deadline.
+            # The command got the same signal, as in a terminal; at a deadline, the host kills what ignores it.
             process.wait()
             raise KeyboardInterrupt from None
 
@@ -212,23 +221,26 @@ class Shell(NotebookShell):
         if not self._inner and (running is None or running.error_in_exec is evalue):
             self.error = error
             return
-        # Not what ended the cell: %tb, %run, a __repr__, a callback that its caller lets fail. The cell has gone on.
+        # This did not end the cell: %tb, %run, a __repr__, or a callback whose caller ignores errors. The cell went on.
         send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
         if self.error is None and evalue is not before:
-            self.error = error  # the host knows by its traceback that it is shown already
+            self.error = error  # the host can tell by its traceback that it was shown already
 
-    async def run(self, code: str, check: Callable[[], None], *, silent: bool = False) -> CellError | None:
+    async def run(self, code: str, check: Callable[[], None], *, silent: bool = False, draw: bool = True) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
 
         Args:
             code: Its source.
-            check: Raises where an interrupt for the cell has come already. From here on interrupts raise by themselves.
+            check: Raises KeyboardInterrupt if the cell was interrupted before its code began. Later, interrupts raise by
+                themselves.
             silent: Whether it gets no number and is not kept in the history.
+            draw: Whether what it plots is shown at its end.
 
         Returns:
             The exception that ended it, or None.
         """
         check()
+        self._check = check
         self.error = None
         failure = None
         try:
@@ -240,7 +252,7 @@ class Shell(NotebookShell):
                 code, store_history=not silent, transformed_cell=transformed, preprocessing_exc_tuple=failure
             )
         finally:
-            if not silent:
+            if draw:
                 # Plots are drawn here.
                 self.events.trigger("post_execute")
                 self.display_pub.update_widgets()
@@ -248,11 +260,11 @@ class Shell(NotebookShell):
             self.events.trigger("post_run_cell", result)
         value = result.error_before_exec or result.error_in_exec
         if value is None:
-            return self.error  # of something that did not end the cell
+            return self.error  # an error that did not end the cell
         if isinstance(value, SystemExit) and value.code in (None, 0):
             return None
         if self.error is None:
-            # IPython showed nothing of it: bdb.BdbQuit, mostly.
+            # IPython did not show it: mostly bdb.BdbQuit.
             self.error = CellError.of(value)
         return self.error
 
@@ -261,7 +273,7 @@ Shell.__name__ = Shell.__qualname__ = "ZMQInteractiveShell"  # the name by which
 
 
 class _Profile(ProfileDir):
-    """IPython's own directory (``%store``, aliases) in whatever home the kernel has, of which nothing is made ahead."""
+    """IPython's own directory (``%store``, aliases) in the kernel's home. Nothing of it is made ahead."""
 
     @property
     def location(self) -> str:  # type: ignore[override]  # a trait in the base class, which makes directories
@@ -281,19 +293,19 @@ def create(outbox: Outbox) -> Shell:
     config.InteractiveShell.autoindent = False
     config.InteractiveShell.history_load_length = 0
     config.HistoryManager.hist_file = ":memory:"
-    config.HistoryManager.enabled = False  # no database, and so no thread that writes to it
+    config.HistoryManager.enabled = False  # no database, and no thread that writes to it
     config.IPKernelApp.connection_file = ""  # libraries look for this section to know that they are in a notebook
     config.Completer.use_jedi = False  # loads 30 MB for completions that follow the live objects anyway
     Publisher.outbox = Hook.outbox = outbox
     keep_order(outbox)
-    # Above this many lines IPython shows a frame without parsing its file first: for pandas' that takes longer than a cell
-    # that is stopped may take to end, and shows the same.
+    # For files with more lines, IPython shows a frame without parsing the file. The result is the same, and parsing a file
+    # of pandas takes longer than a cell may take to stop.
     ultratb.FAST_THRESHOLD = 500
-    # IPython makes HTML of what it inspects, too, which nobody gets. In colours, to load the lexer takes longer than the rest.
+    # IPython also makes HTML of what it inspects, which nobody uses. For colours it would load a lexer, which takes longest.
     oinspect.pylight = lambda code: f"<pre>{html.escape(code)}</pre>"
     guard_scripts()
     shell = Shell.instance(config=config)
-    # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
+    # IPython's hint on how to leave a terminal, which it shows whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
     return shell
 

@@ -28,6 +28,7 @@ from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Clear,
+    Comm,
     Command,
     Complete,
     Completed,
@@ -109,6 +110,7 @@ class Kernel:
         self._heard_out = asyncio.Event()
         self.held: asyncio.Future[None] | None = None
         self.death_reported = False
+        self.count = 0
         self.death: Death | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.control = Control(ends.control)
@@ -140,7 +142,7 @@ class Kernel:
                 cell.emit(shown, stream)
         self.memory.look_soon()
         self._write_base(more=True)
-        self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent))
+        self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent, parent=cell.parent))
 
     def _attach(self, cell: Cell) -> None:
         # What background work wrote since the last cell has not been shown to anybody yet: it comes first.
@@ -307,6 +309,7 @@ class Kernel:
                     self._channel.catch_up()
                 self._add_text(name, text)
             case Reply():
+                self.count = message.execution_count
                 self._channel.drain_pipes()
                 self._end_cell(message)
             case Display():
@@ -323,6 +326,9 @@ class Kernel:
                 self._collector.clear(wait)
                 if self._cell is not None:
                     self._cell.clear(wait)
+            case Comm():
+                if self._cell is not None:
+                    self._cell.pass_on(message)
             case InputRequest() | Install() | Command():
                 self._attend(message)
             case Completed() | Inspected():
@@ -393,6 +399,7 @@ class Kernel:
 
     def _write_base(self, *, more: bool = False) -> None:
         if self._recording is not None:
+            self._recording.standing.count = self.count
             cell = None if self._cell is None else self._cell.saved()
             self._recording.base(self._channel, self._collector, cell, after_death=self._in_place_of_dead, more=more)
 
@@ -417,7 +424,7 @@ class Kernel:
         records = recording.recover(self._channel, self.wanted.spill_to)
         saved = recording.standing
         self._collector = saved.collector or self._collector
-        self._in_place_of_dead = saved.after_death
+        self._in_place_of_dead, self.count = saved.after_death, saved.count
         cell = None if saved.cell is None else Cell.restored(saved.cell, on_input)
         last = cell if self._channel.state in (State.BUSY, State.ASKING) else None
         if last is not None:

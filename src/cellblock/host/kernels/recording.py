@@ -45,6 +45,7 @@ class Standing:
         question: What the cell has asked and was not told yet.
         begun: Whether what it asked for has begun, and so may not begin again.
         decided: Whether it was told that its command may run.
+        count: The number of its last execution.
         collector: What it has written since the last cell ended, or of the running one.
     """
 
@@ -53,6 +54,7 @@ class Standing:
     question: Question | None = None
     begun: bool = False
     decided: bool = False
+    count: int = 0
     collector: Collector | None = None
 
 
@@ -83,7 +85,7 @@ class Recording:
             more: Whether a message to the worker follows at once.
         """
         standing = self.standing
-        rest = (channel.state.value, cell, after_death, standing.question, standing.begun, standing.decided)
+        rest = (channel.state.value, cell, after_death, standing.question, standing.begun, standing.decided, standing.count)
         content = pickle.dumps((*rest, None), 5) if collector.empty else _pickled((*rest, collector))
         self._longest = len(content)
         self.tape.base(channel.offsets, content, more=more)

@@ -14,7 +14,7 @@ import signal
 from collections.abc import AsyncIterator
 
 from cellblock.errors import CellblockError, InvalidInputError, ProtocolError
-from cellblock.host.kernels.cell import Cell, OnInput
+from cellblock.host.kernels.cell import Cell, OnInput, Prompt
 from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.model import CommandRequest
 from cellblock.wire.control import Keep, Stop
@@ -26,7 +26,6 @@ answering: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("answeri
 
 _REJECTED = "Rejected: the command was not approved"
 _CUT_OFF = "cellblock was killed while this ran, and its next process does not know how it ended"
-_PLACE = "/tmp/.output-"  # in the session's own /tmp; the rest is for nobody to guess
 
 
 async def answers(kernel: RunningKernel, cell: Cell, question: InputRequest | Install | Command) -> AsyncIterator[ToWorker]:
@@ -39,8 +38,8 @@ async def answers(kernel: RunningKernel, cell: Cell, question: InputRequest | In
     """
     answering.set(cell)
     match question:
-        case InputRequest(number=number, prompt=prompt):
-            yield InputReply(number, await _line(cell, prompt))
+        case InputRequest(number=number, prompt=prompt, password=password):
+            yield InputReply(number, await _line(cell, Prompt(prompt, password=password)))
         case Install(number=number, arguments=arguments):
             yield await _have_installed(kernel, cell, number, arguments)
         case Command():
@@ -48,7 +47,7 @@ async def answers(kernel: RunningKernel, cell: Cell, question: InputRequest | In
                 yield message
 
 
-async def _line(cell: Cell, prompt: str) -> str | None:
+async def _line(cell: Cell, prompt: Prompt) -> str | None:
     """Ask the caller for a line. If that fails the code gets an EOFError, and the caller what has failed."""
     ask: OnInput | None = cell.on_input
     assert ask is not None
@@ -101,7 +100,7 @@ async def _have_run(kernel: RunningKernel, cell: Cell, command: Command) -> Asyn
     else:  # no worker of ours asks so: a program could be taken for a line by the decider, or a line for a script
         refusal = "a script needs a program that reads it, and a line has none"
     if refusal is None and kernel.wanted.forbid_programs:
-        place = f"{_PLACE}{secrets.token_hex(8)}" if command.keep != "nothing" else None
+        place = _new_file(kernel) if command.keep != "nothing" else None
         kernel.request_begins()
         try:
             _begin(kernel, request, command.keep, place)
@@ -172,3 +171,9 @@ def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: st
         begin(request.program, stdin=script)
     finally:
         os.close(script)
+
+
+def _new_file(kernel: RunningKernel) -> str:
+    """Return the path of a file for output, in the session's own directory for temporary files, that nobody can guess."""
+    directory = kernel.wanted.setup.env.get("TMPDIR", "/tmp") if kernel.wanted.isolate == "landlock" else "/tmp"
+    return f"{directory}/.output-{secrets.token_hex(8)}"

@@ -2,7 +2,7 @@
 
 Bytes go from the kernel's socket and pipes to a file inside the operating system (`splice`), and from a file to the socket
 (`sendfile`). So each byte is at any moment in exactly one place that the custodian holds as well, and SIGKILL loses none.
-docs/decisions/0030-kernels-outlive-their-host.md has the reasons.
+docs/decisions/0032-kernels-outlive-their-host.md has the reasons.
 """
 
 from __future__ import annotations

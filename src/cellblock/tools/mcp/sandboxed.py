@@ -1,4 +1,4 @@
-"""The host's part in an MCP server's native sandbox: it says what to build, serves the proxy, and releases what it held.
+"""The host's side of an MCP server's native sandbox: it says what to build, serves the proxy, and cleans up.
 
 The sandbox itself is made and ended below the server's keeper (`cellblock.keeper.sandboxed`).
 """
@@ -22,7 +22,8 @@ from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import EGRESS_PORT, base_steps, make_plan
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.repositories import protect_repositories
-from cellblock.sandbox.steps import told_failure
+from cellblock.sandbox.steps import Failure, told_failure
+from cellblock.sandbox.surroundings import look_around
 from cellblock.wire.control import FROM_SERVER, MAX_CONTROL, FromServer, Made, Refused, ServerSetup, encode_control
 
 _LOG = logging.getLogger("cellblock.tools")
@@ -38,10 +39,10 @@ class ServerSandbox:
 
     Attributes:
         policy: What the server may do, without what no sandbox may do.
-        refused: Why it was not made, if it was not.
+        refused: Why it was not made; None if it was.
 
     Raises:
-        InvalidInputError: The policy names what cannot be.
+        InvalidInputError: The policy contains something impossible.
         StoreError: There is no place for cellblock's state.
     """
 
@@ -70,7 +71,7 @@ class ServerSandbox:
         """Return the variables that are others in the sandbox than outside."""
         proxies = self._network.environment()
         if self._network.reaches:
-            proxies["NODE_USE_ENV_PROXY"] = "1"  # Node looks at the others only where it is told to
+            proxies["NODE_USE_ENV_PROXY"] = "1"  # without this, Node ignores the others
         return {**proxies, "HOME": self._plan.home, "USER": "user", "LOGNAME": "user"}
 
     def prepare(self) -> tuple[int, list[int]]:
@@ -112,7 +113,7 @@ class ServerSandbox:
     def _limit(self) -> int | None:
         """Make the server a control group, if there can be one; return its descriptor."""
         if (place := cgroups.find().directory) is None:
-            return None  # what the plan limits is each process
+            return None  # the plan limits each process only
         groups = cgroups.Groups(place)
         self._held.callback(groups.close)
         self._group = groups.make()
@@ -130,7 +131,7 @@ class ServerSandbox:
     async def close(self) -> None:
         """Give back what was held, when nothing runs in the sandbox any more."""
         if self._control is not None and self._control.fileno() >= 0:
-            self._hear()  # why it was not made may have come just now
+            self._hear()  # the reason may have arrived just now
             asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._over_memory = self._group is not None and self._group.ran_out_of_memory()
         self._theirs.close()
@@ -143,7 +144,7 @@ class ServerSandbox:
             told = self.refused
             failure = told_failure(told.step, told.code, told.error)
             what = "its sandbox cannot be made"
-            return f"{what}: {told.error}" if failure is None else causes.tell(what, failure)
+            return f"{what}: {told.error}" if failure is None else _explained(what, failure)
         if self._over_memory:
             return f"it used more than the {self.policy.resources.memory:,} bytes of memory that its sandbox allows"
         if self._hidden:
@@ -162,7 +163,7 @@ class ServerSandbox:
             return
         except (OSError, ProtocolError) as error:
             _LOG.debug("no word from a sandbox: %s", error)
-        asyncio.get_running_loop().remove_reader(self._control.fileno())  # there is one message
+        asyncio.get_running_loop().remove_reader(self._control.fileno())  # there is only one message
         for descriptor in descriptors:
             self._network.adopt(socket.socket(fileno=descriptor))
         match message:
@@ -179,3 +180,10 @@ def _make_state() -> None:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{state}, where cellblock keeps its state, cannot be made: {error.strerror}") from error
+
+
+def _explained(what: str, failure: Failure) -> str:
+    """Return what failed, and the ways out; Landlock, which is one for sessions, is none for servers."""
+    around = replace(look_around(), landlock=False)
+    native = "An MCP server's sandbox= is always the native one, also with isolate='landlock' (docs/tools.md)"
+    return f"{causes.tell(what, failure, around)}. {native}"
