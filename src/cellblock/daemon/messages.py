@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from cellblock import errors
 from cellblock.errors import BusyError, CellblockError, DaemonError, OutcomeUnknownError, ProtocolError
-from cellblock.model.sessions import Language
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.frames import Frame, encode_frame
 from cellblock.wire.packed import pack, unpack
@@ -140,7 +139,7 @@ class Submit:
 
     op: ClassVar[str] = "submit"
     session: str
-    language: Language = "python"
+    language: Literal["python", "bash"] = "python"  # `model.sessions.Language`, which takes clients 10 ms to load
     timeout: int = 0
     key: str = ""
     live: bool = False
@@ -190,10 +189,16 @@ class Cancel:
 
 @record
 class Answer:
-    """Answer the `input()` of an execution; the line is the body. Answered by whether it had asked."""
+    """Answer the `input()` of an execution; the line is the body. Answered by whether it had asked.
+
+    Attributes:
+        execution: Its id.
+        end: Whether there are no more lines: the code gets an `EOFError`.
+    """
 
     op: ClassVar[str] = "answer"
     execution: str
+    end: bool = False
 
 
 # -- questions -----------------------------------------------------------------------------------------------------------

@@ -138,8 +138,8 @@ class Server:
                 return execution.record.to_dict()
             case Cancel():
                 return await execution.cancel(named.session)
-            case Answer():
-                return execution.answer(body.decode("utf-8", "replace"))
+            case Answer(end=end):
+                return execution.answer(None if end else body.decode("utf-8", "replace"))
 
     async def _submit(self, request: Submit, body: bytes) -> Any:
         named = self.sessions.find(request.session)

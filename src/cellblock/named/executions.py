@@ -73,7 +73,7 @@ class Execution:
         self._seq = 0
         self._dropped = 0
         self._changed = asyncio.Event()
-        self._line: asyncio.Future[str] | None = None
+        self._line: asyncio.Future[str | None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -154,7 +154,7 @@ class Execution:
         approvals.add(pending, request, lambda state: self.add("decided", {"id": request.id, "state": state}))
         self.add("approval", pending.to_dict(), len(pending.text))
 
-    async def _ask(self, prompt: str) -> str:
+    async def _ask(self, prompt: str) -> str | None:
         self._line = asyncio.get_running_loop().create_future()
         self.add("input", {"prompt": prompt, "password": False})
         try:
@@ -162,8 +162,8 @@ class Execution:
         finally:
             self._line = None
 
-    def answer(self, line: str) -> bool:
-        """Answer `input()`; return whether it had asked."""
+    def answer(self, line: str | None) -> bool:
+        """Answer `input()`, or say by None that there are no more lines; return whether it had asked."""
         if self._line is None or self._line.done():
             return False
         self._line.set_result(line)
