@@ -42,9 +42,23 @@ LAYERS: dict[str, set[str]] = {
     "zygote": {"errors", "init", "leftovers", "sandbox", "wire", "worker"},
     "tools": {"tools/calling"},
     "tools/calling": {"errors", "model"},
+    # What host and custodian share; the custodian is started by path, and imports nothing of the package.
+    "custody": {"errors"},
     # The trusted side. It starts zygotes and keepers by command line: never zygote, never keeper, never worker.
     # The design does not list config; where packages come from is a setting, and config is where settings are read.
-    "host": {"config", "egress", "errors", "exchange", "leftovers", "model", "packages", "sandbox", "telemetry", "wire"},
+    "host": {
+        "config",
+        "custody",
+        "egress",
+        "errors",
+        "exchange",
+        "leftovers",
+        "model",
+        "packages",
+        "sandbox",
+        "telemetry",
+        "wire",
+    },
     "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},
@@ -53,7 +67,7 @@ LAYERS: dict[str, set[str]] = {
     "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     # Named sessions and their executions, for whatever serves them.
-    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store"},
+    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
     "daemon": {"config", "errors", "host", "model", "named", "wire"},
     # The fronts.
@@ -67,7 +81,9 @@ LAYERS: dict[str, set[str]] = {
     "session_policy": {"errors", "host"},
     "tool_directories": {"errors"},
     "sync": {"daemon", "errors", "model"},
-    "gateway": _FRONT | {"daemon"},
+    # What the gateway and its clients call an error.
+    "problems": {"errors"},
+    "gateway": _FRONT | {"daemon", "problems"},
     "mcp_server": _FRONT | {"daemon"},
     "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "sync"},
     "__main__": {"cli"},
@@ -107,6 +123,7 @@ TESTED_IN: dict[str, str] = {
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
+    "custody/client": "custody/test_custodian.py",
     "init/programs": "escape/test_programs.py",
     "init/sockets": "escape/test_memory.py",
     "init/worker": "init/test_init.py",
@@ -136,6 +153,12 @@ TESTED_IN: dict[str, str] = {
     "named/executions": "test_sync.py",
     "named/options": "test_sync.py",
     "named/sessions": "test_sync.py",
+    # What takes a gateway to see.
+    "gateway/access": "gateway/test_guard.py",
+    "gateway/app": "gateway/test_guard.py",
+    "gateway/answers": "gateway/test_guard.py",
+    "gateway/link": "gateway/test_guard.py",
+    "gateway/serve": "gateway/test_guard.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",
@@ -156,7 +179,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "matplotlib_inline", "traitlets"},
+    "worker": {"IPython", "comm", "matplotlib_inline", "traitlets"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},

@@ -52,7 +52,7 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 metadata = st.dictionaries(short, _nested(_nested(_nested(_scalars))), max_size=3)
 
 BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
-    "execute": st.builds(m.Execute, short, bits),
+    "execute": st.builds(m.Execute, short, bits, bits, short),
     "input_reply": st.builds(m.InputReply, numbers, st.none() | short),
     "installed": st.builds(m.Installed, numbers, numbers, st.none() | short),
     "decided": st.builds(m.Decided, numbers, st.none() | short),
@@ -73,6 +73,9 @@ BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
         bits,
     ),
     "clear": st.builds(m.Clear, bits),
+    "comm": st.builds(
+        m.Comm, st.sampled_from(["comm_open", "comm_msg", "comm_close"]), data, st.lists(data, max_size=4).map(tuple)
+    ),
     "input": st.builds(m.InputRequest, numbers, short, bits),
     "install": st.builds(m.Install, numbers, st.lists(short, max_size=4).map(tuple)),
     "command": st.builds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_client.manager import start_new_kernel  # type: ignore[import-not-found]  # in the peers' environment only
+from jupyter_client.manager import start_new_kernel  # type: ignore[import-not-found, unused-ignore]  # in the peers' environment only
 
 from bench.systems import Kernel, System
 

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rule, Rules
     from cellblock.errors import (
+        AccessError,
         BusyError,
         CellblockError,
         CodeExecutionError,
         ConflictError,
+        CustodianError,
         DaemonError,
         ExecutionTimeoutError,
         FilesError,
@@ -62,6 +64,7 @@ _HOME = {
     "generate_mcp_sources": "tools.apigen.generate",
     "CellblockError": "errors",
     "CodeExecutionError": "errors",
+    "CustodianError": "errors",
     "ExecutionTimeoutError": "errors",
     "FilesError": "errors",
     "InterpreterError": "errors",
@@ -118,12 +121,14 @@ _HOME = {
     "PendingApproval": "model.sessions",
     "NotFoundError": "errors",
     "ConflictError": "errors",
+    "AccessError": "errors",
     "BusyError": "errors",
     "DaemonError": "errors",
     "OutcomeUnknownError": "errors",
 }
 
 __all__ = [
+    "AccessError",
     "ApprovalChannel",
     "ApprovalClient",
     "ApprovalRequest",
@@ -138,6 +143,7 @@ __all__ = [
     "CommandRequest",
     "Completions",
     "ConflictError",
+    "CustodianError",
     "DaemonError",
     "Decision",
     "ErrorInfo",

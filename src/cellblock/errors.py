@@ -9,6 +9,7 @@ itself failed, or was asked for something that it cannot do::
     ├── NotFoundError             there is no session, execution or approval of that name or id (also a LookupError)
     ├── ConflictError             there is a session of that name already
     ├── BusyError                 a limit of the daemon is reached; ``retry_after`` says when to try again
+    ├── AccessError               the gateway refuses: no valid token, or one that may not do this
     ├── DaemonError               the daemon cannot be started or reached, or ended during a request
     │   └── OutcomeUnknownError   … and nobody can say whether or how far the code ran
     ├── UnsupportedError          this machine or this version cannot do what was asked
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
 
 NO_NETWORK = "this session has no network: allow hosts with allow_hosts=, or in its sandbox_config (network.allowedDomains)"
 """The explanation for a failed connection in a session without a network."""
+
+NO_NETWORK_BY_LANDLOCK = (
+    "this session has no network, because isolate='landlock' has none (docs/landlock.md): hosts can be allowed with "
+    "isolate='native' only"
+)
+"""The same for a sandbox that has no network whatever is allowed."""
 
 ONLY_PROXY = (
     "this session reaches only the hosts in allow_hosts (network.allowedDomains), and those through its proxy, which "
@@ -78,8 +85,12 @@ class BusyError(CellblockError):
         self.retry_after = retry_after
 
 
+class AccessError(CellblockError):
+    """The gateway refuses a request: there is no valid token with it, or the token may not do this."""
+
+
 class DaemonError(CellblockError):
-    """The daemon, which keeps named sessions, cannot be started or reached, or ended during a request."""
+    """The daemon, which keeps named sessions, or the gateway cannot be started or reached, or ended during a request."""
 
 
 class OutcomeUnknownError(DaemonError):
@@ -124,6 +135,10 @@ class PreloadError(LaunchError):
 
 class SandboxError(LaunchError):
     """The sandbox cannot be enforced here. Nothing was started; the message says what is missing, and what you can do."""
+
+
+class CustodianError(LaunchError):
+    """The process that holds the kernels' descriptors cannot be started or reached, has ended, or can hold no more."""
 
 
 class KernelDiedError(CellblockError):

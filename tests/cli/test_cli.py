@@ -46,7 +46,9 @@ def test_doctor_says_which_step_fails_and_what_to_do() -> None:
     assert "not reached  run a first cell" in done.stdout
     assert "Likely cause: The setting user.max_user_namespaces is 0" in done.stdout
     assert "    sudo sysctl -w user.max_user_namespaces=10000\n" in done.stdout
-    assert done.stdout.rstrip().endswith("nothing starts without it.")
+    last = done.stdout.rstrip().splitlines()[-1]
+    assert last.startswith("No kernel starts here with isolate='native'")
+    assert last.endswith("export CELLBLOCK_ISOLATE=landlock") == (not landlock.missing())
 
 
 def test_doctor_judges_the_isolation_that_is_chosen_here() -> None:
@@ -59,6 +61,33 @@ def test_doctor_judges_the_isolation_that_is_chosen_here() -> None:
     assert states["landlock sandbox"] == (landlock.missing() == (), True)
     assert done.returncode == (0 if found["ok"] else 1)
     assert found["sandbox"] == (landlock.missing() == ())
+
+
+@pytest.mark.skipif(bool(landlock.missing()), reason="; ".join(landlock.missing()))
+def test_doctor_does_not_propose_what_is_chosen_already() -> None:
+    limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
+    command = [*limited, "sh", "env", "CELLBLOCK_ISOLATE=landlock", sys.executable, "-m", "cellblock", "doctor"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The native sandbox, which promises more, is not possible here:" in done.stdout
+    assert "MISSING" not in done.stdout
+    assert "export CELLBLOCK_ISOLATE=landlock" not in done.stdout
+    assert done.stdout.rstrip().endswith("Kernels run in a sandbox here, with isolate='landlock'.")
+
+
+@pytest.mark.skipif(bool(landlock.missing()), reason="; ".join(landlock.missing()))
+def test_a_policy_is_shown_for_the_isolation_that_is_chosen_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLBLOCK_ISOLATE", "landlock")
+    done = run("policy", "show", "--workspace", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("With isolate='landlock'")
+    assert done.stdout.partition("Writable:\n")[2].splitlines()[0].strip() == str(tmp_path)
+    assert "Masked" not in done.stdout
+    assert "tmp " not in done.stdout.partition("Limits:\n")[2]
+    (tmp_path / ".env").touch()
+    done = run("policy", "show", "--workspace", str(tmp_path))
+    assert done.returncode != 0
+    assert f"Landlock cannot keep {tmp_path}/.env from a session" in done.stderr
 
 
 def test_the_default_policy_is_shown_for_a_workspace(tmp_path: Path) -> None:

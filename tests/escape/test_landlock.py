@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import CodeExecutor, Host, Session, config
+from cellblock.errors import NO_NETWORK_BY_LANDLOCK
 from cellblock.sandbox import landlock
 from cellblock.sandbox.policy import Filesystem, Policy, Resources
 from cells import ok, value
@@ -531,3 +532,36 @@ async def test_variables_of_servers_that_a_session_plants_are_not_read(
         await ok(session, "open('.env', 'w').write('URL_OF_TEST=http://evil.example')")
     assert (tmp_path / ".env").exists(), "Landlock cannot prevent that"
     assert "URL_OF_TEST" not in config.server_environment()
+
+
+async def test_a_failed_connection_says_that_landlock_has_no_network(attacker: Session) -> None:
+    for connection in ("socket.create_connection(('93.184.215.14', 80))", "socket.getaddrinfo('example.org', 80)"):
+        result = await attacker.execute(f"import socket; {connection}")
+        assert result.error is not None
+        assert NO_NETWORK_BY_LANDLOCK in result.error.evalue
+        assert result.for_model().startswith(f"Error: {result.error.ename}: {NO_NETWORK_BY_LANDLOCK}\n")
+
+
+def test_a_filter_around_it_that_answers_calls_is_named(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, os, socket
+from cellblock import Host
+from cellblock.sandbox import abi, confine
+from cellblock.sandbox.bpf import ALLOW, RET, Assembler
+from cellblock.sandbox.syscall import prctl
+
+ours, theirs = socket.socketpair()
+prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+everything = Assembler()
+everything.add(RET, ALLOW)
+confine._filter_with(theirs, everything.bytes())
+
+async def main():
+    async with Host(isolate="landlock") as host, host.session(working_dir={str(tmp_path)!r}) as session:
+        await session.execute("1")
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "answers system calls by a filter of its own" in done.stderr

@@ -26,6 +26,7 @@ UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileg
         ("process", errno.ENOSYS, PODMAN, "podman's default", "podman run"),
         ("proc", errno.EPERM, PODMAN, r"masks parts of /proc \(/proc/acpi, /proc/keys\)", "unmask=ALL"),
         ("proc", errno.EPERM, Surroundings(), "masks or hides parts of /proc", "systempaths=unconfined"),
+        ("confinement", errno.EBUSY, Surroundings(), "answers system calls by a filter of its own", "incus config unset"),
         ("user namespace", errno.EPERM, Surroundings(container="Kubernetes", filtered=True), "Kubernetes's", "procMount"),
         ("user namespace", errno.EACCES, UBUNTU, r"AppArmor .* Ubuntu", r"apparmor_parser -r /etc/apparmor.d/cellblock"),
         ("shared mounts", errno.EPERM, UBUNTU, r"AppArmor .* Ubuntu", r"userns, }"),

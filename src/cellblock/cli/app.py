@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cellblock.cli import approvals, daemon, files, machine, sessions, tools
+from cellblock.cli import approvals, daemon, files, machine, sessions, tokens, tools
 from cellblock.cli.arguments import (
     AllowHost,
     Code,
@@ -20,12 +22,13 @@ from cellblock.cli.arguments import (
     new_app,
     sandbox_options,
 )
-from cellblock.cli.problems import USAGE, nearest, say
+from cellblock.cli.problems import OK, USAGE, nearest, say
 
 app = new_app("Sandboxed, stateful IPython sessions for AI agents.")
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """click's `UsageError`, wherever typer has it from."""
 
+COMPLETE = "_CELLBLOCK_COMPLETE"
 _SHELLS = ("bash", "zsh", "fish", "powershell")
 
 
@@ -35,6 +38,9 @@ def run(arguments: list[str]) -> int:
     Raises:
         CellblockError: It could not be run.
     """
+    if asked := os.environ.get(COMPLETE):
+        _complete(asked)
+        return OK
     try:
         status = app(args=arguments, prog_name="cellblock", standalone_mode=False)
     except _USAGE_ERROR as error:
@@ -44,6 +50,16 @@ def run(arguments: list[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
     return status if isinstance(status, int) else 0
+
+
+def _complete(what: str) -> None:
+    """Print what a shell asks for: the script that completes, or what could stand at its cursor."""
+    from typer.completion import completion_init
+
+    completion_init()
+    os.environ[COMPLETE] = what
+    with suppress(SystemExit):
+        app(args=[], prog_name="cellblock")
 
 
 def _say_how(error: Any, arguments: list[str]) -> int:
@@ -96,9 +112,7 @@ def exec_(
     """Run code in a session, which is made if there is none of that name."""
     from cellblock.cli import execute
 
-    return execute.run(
-        name=name, session_id=session_id, code=code, file=file, bash=bash, timeout=timeout, as_json=as_json
-    )
+    return execute.run(name=name, session_id=session_id, code=code, file=file, bash=bash, timeout=timeout, as_json=as_json)
 
 
 @app.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -130,11 +144,23 @@ def attach(name: Session) -> int:
 def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no tokens. Loopback addresses only.")] = False,
+    allow_name: Annotated[
+        list[str] | None, typer.Option("--allow-name", metavar="HOST", help="A name by which browsers may reach it.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option("--allow-origin", metavar="ORIGIN", help="A web page that may use it.")
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="A TLS certificate.")] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key, if that is another file.")] = None,
 ) -> int:
-    """Serve sessions over HTTP."""
-    from cellblock.gateway.serve import serve as serve_
+    """Serve sessions over HTTP, until Ctrl-C."""
+    from cellblock.gateway.options import GatewayOptions
+    from cellblock.gateway.serve import serve as serve_http
 
-    return serve_(host, port)
+    options = GatewayOptions(auth=not no_auth, hosts=tuple(allow_name or ()), origins=tuple(allow_origin or ()))
+    serve_http(host, port, options=options, certificate=certificate, key=key)
+    return 0
 
 
 @app.command()
@@ -148,10 +174,7 @@ def completion(
     if shell not in _SHELLS:
         say(f"cellblock: there is no completion for {shell!r}: it is one of {', '.join(_SHELLS)}")
         return USAGE
-    from typer.completion import get_completion_script
-
-    script = get_completion_script(prog_name="cellblock", complete_var="_CELLBLOCK_COMPLETE", shell=shell)
-    sys.stdout.write(f"{script}\n")
+    _complete(f"source_{shell}")
     return 0
 
 
@@ -160,4 +183,5 @@ machine.add_to(app)
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(daemon.app, name="daemon")
 app.add_typer(files.app, name="files")
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(tools.app, name="tools")

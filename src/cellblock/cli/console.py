@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from cellblock.cli import live, problems
 from cellblock.cli.client import connect, here
 from cellblock.cli.problems import OK, say
-from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import Complete, Create, History, Request, Submit
 from cellblock.errors import CellblockError, InvalidInputError, NotFoundError
 from cellblock.terminal import printable
@@ -147,7 +146,8 @@ def _keys() -> KeyBindings:
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.key_binding import KeyBindings
 
-    keys, code = KeyBindings(), TransformerManager()
+    keys: KeyBindings = KeyBindings()
+    code: Any = TransformerManager()  # type: ignore[no-untyped-call]  # IPython's
 
     @keys.add("enter", filter=Condition(lambda: get_app().current_buffer.complete_state is None))
     def enter(event: KeyPressEvent) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
@@ -100,7 +100,9 @@ def _failure(data: Data, execution: str, *, interrupted: bool) -> BaseException:
     if interrupted:
         return KeyboardInterrupt()
     kind = getattr(errors, data["error"], None)
-    return kind(data["message"]) if isinstance(kind, type) and issubclass(kind, CellblockError) else DaemonError(data["message"])
+    return (
+        kind(data["message"]) if isinstance(kind, type) and issubclass(kind, CellblockError) else DaemonError(data["message"])
+    )
 
 
 class _Interrupts:
@@ -132,9 +134,18 @@ class _Interrupts:
         if self.count:
             self._stop()
 
-    def suspended(self, yes: bool) -> _Suspended:
+    @contextmanager
+    def suspended(self, yes: bool) -> Iterator[None]:
         """Have Ctrl-C interrupt this program's own reading of a line, and stop the execution after that."""
-        return _Suspended(self, yes)
+        self._suspended = yes
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.count >= _LEAVE:
+                raise
+            self._stop()
+        finally:
+            self._suspended = False
 
     def _pressed(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
@@ -146,21 +157,6 @@ class _Interrupts:
     def _stop(self) -> None:
         # In a thread: the main thread may be in the middle of reading an event.
         threading.Thread(target=_cancel, args=(self._execution,), daemon=True).start()
-
-
-class _Suspended:
-    def __init__(self, interrupts: _Interrupts, yes: bool) -> None:
-        self._interrupts, self._yes = interrupts, yes
-
-    def __enter__(self) -> None:
-        self._interrupts._suspended = self._yes
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        self._interrupts._suspended = False
-        if kind is KeyboardInterrupt and self._interrupts.count < _LEAVE:
-            self._interrupts._stop()
-            return True
-        return False
 
 
 def _cancel(execution: str) -> None:

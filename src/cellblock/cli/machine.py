@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -31,6 +31,7 @@ _HEADINGS = {
 _ALWAYS = {
     "unreachable": ("this machine, private networks, clouds' metadata services, unless the policy names the address itself",)
 }
+_NOT_IN_LANDLOCK = ("read_only", "reserved", "masked", "unreachable")
 _STYLES = {"ok": "green", "MISSING": "red", "note": "yellow"}
 _BYTES = ("memory", "tmp", "file_size", "packages")
 _TEMPLATE = """\
@@ -82,17 +83,25 @@ def doctor(as_json: Json = False) -> int:
         if not check["ok"]:
             print(f"{'':8} {'':18} → {printable(check['remedy'])}")
     print()
-    _session(found["session"])
-    if found["sandbox"] and found["isolate"] != "native":
-        print(f"Kernels run in a sandbox here, with isolate={found['isolate']!r}.")
-    elif found["sandbox"]:
-        print("Kernels run in a sandbox here.")
-    else:
-        print("Kernels cannot be sandboxed here: nothing starts without it.")
+    if found["isolate"] != "native" and not found["session"]["ok"]:
+        print("The native sandbox, which promises more, is not possible here:\n")
+    _session(found["session"], found["isolate"])
+    print(_verdict(found))
     return 0 if found["ok"] else 1
 
 
-def _session(found: dict[str, Any]) -> None:
+def _verdict(found: dict[str, Any]) -> str:
+    """Return whether sessions start here, in a sentence."""
+    isolate, works = found["isolate"], {check["name"] for check in found["checks"] if check["ok"]}
+    if found["sandbox"]:
+        return "Kernels run in a sandbox here" + ("." if isolate == "native" else f", with isolate={isolate!r}.")
+    said = f"No kernel starts here with isolate={isolate!r}, which is what programs get that choose nothing else."
+    if isolate == "native" and "landlock sandbox" in works:
+        return f"{said} isolate='landlock' works; to choose it: export CELLBLOCK_ISOLATE=landlock"
+    return said
+
+
+def _session(found: dict[str, Any], isolate: str) -> None:
     """Print how far a session came, why it failed, and the ways out."""
     if found["ok"]:
         return
@@ -103,9 +112,10 @@ def _session(found: dict[str, Any]) -> None:
         if state == "failed":
             print(f"{'':12} → {printable(found['said'])}")
     print(f"\nLikely cause: {printable(found['cause'] or found['error'])}.")
-    if found["ways"]:
+    ways = [way for way in found["ways"] if way["line"] != f"export CELLBLOCK_ISOLATE={isolate}"]
+    if ways:
         print("Ways out:")
-    for way in found["ways"]:
+    for way in ways:
         print(f"- {way['what']}:\n    {printable(way['line'])}")
     print()
 
@@ -125,15 +135,21 @@ def show(
     import asyncio
 
     from cellblock.host import Policy
+    from cellblock.host.checks import default_isolation
     from cellblock.host.doctor import explain_policy
 
     wanted = Policy() if config is None else Policy.load(config)
-    found = explain_policy(wanted, workspace)
-    found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace))) is None, trouble
+    isolate: Literal["native", "landlock"] = "landlock" if default_isolation() == "landlock" else "native"
+    found = explain_policy(wanted, workspace, isolate)
+    found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace, isolate))) is None, trouble
     if as_json:
         print(json.dumps(found, indent=2))
         return 0 if trouble is None else 1
+    if isolate == "landlock":
+        print("With isolate='landlock' (CELLBLOCK_ISOLATE), nothing in a writable directory is protected or masked.")
     for key, heading in _HEADINGS.items():
+        if isolate == "landlock" and key in _NOT_IN_LANDLOCK:
+            continue
         print(f"{heading}:")
         for line in [*found[key], *_ALWAYS.get(key, ())] or ["nothing"]:
             print(f"  {_name(line)}")
@@ -148,12 +164,12 @@ def show(
     return 0 if trouble is None else 1
 
 
-async def _trouble(wanted: Policy, workspace: str | None) -> str | None:
+async def _trouble(wanted: Policy, workspace: str | None, isolate: Literal["native", "landlock"]) -> str | None:
     """Start a session with a policy; return in one line why that cannot be, or None."""
     from cellblock.host import Host
 
     try:
-        async with Host(policy=wanted, isolate="native", launch="spawn") as host, host.session(working_dir=workspace):
+        async with Host(policy=wanted, isolate=isolate, launch="spawn") as host, host.session(working_dir=workspace):
             return None
     except CellblockError as error:
         said = str(error).strip().splitlines()

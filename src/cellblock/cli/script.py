@@ -21,7 +21,7 @@ _IDLE = 60
 _PIECE = 48 * 1024
 """Bytes of standard input that the script gets at once."""
 
-_RUN = '''\
+_RUN = """\
 def _cellblock_run(source, path, arguments):
     import atexit, base64, builtins, io, linecache, sys, threading, traceback, types
 
@@ -90,7 +90,7 @@ def _cellblock_run(source, path, arguments):
         raise SystemExit(status & 255)
 
 
-'''
+"""
 
 
 class _Script(live.Terminal):

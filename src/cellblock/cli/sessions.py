@@ -28,9 +28,10 @@ from cellblock.cli.progress import Progress
 from cellblock.daemon import messages
 from cellblock.errors import InvalidInputError
 
+
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
-    for command in (create, status, restart, destroy, wipe, install):
+    for command in (create, status, restart, destroy, wipe, logs, install):
         app.command()(command)
     app.command("list")(list_)
 
@@ -47,7 +48,9 @@ def create(
     no_sandbox: NoSandbox = False,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", metavar="KEY=VALUE", help="Any other option, such as idle_timeout=600. Can be repeated."),
+        typer.Option(
+            "--option", "-o", metavar="KEY=VALUE", help="Any other option, such as idle_timeout=600. Can be repeated."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -55,7 +58,10 @@ def create(
     wanted = None if argument is None and name is None else chosen(argument, name)
     options = here() | sandbox_options(allow_host, sandbox_config, no_sandbox) | _options(option or [])
     if workspace is not None:
-        options |= {"working_dir": os.path.abspath(workspace), "images_dir": os.path.join(os.path.abspath(workspace), "images")}
+        options |= {
+            "working_dir": os.path.abspath(workspace),
+            "images_dir": os.path.join(os.path.abspath(workspace), "images"),
+        }
     with Progress("making the session"):
         made = ask(messages.Create(wanted or "", options, dict(_pair("--tag", text) for text in tag or []), fresh=True))
     _print_session(made, as_json)
@@ -146,6 +152,23 @@ def wipe(
     else:
         print(f"{len(destroyed)} ended")
     return OK
+
+
+def logs(
+    session: OptionalSession = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what runs from now on, until Ctrl-C.")] = False,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, max=1000, help="How many executions.")] = 20,
+    execution: Annotated[str | None, typer.Option("--execution", metavar="ID", help="One execution.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Print what ran in a session, with its output."""
+    from cellblock.cli import logs as shown
+
+    if (session is None) == (execution is None):
+        raise InvalidInputError("say whose log, once: NAME, or --execution ID")
+    if execution is not None:
+        return shown.show_one(execution, follow=follow, as_json=as_json)
+    return shown.show(session or "", last, follow=follow, as_json=as_json)
 
 
 def install(

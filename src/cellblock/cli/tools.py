@@ -27,7 +27,9 @@ def add(
         list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS...]", help="The program that is the server.")
     ] = None,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The server's address, instead.")] = None,
-    env: Annotated[Pairs, typer.Option("--env", metavar="NAME=VALUE", help="For the program; ${NAME} keeps secrets out.")] = None,
+    env: Annotated[
+        Pairs, typer.Option("--env", metavar="NAME=VALUE", help="For the program; ${NAME} keeps secrets out.")
+    ] = None,
     header: Annotated[Pairs, typer.Option("--header", metavar="NAME=VALUE", help="For the address, likewise.")] = None,
     sandbox: Annotated[bool, typer.Option("--sandbox", help="Run the program in a sandbox.")] = False,
     root: Root = "mcptools",
@@ -105,8 +107,9 @@ def remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> int:
 
 @app.command("search")
 def search_(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[WORDS]...", help="What the tool is to do; all tools without.")]
-    = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORDS]...", help="What the tool is to do; all tools without.")
+    ] = None,
     root: Root = "mcptools",
     limit: Annotated[int, typer.Option(min=1, help="How many, at most.")] = 20,
     as_json: Json = False,

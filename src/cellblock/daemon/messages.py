@@ -135,6 +135,8 @@ class Submit:
         stdin: Whether somebody will answer `input()`: it becomes an event, and `Answer` answers it.
         silent: Whether it leaves no trace: no number, no history.
         wait: Whether the answer is the result (`CodeExecutionResult.to_dict`).
+        parent: The id of the Jupyter message that asks for it, if one does. Then messages of widgets become events, and
+            prompts and answers of `input()` are not part of the output, because Jupyter clients show them.
     """
 
     op: ClassVar[str] = "submit"
@@ -146,6 +148,7 @@ class Submit:
     stdin: bool = False
     silent: bool = False
     wait: bool = False
+    parent: str = ""
 
 
 @record
@@ -167,6 +170,14 @@ class Lookup:
     """Say how far an execution is. Answered by an `ExecutionRecord`."""
 
     op: ClassVar[str] = "lookup"
+    execution: str
+
+
+@record
+class Source:
+    """Say what an execution runs. Answered by its code."""
+
+    op: ClassVar[str] = "source"
     execution: str
 
 
@@ -326,6 +337,7 @@ Request: TypeAlias = (
     | Submit
     | Follow
     | Lookup
+    | Source
     | Executions
     | Cancel
     | Answer

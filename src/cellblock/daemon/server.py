@@ -36,6 +36,7 @@ from cellblock.daemon.messages import (
     RemoveFile,
     Request,
     Restart,
+    Source,
     Status,
     Submit,
     Wipe,
@@ -108,7 +109,7 @@ class Server:
                 return await self.sessions.wipe()
             case Interrupt(session=session):
                 return await self.sessions.find(session).session.interrupt()
-            case Submit() | Follow() | Lookup() | Executions() | Cancel() | Answer():
+            case Submit() | Follow() | Lookup() | Source() | Executions() | Cancel() | Answer():
                 return await self._execution(request, body)
             case Complete() | Inspect() | History():
                 return await self._question(request, body.decode("utf-8", "replace"))
@@ -124,7 +125,7 @@ class Server:
             case Decide(ids=ids, allow=allow, always=always):
                 return await self.sessions.approvals.decide(ids, allow=allow, always=always)
 
-    async def _execution(self, request: Submit | Follow | Lookup | Executions | Cancel | Answer, body: bytes) -> Any:
+    async def _execution(self, request: Submit | Follow | Lookup | Source | Executions | Cancel | Answer, body: bytes) -> Any:
         match request:
             case Submit():
                 return await self._submit(request, body)
@@ -136,6 +137,8 @@ class Server:
                 return (event.to_dict() async for event in execution.follow(after))
             case Lookup():
                 return execution.record.to_dict()
+            case Source():
+                return execution.code
             case Cancel():
                 return await execution.cancel(named.session)
             case Answer(end=end):
@@ -153,6 +156,7 @@ class Server:
             live=request.live,
             stdin=request.stdin,
             silent=request.silent,
+            parent=request.parent,
         )
         execution = self.sessions.submit(named, execution)
         if request.wait:

@@ -9,12 +9,12 @@ import resource
 import shutil
 import sys
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, default_isolation, fit_policy
 from cellblock.host.trial import Trial, try_session
-from cellblock.sandbox import cgroups, landlock, probe
+from cellblock.sandbox import cgroups, landlock, landlock_rules, probe
 from cellblock.sandbox.plan import HOME, make_plan
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.steps import STEPS
@@ -151,18 +151,49 @@ async def report() -> dict[str, Any]:
     }
 
 
-def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+def explain_policy(
+    policy: Policy, workspace: str | os.PathLike[str] | None = None, isolate: Literal["native", "landlock"] = "native"
+) -> dict[str, Any]:
     """Return what a policy comes to on this machine: what is readable, writable, masked, reachable and limited.
 
     Args:
         policy: The policy.
         workspace: The working directory of the session; the current one by default.
+        isolate: The kind of sandbox.
 
     Raises:
-        InvalidInputError: The workspace cannot be one.
+        InvalidInputError: The workspace cannot be one, or this kind of sandbox cannot have such a policy there.
     """
     directory = str(environment.check_directory("workspace", workspace or os.getcwd()))
-    policy = fit_policy(policy, "native")
+    policy = fit_policy(policy, isolate)
+    files = _in_landlock(policy, directory) if isolate == "landlock" else _in_namespaces(policy, directory)
+    return {
+        "isolate": isolate,
+        **files,
+        "reachable": list(policy.network.allow),
+        "unreachable": list(policy.network.deny),
+        "weaker_proc": policy.weaker_proc,
+        "limits": {name: value for name, value in asdict(policy.resources).items() if isolate == "native" or name != "tmp"},
+    }
+
+
+def _in_landlock(policy: Policy, directory: str) -> dict[str, Any]:
+    """Return what of the file system a session can use in a sandbox made of Landlock."""
+    allowed = landlock_rules.rules(policy, probe.look(), directory, probe.interpreter_directories())
+    there = [item for item in allowed if os.path.lexists(item.path)]
+    return {
+        "readable": sorted(item.path for item in there if item.access != "write"),
+        "writable": [item.path for item in there if item.access == "write"],
+        "private": ["$TMPDIR and $HOME, two directories of its own on disk"],
+        "read_only": [],
+        "reserved": [],
+        "masked": [],
+        "home": "$HOME",
+    }
+
+
+def _in_namespaces(policy: Policy, directory: str) -> dict[str, Any]:
+    """Return what of the file system a session has in a native sandbox."""
     plan = make_plan(policy, probe.look(), directory, probe.interpreter_directories())
     steps = plan.steps
     readable = [step.target for step in steps if isinstance(step, Graft)]
@@ -180,8 +211,4 @@ def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = No
         ],
         "masked": [step.target for step in steps if isinstance(step, Mask) and not step.target.startswith("/proc/")],
         "home": HOME,
-        "reachable": list(policy.network.allow),
-        "unreachable": list(policy.network.deny),
-        "weaker_proc": policy.weaker_proc,
-        "limits": asdict(policy.resources),
     }

@@ -212,6 +212,7 @@ class Session(AsyncOnly):
         chunks: bool = True,
         rich: bool = False,
         silent: bool = False,
+        parent: str = "",
         on_input: OnInput | None = None,
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell and yield its output as it happens, then its result.
@@ -224,6 +225,8 @@ class Session(AsyncOnly):
             chunks: Whether to yield `CodeExecutionChunk`s, or only the result.
             rich: Whether to yield displayed values as `OutputItem`s, which have all types, and when output is cleared.
             silent: Whether the cell leaves no trace: no number, no history.
+            parent: The id of the Jupyter message that asks for it, if one does: then messages of widgets are yielded
+                (`wire.messages.Comm`), and prompts and answers of `input()` are not shown.
             on_input: As for `execute`.
 
         Yields:
@@ -234,7 +237,7 @@ class Session(AsyncOnly):
         """
         self._check_cell(code, timeout)
         queue = self.wanted.limits.queue if chunks else None
-        cell = Cell(code, on_input, queue_limit=queue, followed=True, rich=rich, silent=silent)
+        cell = Cell(code, on_input, queue_limit=queue, followed=True, rich=rich, silent=silent, parent=parent)
         # In a task of its own: the session's turn ends with the cell, even if the reader never comes back.
         running = asyncio.create_task(self._cells.run(cell, timeout))
         running.add_done_callback(functools.partial(_no_more, cell))
@@ -375,6 +378,11 @@ class Session(AsyncOnly):
         from cellblock.host.files import Files
 
         return Files(Path(self._cwd))
+
+    @property
+    def next_count(self) -> int:
+        """The number that the next cell of its kernel gets."""
+        return self._kernels.count + 1
 
     @property
     def denials(self) -> list[Denial]:

@@ -14,6 +14,7 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
+from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK
 from cellblock.init import processes
 from cellblock.init.programs import Programs
 from cellblock.init.refusing import refusal, refuse_session
@@ -249,7 +250,11 @@ class _Init:
                 )
         for name, listener in setup.listeners.items():
             env[listener.variable] = str(self._listen(listener.port, name))
-        offline = (self._ground is not None or setup.landlock > 0) and "egress" not in setup.listeners
+        offline = None
+        if setup.landlock:
+            offline = NO_NETWORK_BY_LANDLOCK
+        elif self._ground is not None and "egress" not in setup.listeners:
+            offline = NO_NETWORK
         return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
 
     def _confine_by_landlock(self, setup: Setup) -> Confinement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cellblock.errors import NO_NETWORK, InvalidInputError
+from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK, InvalidInputError
 
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult, ErrorInfo
@@ -55,8 +55,9 @@ def _first_line(result: CodeExecutionResult) -> str:
             return told
         case "max_attempts_exceeded":
             return f"Gave up after {len(result.attempts)} attempts: {error.ename}: {told}"
-    if NO_NETWORK in told:
-        return f"Error: {error.ename}: {NO_NETWORK}"
+    for explanation in (NO_NETWORK, NO_NETWORK_BY_LANDLOCK):
+        if explanation in told:
+            return f"Error: {error.ename}: {explanation}"
     if refused := _refused(told):
         return f"Error: {error.ename}: {refused}"
     return f"Error: {error.ename}: {told}" if told else f"Error: {error.ename}"

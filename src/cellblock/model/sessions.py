@@ -18,7 +18,7 @@ SessionStatus = Literal["running", "idle", "dead", "unknown"]
 ExecutionState = Literal["queued", "running", "done", "unknown"]
 """``unknown``: it was running when the process that ran it was killed, and nobody can say how far it came."""
 
-EventKind = Literal["begun", "stream", "display", "clear", "input", "approval", "decided", "gap", "failed", "result"]
+EventKind = Literal["begun", "stream", "display", "clear", "comm", "input", "approval", "decided", "gap", "failed", "result"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,8 @@ class ExecutionEvent:
         seq: Its number in the execution, from 1 on, without gaps.
         kind: What it is.
         data: JSON data, in which pictures and their like can be bytes: ``name`` and ``text`` of a ``stream``;
-            `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``; ``prompt`` and ``password`` of an ``input``;
+            `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``; ``kind``, ``content`` and
+            ``buffers`` of a ``comm``; ``execution_count`` of a ``begun``; ``prompt`` and ``password`` of an ``input``;
             `PendingApproval.to_dict` of an ``approval``; ``id`` and ``state`` of a ``decided``; ``dropped``, how many events
             are no longer kept, of a ``gap``;
             `CodeExecutionResult.to_dict` of a ``result``; ``error``, ``message`` and ``ran`` (``no``, ``yes`` or ``unknown``)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import CellblockError, LaunchError, StateError
-from cellblock.host.kernels.cell import Cleared, Notice
+from cellblock.host.kernels.cell import Cleared, Notice, Prompt
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord, Language, PendingApproval
+from cellblock.wire.messages import Comm
 
 if TYPE_CHECKING:
     from cellblock.host import Session
@@ -47,6 +48,7 @@ class Execution:
         live: bool = False,
         stdin: bool = False,
         silent: bool = False,
+        parent: str = "",
     ) -> None:
         """Describe an execution.
 
@@ -60,6 +62,7 @@ class Execution:
             live: Whether output becomes events.
             stdin: Whether somebody will answer `input()`.
             silent: Whether it leaves no trace in the session.
+            parent: The id of the Jupyter message that asks for it, if one does.
         """
         self.record = ExecutionRecord(secrets.token_hex(16), session, submitted=time.time(), key=key)
         self.code = f"%%bash\n{code}" if language == "bash" else code
@@ -67,7 +70,7 @@ class Execution:
         self.failed: CellblockError | None = None
         self._session_name = session_name
         self._timeout = timeout
-        self._live, self._stdin, self._silent = live, stdin, silent
+        self._live, self._stdin, self._silent, self._parent = live, stdin, silent, parent
         self._events: dict[int, tuple[ExecutionEvent, int]] = {}
         self._size = 0
         self._seq = 0
@@ -97,7 +100,7 @@ class Execution:
         try:
             async with turn:
                 self.record = replace(self.record, state="running", begun=time.time())
-                self.add("begun", {})
+                self.add("begun", {"execution_count": session.next_count})
                 await self._run(session, approvals, auto)
         except CellblockError as error:
             self._fail(error, "no" if isinstance(error, LaunchError | StateError) else "unknown")
@@ -116,6 +119,7 @@ class Execution:
             chunks=self._live,
             rich=self._live,
             silent=self._silent,
+            parent=self._parent,
             on_input=self._ask if self._stdin else None,
         )
         async with aclosing(events):
@@ -129,6 +133,9 @@ class Execution:
             case OutputItem():
                 data = event.to_dict(raw=True)
                 self.add("display", data, sum(map(len, data["data"].values())))
+            case Comm(kind=kind, content=content, buffers=buffers):
+                size = len(content) + sum(map(len, buffers))
+                self.add("comm", {"kind": kind, "content": content, "buffers": [*buffers]}, size)
             case Cleared(wait=wait):
                 self.add("clear", {"wait": wait})
             case Notice(about=ApprovalRequest() as request):
@@ -154,9 +161,9 @@ class Execution:
         approvals.add(pending, request, lambda state: self.add("decided", {"id": request.id, "state": state}))
         self.add("approval", pending.to_dict(), len(pending.text))
 
-    async def _ask(self, prompt: str) -> str | None:
+    async def _ask(self, prompt: Prompt) -> str | None:
         self._line = asyncio.get_running_loop().create_future()
-        self.add("input", {"prompt": prompt, "password": False})
+        self.add("input", {"prompt": str(prompt), "password": prompt.password})
         try:
             return await self._line
         finally:

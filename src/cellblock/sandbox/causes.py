@@ -213,6 +213,17 @@ def _container(failure: Failure, around: Surroundings) -> Cause | None:
     return Cause(why, (*_unmask(around), *_without_namespaces(around)))
 
 
+def _other_listener(failure: Failure, _: Surroundings) -> Cause | None:
+    if failure.step != "confinement" or failure.code != errno.EBUSY:
+        return None
+    why = (
+        "Something around this program answers system calls by a filter of its own, as LXD and Incus do for containers. The "
+        "kernel allows one such filter only, and isolate='landlock' needs it"
+    )
+    off = Way("switch that off, outside the container", "incus config unset CONTAINER security.syscalls.intercept.mknod")
+    return Cause(why, (off, Way("use the native sandbox, which needs none", "CELLBLOCK_ISOLATE=native")))
+
+
 def _unreadable(failure: Failure, around: Surroundings) -> Cause | None:
     if failure.code != errno.EACCES or not failure.said.startswith("cannot open"):
         return None
@@ -252,6 +263,7 @@ _RULES: tuple[Callable[[Failure, Surroundings], Cause | None], ...] = (
     _no_proc,
     _chroot,
     _masked_proc,
+    _other_listener,
     _unreadable,
     _container,
     _asked_for,

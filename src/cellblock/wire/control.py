@@ -267,7 +267,7 @@ class WorkerSetup:
 
     Attributes:
         confinement: What is applied before any code runs; None: nothing is.
-        offline: Whether the sandbox has no network.
+        offline: What explains failed connections, if the sandbox has no network.
     """
 
     op: ClassVar[str] = "setup_worker"
@@ -277,7 +277,7 @@ class WorkerSetup:
     packages: str
     commands: Commands | None
     confinement: Confinement | None
-    offline: bool = False
+    offline: str | None = None
 
 
 @record

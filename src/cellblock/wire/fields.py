@@ -17,6 +17,12 @@ PIECE = 256 * 1024
 MAX_COMMAND = 1024 * 1024
 """Largest command, in bytes: its text, its program, its directory and the changes to its environment together."""
 
+MAX_COMM = 2 * 1024 * 1024
+"""Largest message between a widget and a Jupyter client, in bytes: its content and its buffers together."""
+
+MAX_BUFFERS = 64
+"""Most buffers of one such message."""
+
 MAX_ERROR = 2 * 1024 * 1024
 """Largest error, in bytes: its message and its traceback together."""
 
@@ -140,6 +146,13 @@ def arguments(texts: tuple[str, ...]) -> tuple[str, ...]:
     if len(texts) > MAX_ARGUMENTS:
         raise ProtocolError(f"{len(texts)} arguments are over the limit of {MAX_ARGUMENTS}")
     return texts
+
+
+def few(buffers: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return the buffers of a comm message, if there are not too many."""
+    if len(buffers) > MAX_BUFFERS:
+        raise ProtocolError(f"{len(buffers)} buffers are over the limit of {MAX_BUFFERS}")
+    return buffers
 
 
 def within(limit: int, buffers: Sequence[bytes]) -> list[bytes]:

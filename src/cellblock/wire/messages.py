@@ -12,14 +12,16 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from cellblock.errors import ProtocolError
 from cellblock.wire.fields import MAX_ARGUMENTS as MAX_ARGUMENTS
+from cellblock.wire.fields import MAX_BUFFERS as MAX_BUFFERS
 from cellblock.wire.fields import MAX_CODE as MAX_CODE
+from cellblock.wire.fields import MAX_COMM as MAX_COMM
 from cellblock.wire.fields import MAX_COMMAND as MAX_COMMAND
 from cellblock.wire.fields import MAX_ERROR as MAX_ERROR
 from cellblock.wire.fields import MAX_MIMES as MAX_MIMES
 from cellblock.wire.fields import MAX_NUMBER as MAX_NUMBER
 from cellblock.wire.fields import MAX_TEXT as MAX_TEXT
 from cellblock.wire.fields import PIECE as PIECE
-from cellblock.wire.fields import Fields, arguments, code, piece, short, strictly, to_bytes, to_text, within
+from cellblock.wire.fields import Fields, arguments, code, few, piece, short, strictly, to_bytes, to_text, within
 from cellblock.wire.frames import Frame, encode_frame
 
 VALUE_MIME = "application/vnd.cellblock.value"
@@ -36,6 +38,9 @@ class Execute:
     """Whether somebody answers `input()`; if not, asking is an immediate error."""
     silent: bool = False
     """Whether it leaves no trace: no number, no history."""
+    parent: str = ""
+    """The id of the Jupyter message that asks for it; empty if no Jupyter client does. If one does, prompts and answers of
+    `input()` are not shown, because the client shows them, and comm messages are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,17 @@ class Clear:
 
 
 @dataclass(frozen=True, slots=True)
+class Comm:
+    """Worker → host: a widget, or something like it, has a message for its counterpart in a Jupyter client."""
+
+    type: ClassVar[str] = "comm"
+    kind: Literal["comm_open", "comm_msg", "comm_close"]
+    content: bytes
+    """The content and the metadata of the Jupyter message, as JSON. The host passes them on unread."""
+    buffers: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class InputRequest:
     """Worker → host: the code asks for a line."""
 
@@ -230,7 +246,9 @@ class Inspected:
 
 
 ToWorker: TypeAlias = Execute | InputReply | Installed | Decided | Ended | Complete | Inspect | Shutdown
-ToHost: TypeAlias = Ready | Stream | Part | Display | Clear | InputRequest | Install | Command | Reply | Completed | Inspected
+ToHost: TypeAlias = (
+    Ready | Stream | Part | Display | Clear | Comm | InputRequest | Install | Command | Reply | Completed | Inspected
+)
 Message: TypeAlias = ToWorker | ToHost
 
 
@@ -277,7 +295,7 @@ def _write_reply(message: Reply) -> _Written:
 _Written: TypeAlias = tuple[dict[str, Any], list[bytes]]
 
 _WRITERS: dict[str, Callable[[Any], _Written]] = {
-    "execute": lambda m: ({"stdin": m.stdin, "silent": m.silent}, [code(m.code)]),
+    "execute": lambda m: ({"stdin": m.stdin, "silent": m.silent, "parent": m.parent}, [code(m.code)]),
     "input_reply": lambda m: ({"number": m.number}, [] if m.text is None else [to_bytes(m.text)]),
     "installed": lambda m: ({"number": m.number, "status": m.status}, [] if m.refusal is None else [to_bytes(m.refusal)]),
     "decided": lambda m: ({"number": m.number}, [] if m.refusal is None else [to_bytes(m.refusal)]),
@@ -290,6 +308,7 @@ _WRITERS: dict[str, Callable[[Any], _Written]] = {
     "part": lambda m: ({"mime": short([m.mime])[0]}, [piece(m.data)]),
     "display": _write_display,
     "clear": lambda m: ({"wait": m.wait}, []),
+    "comm": lambda m: ({"kind": m.kind}, within(MAX_COMM, [m.content, *few(m.buffers)])),
     "input": lambda m: ({"number": m.number, "password": m.password}, [to_bytes(m.prompt)]),
     "install": lambda m: ({"number": m.number}, [to_bytes(text) for text in arguments(m.arguments)]),
     "command": _write_command,
@@ -324,6 +343,14 @@ def _read_display(fields: Fields) -> Display:
         parts=fields.texts("parts", MAX_MIMES),
         behind=fields.boolean("behind"),
     )
+
+
+def _read_comm(fields: Fields) -> Comm:
+    if not 1 <= len(fields.buffers) <= 1 + MAX_BUFFERS:
+        raise fields.fail("sizes", f"1 to {1 + MAX_BUFFERS} lengths")
+    within(MAX_COMM, fields.buffers)
+    content, *buffers = fields.buffers
+    return Comm(fields.text("kind", ("comm_open", "comm_msg", "comm_close")), content, tuple(buffers))
 
 
 def _read_install(fields: Fields) -> Install:
@@ -366,7 +393,7 @@ def _read_reply(fields: Fields) -> Reply:
 
 
 _READERS: dict[str, Callable[[Fields], Message]] = {
-    "execute": lambda f: Execute(f.code(), f.boolean("stdin"), f.boolean("silent")),
+    "execute": lambda f: Execute(f.code(), f.boolean("stdin"), f.boolean("silent"), f.text("parent")),
     "input_reply": lambda f: InputReply(f.integer("number"), f.optional_buffer_text()),
     "installed": lambda f: Installed(f.integer("number"), f.integer("status"), f.optional_buffer_text()),
     "decided": lambda f: Decided(f.integer("number"), f.optional_buffer_text()),
@@ -379,6 +406,7 @@ _READERS: dict[str, Callable[[Fields], Message]] = {
     "part": lambda f: Part(f.text("mime"), f.piece()),
     "display": _read_display,
     "clear": lambda f: Clear(f.boolean("wait")),
+    "comm": _read_comm,
     "input": lambda f: InputRequest(f.integer("number"), to_text(f.buffer()), f.boolean("password")),
     "install": _read_install,
     "command": _read_command,

@@ -38,7 +38,7 @@ class State(Enum):
     """The worker was told to leave."""
 
 
-_OUTPUT = ("stream", "part", "display", "clear")
+_OUTPUT = ("stream", "part", "display", "clear", "comm")
 _ASKS = ("input", "install", "command")
 _ANSWERS = ("input_reply", "installed", "decided")
 _LATE = ("ready", *_ASKS, "reply", "completed", "inspected")

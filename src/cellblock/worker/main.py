@@ -19,7 +19,7 @@ from typing import Literal, NoReturn
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
-from cellblock.errors import NO_NETWORK, ONLY_PROXY, ProtocolError
+from cellblock.errors import ONLY_PROXY, ProtocolError
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     PIECE,
@@ -39,6 +39,7 @@ from cellblock.wire.messages import (
 )
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
+from cellblock.worker.comms import Comms
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop
 from cellblock.worker.offline import explain_failures
@@ -56,7 +57,7 @@ class Worker:
 
     Attributes:
         stay_in: A directory to come back to after each cell, or None to stay where the code went.
-        offline: Whether the session has no network.
+        offline: What explains failed connections, if the session has no network.
         commands: Whether the host is asked before a command is run; ``forbidden``: and runs it, as this process cannot.
     """
 
@@ -72,7 +73,7 @@ class Worker:
         self._outbox = outbox
         self._channel = Channel(sock)
         self.stay_in: str | None = None
-        self.offline = False
+        self.offline: str | None = None
         self.commands: Literal["asked", "forbidden"] | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -82,6 +83,7 @@ class Worker:
         self._open = True
         self.loop = new_loop()
         self._interrupter = Interrupter(self.loop)
+        self._comms: Comms | None = None
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
     def touch_pages(self) -> None:
@@ -107,8 +109,8 @@ class Worker:
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
-        if self.offline:
-            explain_failures(NO_NETWORK)
+        if self.offline is not None:
+            explain_failures(self.offline)
         elif "CELLBLOCK_EGRESS_PORT" in os.environ:
             explain_failures(ONLY_PROXY)
         self.loop.add_reader(self._channel.fileno(), self._on_readable)
@@ -192,8 +194,11 @@ class Worker:
     async def _execute(self, request: Execute) -> None:
         self._begun = True  # a task that is cancelled before it begins never does, and would not reply
         self._asker.allowed = request.stdin
+        self._asker.echo = not request.parent
         # Shut as soon as the code has ended: from there on a handler has nobody to raise for.
         try:
+            if request.parent or self._comms is not None:
+                self._note_parent(request.parent)
             error = await self._shell.run(request.code, self._interrupter.check, silent=request.silent)
             GATE.shut += 1
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -220,6 +225,13 @@ class Worker:
             self._reply(error)
         finally:
             GATE.open()
+
+    def _note_parent(self, parent: str) -> None:
+        """Take note of the Jupyter message that asks for this cell; with the first of them, widgets begin to send theirs."""
+        if self._comms is None:
+            self._comms = Comms(self._outbox)
+            self._comms.attach(self._shell)
+        self._comms.parent = parent
 
     def _reply(self, error: CellError | None) -> None:
         count = max(self._shell.execution_count - 1, 0)

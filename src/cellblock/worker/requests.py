@@ -26,10 +26,12 @@ class Requester:
 
     Attributes:
         allowed: Whether somebody answers during this cell.
+        echo: Whether prompts and answers are shown.
     """
 
     def __init__(self, channel: Channel, outbox: Outbox, put_back: Callable[[Message], None]) -> None:
         self.allowed = False
+        self.echo = True
         self._channel = channel
         self._outbox = outbox
         self._put_back = put_back
@@ -57,13 +59,14 @@ class Requester:
                 "input() cannot be answered here: set the value in the code, or pass on_input= to execute() or stream()"
             )
         self._number += 1
-        self._outbox.write("stdout", prompt)
+        if self.echo:
+            self._outbox.write("stdout", prompt)
         self._outbox.send(InputRequest(self._number, prompt[:4000], password))
         reply = self._wait(self._number, InputReply)
         answer = None if reply is None else reply.text
         if answer is None:
             raise EOFError("the caller gave no answer to input()")
-        if shown:
+        if shown and self.echo:
             self._outbox.write("stdout", ("*" * 8 if password else answer) + "\n")
         return answer
 

@@ -257,6 +257,8 @@ async def test_no_server_starts_where_no_sandbox_can_be_made(tmp_path: Path) -> 
     assert "The setting user.max_user_namespaces is 0" in done.stdout
     assert "sysctl -w user.max_user_namespaces" in done.stdout
     assert "cellblock doctor" in done.stdout
+    assert "always the native one, also with isolate='landlock'" in done.stdout
+    assert "CELLBLOCK_ISOLATE" not in done.stdout
     assert not (tmp_path / "ran").exists()
 
 

@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 from cellblock.errors import StateError
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 _MOST = 3
 """Threads of one cell. A cell whose `input()` was interrupted may ask again while the first one still waits."""
@@ -26,7 +27,7 @@ class Answerers:
     def __init__(self) -> None:
         self._busy = 0
 
-    async def run(self, function: Callable[[str], T], prompt: str) -> T:
+    async def run(self, function: Callable[[P], T], prompt: P) -> T:
         """Call a function in a thread, and return what it returns.
 
         Args:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from cellblock.host.checks import check_on_input
 from cellblock.host.kernels.answerers import Answerers
@@ -28,10 +28,7 @@ from cellblock.model import (
     Status,
     StreamName,
 )
-from cellblock.wire.messages import Reply
-
-OnInput: TypeAlias = Callable[[str], str | Awaitable[str]]
-"""Answers `input()`: takes the prompt, returns the line. A plain function runs in a thread, as it may block."""
+from cellblock.wire.messages import Comm, Reply
 
 
 @dataclass(slots=True)
@@ -56,7 +53,29 @@ class Cleared:
     wait: bool
 
 
-Event: TypeAlias = CodeExecutionChunk | OutputItem | Cleared | Notice
+class Prompt(str):
+    """The prompt of `input()` or `getpass()`, which knows which of the two asks.
+
+    Attributes:
+        password: Whether the answer must not be shown.
+    """
+
+    password: bool
+
+    def __new__(cls, text: str, *, password: bool = False) -> Self:
+        """Make the prompt."""
+        made = super().__new__(cls, text)
+        made.password = password
+        return made
+
+
+OnInput: TypeAlias = Callable[[Prompt], str | Awaitable[str | None] | None]
+"""Answers `input()`: takes the prompt, a `str`, and returns the line, or None for an `EOFError` in the code.
+
+A plain function runs in a thread, as it may block."""
+
+
+Event: TypeAlias = CodeExecutionChunk | OutputItem | Cleared | Comm | Notice
 """What the reader of a cell is given while it runs."""
 
 _CHUNK = 256
@@ -77,6 +96,7 @@ class Cell:
         followed: Whether somebody reads its events.
         rich: Whether displayed values are events with all of their types, and not just text.
         silent: Whether it leaves no trace: no number, no history.
+        parent: The id of the Jupyter message that asks for it; empty if no Jupyter client does.
         failure: What a callback of the caller has raised; it is the caller's when the cell has ended.
     """
 
@@ -89,6 +109,7 @@ class Cell:
         followed: bool = False,
         rich: bool = False,
         silent: bool = False,
+        parent: str = "",
     ) -> None:
         """Describe an execution.
 
@@ -99,6 +120,7 @@ class Cell:
             followed: Whether somebody reads its events.
             rich: Whether displayed values are to be events with all of their types.
             silent: Whether it leaves no trace in the session.
+            parent: The id of the Jupyter message that asks for it.
         """
         self.code = code
         check_on_input(on_input)
@@ -110,6 +132,7 @@ class Cell:
         self.followed = followed
         self.rich = rich
         self.silent = silent
+        self.parent = parent
         self.failure: BaseException | None = None
         self.answerers = Answerers() if on_input is not None else None
         self._collector: Collector | None = None
@@ -240,6 +263,15 @@ class Cell:
         """Queue that the output was cleared, for a reader who follows outputs."""
         if self.rich and self._queue_limit is not None:
             self._queue(Cleared(wait), _CHUNK)
+
+    def pass_on(self, message: Comm) -> None:
+        """Queue a comm message, for a reader who follows outputs; it is not part of the result."""
+        if (
+            self.parent
+            and self._queue_limit is not None
+            and not (self._queued >= self._queue_limit and self.reason is not None)
+        ):
+            self._queue(message, len(message.content) + sum(map(len, message.buffers)) + _CHUNK)
 
     def _queue(self, event: Event, size: int) -> None:
         """Queue an event, and have the kernel wait if the reader is slow."""

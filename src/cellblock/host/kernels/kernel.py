@@ -26,6 +26,7 @@ from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Clear,
+    Comm,
     Command,
     Complete,
     Completed,
@@ -83,6 +84,7 @@ class Kernel:
         self._dying = False
         self._heard_out = asyncio.Event()
         self.death_reported = False
+        self.count = 0
         self.death: Death | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.control = Control(ends.control)
@@ -115,7 +117,7 @@ class Kernel:
             for shown, stream in self._collector.so_far():
                 cell.emit(shown, stream)
         self.memory.look_soon()
-        self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent))
+        self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent, parent=cell.parent))
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
@@ -252,6 +254,7 @@ class Kernel:
                     self._channel.catch_up()
                 self.add_text(name, text)
             case Reply():
+                self.count = message.execution_count
                 self._channel.drain_pipes()
                 self._end_cell(message)
             case Display():
@@ -268,6 +271,9 @@ class Kernel:
                 self._collector.clear(wait)
                 if self._cell is not None:
                     self._cell.clear(wait)
+            case Comm():
+                if self._cell is not None:
+                    self._cell.pass_on(message)
             case InputRequest() | Install() | Command():
                 self._attend(message)
             case Completed() | Inspected():

@@ -35,6 +35,11 @@ class KernelSlot:
         self._closed = False
         self.current: Kernel | None = None
 
+    @property
+    def count(self) -> int:
+        """The number of the last cell of the current kernel; 0 if it has run none."""
+        return 0 if self.current is None or self.current.death is not None else self.current.count
+
     async def live(self) -> Kernel:
         """Return a kernel that lives: the current one, or the next one if that has died.
 

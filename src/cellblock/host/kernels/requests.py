@@ -13,7 +13,7 @@ import shlex
 from collections.abc import AsyncIterator
 
 from cellblock.errors import CellblockError, InvalidInputError, ProtocolError
-from cellblock.host.kernels.cell import Cell, OnInput
+from cellblock.host.kernels.cell import Cell, OnInput, Prompt
 from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.model import CommandRequest
 from cellblock.wire.control import Keep
@@ -37,8 +37,8 @@ async def answers(kernel: RunningKernel, cell: Cell, question: InputRequest | In
     """
     answering.set(cell)
     match question:
-        case InputRequest(number=number, prompt=prompt):
-            yield InputReply(number, await _line(cell, prompt))
+        case InputRequest(number=number, prompt=prompt, password=password):
+            yield InputReply(number, await _line(cell, Prompt(prompt, password=password)))
         case Install(number=number, arguments=arguments):
             yield await _have_installed(kernel, cell, number, arguments)
         case Command():
@@ -46,7 +46,7 @@ async def answers(kernel: RunningKernel, cell: Cell, question: InputRequest | In
                 yield message
 
 
-async def _line(cell: Cell, prompt: str) -> str | None:
+async def _line(cell: Cell, prompt: Prompt) -> str | None:
     """Ask the caller for a line. If that fails the code gets an EOFError, and the caller what has failed."""
     ask: OnInput | None = cell.on_input
     assert ask is not None

@@ -22,7 +22,8 @@ from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import EGRESS_PORT, base_steps, make_plan
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.repositories import protect_repositories
-from cellblock.sandbox.steps import told_failure
+from cellblock.sandbox.steps import Failure, told_failure
+from cellblock.sandbox.surroundings import look_around
 from cellblock.wire.control import FROM_SERVER, MAX_CONTROL, FromServer, Made, Refused, ServerSetup, encode_control
 
 _LOG = logging.getLogger("cellblock.tools")
@@ -143,7 +144,7 @@ class ServerSandbox:
             told = self.refused
             failure = told_failure(told.step, told.code, told.error)
             what = "its sandbox cannot be made"
-            return f"{what}: {told.error}" if failure is None else causes.tell(what, failure)
+            return f"{what}: {told.error}" if failure is None else _explained(what, failure)
         if self._over_memory:
             return f"it used more than the {self.policy.resources.memory:,} bytes of memory that its sandbox allows"
         if self._hidden:
@@ -179,3 +180,10 @@ def _make_state() -> None:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{state}, where cellblock keeps its state, cannot be made: {error.strerror}") from error
+
+
+def _explained(what: str, failure: Failure) -> str:
+    """Return what failed, and the ways out; Landlock, which is one for sessions, is none for servers."""
+    around = replace(look_around(), landlock=False)
+    native = "An MCP server's sandbox= is always the native one, also with isolate='landlock' (docs/tools.md)"
+    return f"{causes.tell(what, failure, around)}. {native}"

@@ -1,0 +1,1 @@
+"""Holds the descriptors of kernels, so that kernels survive the process that uses them."""

@@ -1,0 +1,333 @@
+"""Holds descriptors for one client at a time, and starts processes for it, so that both outlive the client.
+
+Usage: custodian.py DIRECTORY PATIENCE READY. Started by path, without the package; it imports the standard library only, and
+nothing that is large. It listens on a Unix socket in DIRECTORY, which only its user can enter. If no client is connected for
+PATIENCE seconds, it ends. Kernels and zygotes watch this process and end with it. It never reads what the descriptors carry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+SOCKET = "custodian.sock"
+_LOCK = "custodian.lock"
+MAX_DATA = 64 * 1024
+"""Bytes of one entry."""
+
+MAX_FDS = 64
+"""Descriptors of one entry."""
+
+_MAX_ENTRIES = 20_000
+_MAX_HEAD = 160 * 1024  # the head of a message; a command line is the longest
+_STATUS = struct.Struct("!i")
+_INTEGER = struct.calcsize("i")
+_MSG_CMSG_CLOEXEC = 0x40000000  # Linux's; nothing that is started may inherit what is held
+_PR_SET_CHILD_SUBREAPER = 36
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+
+
+class Message(NamedTuple):
+    """One datagram: a JSON object, raw data, and descriptors."""
+
+    head: dict[str, Any]
+    data: bytes
+    fds: list[int]
+
+
+def send(sock: socket.socket, head: dict[str, Any], data: bytes = b"", fds: Sequence[int] = ()) -> None:
+    """Send one message."""
+    parts = [json.dumps({**head, "fds": len(fds)}).encode(), b"\n", data]
+    if fds:
+        socket.send_fds(sock, parts, fds)
+    else:
+        sock.sendmsg(parts)
+
+
+def receive(sock: socket.socket) -> Message | None:
+    """Receive one message; None at the end of the connection.
+
+    Raises:
+        BlockingIOError: There is none.
+        OSError, ValueError, KeyError, TypeError: It is not a message, or not all of its descriptors arrived. Those that did
+            are closed.
+    """
+    # Not `socket.recv_fds`, which drops its flags in Python 3.11.
+    space = socket.CMSG_LEN(MAX_FDS * _INTEGER)
+    data, ancillary, _, _ = sock.recvmsg(_MAX_HEAD + MAX_DATA, space, _MSG_CMSG_CLOEXEC)
+    arrived = b"".join(part[: len(part) // _INTEGER * _INTEGER] for _, _, part in ancillary)
+    fds = [*memoryview(arrived).cast("i")]
+    if not data and not fds:
+        return None
+    try:
+        line, _, rest = data.partition(b"\n")
+        head = json.loads(line)
+        if head["fds"] != len(fds):
+            raise OSError(24, f"{len(fds)} of {head['fds']} descriptors arrived: this process may open no more")
+    except (OSError, ValueError, KeyError, TypeError):
+        close_all(fds)
+        raise
+    return Message(head, rest, fds)
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Close descriptors."""
+    for fd in fds:
+        os.close(fd)
+
+
+def exit_status(data: bytes) -> int:
+    """Return the wait status that was written when a process ended."""
+    return int(_STATUS.unpack(data)[0])
+
+
+class _Custodian:
+    """The loop of a custodian."""
+
+    def __init__(self, listener: socket.socket, patience: float) -> None:
+        self._listener = listener
+        self._patience = patience
+        self._client: socket.socket | None = None
+        self._alone_since = time.monotonic()
+        self._entries: dict[str, tuple[bytes, list[int]]] = {}
+        self._answers: deque[Message] = deque()
+        """What the client has not taken yet. Their descriptors are copies."""
+        self._children: dict[int, int] = {}
+        """pid → where its wait status is written"""
+        self._wake, writer = os.pipe()
+        for fd in (self._wake, writer):
+            os.set_blocking(fd, False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def run(self) -> NoReturn:
+        while True:
+            watched: list[Any] = [self._wake, self._listener]
+            timeout = None
+            if self._client is not None:
+                watched.append(self._client)
+            else:
+                timeout = self._alone_since + self._patience - time.monotonic()
+                if timeout <= 0:
+                    os._exit(0)
+            poll = select.poll()
+            for item in watched:
+                poll.register(item, select.POLLIN)
+            if self._client is not None and self._answers:
+                poll.register(self._client, select.POLLIN | select.POLLOUT)
+            ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
+            if self._wake in ready:
+                if signal.SIGTERM in os.read(self._wake, 4096):
+                    os._exit(0)
+                self._reap()
+            self._flush()
+            self._serve()  # all that an earlier client has said counts before another one is let in
+            if self._listener.fileno() in ready:
+                self._accept()
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return
+        client.setblocking(False)
+        _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        refusal = None if user == os.geteuid() else "it serves another user"
+        if self._client is not None:
+            refusal = "busy"
+        with contextlib.suppress(OSError), _pidfd(os.getpid()) as own:
+            send(client, {"error": refusal, "pid": os.getpid()}, fds=() if refusal else [own])
+        if refusal is None:
+            self._client = client
+        else:
+            client.close()
+
+    def _serve(self) -> None:
+        """Do what the client has asked for."""
+        while self._client is not None:
+            number = None
+            try:
+                message = receive(self._client)
+                if message is None:
+                    self._drop_client()
+                    return
+                number = message.head.get("n")
+                self._obey(message)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                continue  # it ended with answers unread; what it had sent before is still to be read
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                self._answer({"n": number, "error": str(error) or repr(error)})
+
+    def _drop_client(self) -> None:
+        assert self._client is not None
+        self._client.close()
+        self._client = None
+        while self._answers:
+            close_all(self._answers.popleft().fds)
+        self._alone_since = time.monotonic()
+
+    def _obey(self, message: Message) -> None:
+        head = message.head
+        match head["op"]:
+            case "put":
+                self._put(head["key"], message)
+                self._answer({"n": head["n"]})
+            case "remove":
+                self._remove(head["key"])
+                self._answer({"n": head["n"]})
+            case "list":
+                for key, (data, fds) in self._entries.items():
+                    self._answer({"key": key}, data, [os.dup(fd) for fd in fds])
+                self._answer({"n": head["n"]})
+            case "start":
+                self._start(head, message.fds)
+            case "end":
+                os._exit(0)
+            case _:
+                close_all(message.fds)
+                raise ValueError(f"there is no operation {head['op']!r}")
+
+    def _put(self, key: str, message: Message) -> None:
+        if len(message.data) > MAX_DATA or len(self._entries) >= _MAX_ENTRIES:
+            close_all(message.fds)
+            raise ValueError("the entry is too large" if len(message.data) > MAX_DATA else "there are too many entries")
+        self._remove(key)
+        self._entries[key] = message.data, message.fds
+
+    def _remove(self, key: str) -> None:
+        _, fds = self._entries.pop(key, (b"", []))
+        close_all(fds)
+
+    def _start(self, head: dict[str, Any], fds: list[int]) -> None:
+        stdin, out, status = fds
+        pid = None
+        try:
+            actions = [(os.POSIX_SPAWN_DUP2, source, place) for source, place in ((stdin, 0), (out, 1), (out, 2))]
+            argv = head["argv"]
+            pid = os.posix_spawn(argv[0], argv, {}, file_actions=actions, setsid=True, setsigdef=_RESET)
+        except OSError as error:
+            self._answer({"n": head["n"], "error": error.strerror, "code": error.errno})
+            return
+        finally:
+            close_all([stdin, out] if pid is not None else fds)
+        self._children[pid] = status
+        self._answer({"n": head["n"], "pid": pid}, fds=[os.pidfd_open(pid)])
+
+    def _answer(self, head: dict[str, Any], data: bytes = b"", fds: Sequence[int] = ()) -> None:
+        """Answer the client, as soon as it has room for it; `fds` are closed then."""
+        self._answers.append(Message(head, data, [*fds]))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._client is not None and self._answers:
+            answer = self._answers[0]
+            try:
+                send(self._client, *answer)
+            except BlockingIOError:
+                return
+            except OSError:
+                pass  # it has ended, which is about to be noticed
+            close_all(self._answers.popleft().fds)
+
+    def _reap(self) -> None:
+        """Take note of children that have ended. Orphans come to this process: what a killed zygote has left, for one."""
+        orphans = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                break
+            orphans |= status != 0 or pid not in self._children
+            if (place := self._children.pop(pid, None)) is not None:
+                with contextlib.suppress(OSError):
+                    os.write(place, _STATUS.pack(status))
+                os.close(place)
+        if orphans:
+            for pid in _children() - self._children.keys():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _pidfd(pid: int) -> Iterator[int]:
+    fd = os.pidfd_open(pid)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _children() -> set[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return set(map(int, file.read().split()))
+    except OSError:
+        return set()
+
+
+def open_directory(path: str) -> int:
+    """Open the directory of the socket.
+
+    Raises:
+        OSError: It cannot be opened, or others than this user can enter it.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = os.fstat(fd)
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        os.close(fd)
+        raise PermissionError(1, "it must belong to this user and have the mode 0700", path)
+    return fd
+
+
+def address(directory: int) -> str:
+    """Return the address of the socket: a short one, however long the path of the directory is."""
+    return f"/proc/self/fd/{directory}/{SOCKET}"
+
+
+def main(directory: str, patience: float, ready: int) -> NoReturn:
+    """Be a custodian; `ready` is closed when clients can connect."""
+    os.chdir("/")
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    place = open_directory(directory)
+    lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=place)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os._exit(0)  # another one serves this directory
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(SOCKET, dir_fd=place)  # of one that was killed
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(address(place))
+    listener.listen(8)
+    listener.setblocking(False)
+    if os.fork():
+        os._exit(0)  # the client is not this process's parent, and need not wait for it
+    os.close(ready)
+    _Custodian(listener, patience).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,89 @@
+"""The gateway's application: ``uvicorn cellblock.gateway.app:app``, or `cellblock serve`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from cellblock import __version__
+from cellblock.daemon.place import Place
+from cellblock.errors import CellblockError
+from cellblock.gateway import service
+from cellblock.gateway.answers import problem_response
+from cellblock.gateway.guard import Guard, Refused
+from cellblock.gateway.link import DaemonLink
+from cellblock.gateway.options import GatewayOptions
+from cellblock.problems import Problem, problem_of
+from cellblock.store.tokens import Tokens
+
+_CODES = {404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type"}
+
+
+def make_app(options: GatewayOptions | None = None, place: Place | None = None) -> FastAPI:
+    """Return a gateway's application.
+
+    Args:
+        options: How it is set up.
+        place: Where the daemon is, and the tokens; the user's own by default.
+    """
+    options = options or GatewayOptions()
+    place = place or Place()
+    place.prepare()
+    link = DaemonLink(place)
+    check = Tokens(place.directory).check() if options.auth else None
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await link.close()
+        if check is not None:
+            check.close()
+
+    app = FastAPI(
+        title="cellblock",
+        summary="Sandboxed, stateful IPython sessions for AI agents.",
+        version=__version__,
+        lifespan=lifespan,
+    )
+    app.state.link = link
+    app.state.options = options
+    app.include_router(service.router)
+    app.add_exception_handler(CellblockError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_middleware(Guard, options=options, check=check)
+    return app
+
+
+def _on_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, CellblockError)
+    return problem_response(problem_of(error))
+
+
+def _on_http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if isinstance(error, Refused):
+        return problem_response(error.problem)
+    response = problem_response(Problem(error.status_code, _CODES.get(error.status_code, "bad_request"), str(error.detail)))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _on_invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()[:20]]
+    detail = "; ".join(f"{one['where']}: {one['what']}" for one in wrong[:3])
+    return problem_response(Problem(422, "invalid_input", detail, details={"errors": wrong}))
+
+
+def __getattr__(name: str) -> Any:
+    """Make ``app``, the application as the settings have it, when a server asks for it."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = globals()["app"] = make_app()
+    return made

@@ -1,0 +1,106 @@
+"""The gateway's connections to the daemon.
+
+Each request has a connection of its own while it lasts; connections are reused. A slow reader holds up nobody else, and when a
+request is given up, its connection is closed, so that the daemon forgets the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from cellblock import __version__
+from cellblock.daemon.async_connection import AsyncConnection
+from cellblock.daemon.messages import Request
+from cellblock.daemon.place import Place
+from cellblock.daemon.starting import connect_or_start
+from cellblock.errors import BusyError, CellblockError
+
+_IDLE = 64
+_MOST = 2000
+
+
+class DaemonLink:
+    """Asks the daemon, which is started if there is none. It belongs to one event loop.
+
+    Args:
+        place: Where the daemon is; the user's own by default.
+    """
+
+    def __init__(self, place: Place | None = None) -> None:
+        self._place = place or Place()
+        self._idle: list[AsyncConnection] = []
+        self._used = 0
+
+    async def call(self, request: Request, body: bytes = b"") -> Any:
+        """Ask the daemon for something, and return its answer.
+
+        Args:
+            request: What to ask.
+            body: What comes with it.
+
+        Raises:
+            CellblockError: What the daemon has met, of the same class.
+        """
+        connection = await self._take()
+        try:
+            answer = await connection.call(request, body)
+        except CellblockError:
+            self._give(connection)
+            raise
+        except BaseException:
+            self._used -= 1
+            connection.abort()
+            raise
+        self._give(connection)
+        return answer
+
+    async def follow(self, request: Request, body: bytes = b"") -> AsyncGenerator[Any, None]:
+        """Ask for something that has an answer in many parts, and yield them as they come.
+
+        Close the generator if you stop early (`contextlib.aclosing`).
+        """
+        connection = await self._take()
+        done = False
+        try:
+            async with aclosing(connection.follow(request, body)) as parts:
+                async for part in parts:
+                    yield part
+            done = True
+        except CellblockError:
+            done = True
+            raise
+        finally:
+            if not done:
+                connection.abort()
+            self._give(connection)
+
+    async def close(self) -> None:
+        """Close all connections that nobody uses. Executions go on."""
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _take(self) -> AsyncConnection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                self._used += 1
+                return connection
+        if self._used >= _MOST:
+            raise BusyError(f"the gateway works on {_MOST} requests", 1.0)
+        self._used += 1
+        try:
+            sock = await asyncio.to_thread(connect_or_start, self._place)
+            return await AsyncConnection.open(sock, __version__)
+        except BaseException:
+            self._used -= 1
+            raise
+
+    def _give(self, connection: AsyncConnection) -> None:
+        self._used -= 1
+        if connection.usable and len(self._idle) < _IDLE:
+            self._idle.append(connection)
+        else:
+            connection.abort()

@@ -1,0 +1,121 @@
+"""Runs a gateway: `cellblock serve`."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cellblock.daemon.place import Place
+from cellblock.errors import InvalidInputError
+from cellblock.gateway.options import GatewayOptions
+from cellblock.store.tokens import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    *,
+    options: GatewayOptions | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    say: Callable[[str], object] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM comes. The daemon and its sessions go on.
+
+    Args:
+        host: The address to listen at.
+        port: The port; 0 for any that is free.
+        options: How the gateway is set up.
+        certificate: A file with the TLS certificate, and those above it.
+        key: A file with its private key, if the certificate's file does not hold it.
+        say: Takes what is to be said to the user, line by line; standard error by default.
+
+    Raises:
+        InvalidInputError: Tokens are switched off and the address can be reached from other machines, or it cannot be used.
+    """
+    import uvicorn
+
+    from cellblock.gateway.app import make_app
+
+    options = options or GatewayOptions()
+    check_address(host, auth=options.auth)
+    tell = say or _say
+    place = Place()
+    place.prepare()
+    once = options.auth and not options.token and not Tokens(place.directory).all()
+    if once:
+        options = replace(options, token=secrets.token_urlsafe(32))
+    sock = _listen(host, port)
+    address = f"{'https' if certificate else 'http'}://{_authority(host, sock)}"
+
+    def started() -> None:
+        tell(f"cellblock listens at {address} (API: {address}/docs)")
+        if once:
+            tell(f"There are no tokens yet. For this run: Authorization: Bearer {options.token}")
+        elif options.auth:
+            tell("Requests need a token: 'cellblock tokens create' makes one")
+        else:
+            tell("No tokens are asked for: every program on this machine can run code here")
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            started()
+
+    Server(_config(make_app(options, place), certificate, key)).run(sockets=[sock])
+
+
+def check_address(host: str, *, auth: bool) -> None:
+    """Check that a gateway without tokens cannot be reached from elsewhere.
+
+    Raises:
+        InvalidInputError: It could.
+    """
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not auth and not local:
+        raise InvalidInputError(f"without tokens, only loopback addresses can be served, such as 127.0.0.1, not {host!r}")
+
+
+def _config(app: Any, certificate: Path | None, key: Path | None) -> Any:
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,  # which would write tokens in the addresses of WebSockets
+        proxy_headers=False,
+        server_header=False,
+        ws_max_size=16 * 1024 * 1024,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address, family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise InvalidInputError(f"the gateway cannot listen at {host}:{port}: {error}") from error
+
+
+def _authority(host: str, sock: socket.socket) -> str:
+    number = sock.getsockname()[1]
+    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,122 @@
+"""Errors as problem documents (RFC 9457), and back: what the gateway answers and what its clients raise."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cellblock import errors
+from cellblock.errors import (
+    AccessError,
+    BusyError,
+    CellblockError,
+    DaemonError,
+    FilesError,
+    InvalidInputError,
+    OutcomeUnknownError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+
+_STATUS: dict[type[CellblockError], int] = {
+    errors.InvalidInputError: 422,
+    errors.NotFoundError: 404,
+    errors.ConflictError: 409,
+    errors.StateError: 409,
+    errors.BusyError: 503,
+    errors.DaemonError: 503,
+    errors.OutcomeUnknownError: 502,
+    errors.UnsupportedError: 501,
+    errors.InterpreterError: 422,
+    errors.PreloadError: 422,
+    errors.KernelDiedError: 502,
+    errors.ProtocolError: 502,
+    errors.ToolRunnerError: 502,
+    errors.McpServerError: 502,
+    errors.FilesError: 422,
+    errors.AccessError: 403,
+}
+"""Class → HTTP status; the nearest base class counts, and 500 otherwise."""
+
+_FILE_STATUS = {errno.ENOENT: 404, errno.EEXIST: 409, errno.ENOTEMPTY: 409, errno.EFBIG: 413, errno.ENOSPC: 507}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What went wrong with one request.
+
+    Attributes:
+        status: The HTTP status.
+        code: Which kind of problem it is; never changes.
+        detail: What happened, and what to do, in words.
+        retry_after: Seconds after which to try again, or None.
+        details: What else the error has, by name.
+    """
+
+    status: int
+    code: str
+    detail: str
+    retry_after: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the body of the answer."""
+        after = {} if self.retry_after is None else {"retry_after": self.retry_after}
+        return {
+            "type": f"urn:cellblock:problem:{self.code}",
+            "title": self.code.replace("_", " "),
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            **after,
+            **self.details,
+        }
+
+
+def problem_of(error: CellblockError) -> Problem:
+    """Return the problem that an error is for a client."""
+    status = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
+    details: dict[str, Any] = {}
+    if isinstance(error, OutcomeUnknownError):
+        details["execution"] = error.execution
+    if isinstance(error, FilesError):
+        status = _FILE_STATUS.get(error.errno or 0, status)
+        details |= {"path": error.path, "errno": error.errno}
+    after = error.retry_after if isinstance(error, BusyError) else None
+    return Problem(status, code_of(type(error)), str(error), after, details)
+
+
+def error_of(status: int, body: Any) -> CellblockError:
+    """Return the error that a problem document stands for.
+
+    Args:
+        status: The HTTP status of the answer.
+        body: The document; anything else if somebody between has answered.
+    """
+    data = body if isinstance(body, dict) else {}
+    detail = data.get("detail")
+    message = detail if isinstance(detail, str) else f"the server answered with the status {status}"
+    kind = _KINDS.get(str(data.get("code")))
+    if kind is BusyError or status == 429:
+        after = data.get("retry_after")
+        return BusyError(message, float(after) if isinstance(after, int | float) else 1.0)
+    if kind is OutcomeUnknownError:
+        return OutcomeUnknownError(message, str(data.get("execution", "")))
+    if kind is FilesError:
+        return FilesError(message, path=data.get("path"), errno=data.get("errno"))
+    if kind is not None:
+        return kind(message)
+    if status in (401, 403):
+        return AccessError(message)
+    return InvalidInputError(message) if 400 <= status < 500 else DaemonError(message)
+
+
+def code_of(kind: type[CellblockError]) -> str:
+    """Return the stable code of a class of errors: ``not_found`` of `NotFoundError`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__.removesuffix("Error")).lower()
+
+
+_KINDS = {code_of(kind): kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CellblockError)}

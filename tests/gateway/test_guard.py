@@ -1,0 +1,131 @@
+"""What every request to a gateway passes first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from cellblock.errors import InvalidInputError
+from cellblock.gateway.guard import Refused, _Use, check_host, check_use
+from cellblock.gateway.serve import check_address
+from cellblock.store.tokens import Tokens
+from daemons import own_daemon
+from gateways import Gateway, own_gateway, token
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway of these tests' own."""
+    with (
+        own_daemon(tmp_path_factory.mktemp("daemon")),
+        own_gateway(max_body=10_000, patience=0.2, origins=["https://a.example"]) as made,
+    ):
+        yield made
+
+
+def test_what_says_nothing_about_sessions_needs_no_token(gateway: Gateway) -> None:
+    with gateway.client() as client:
+        assert client.get("/health").json()["status"] == "ok"
+        assert {"swagger", "redoc", "openapi"} <= client.get("/").json()["links"].keys()
+
+
+@pytest.mark.parametrize("given", ["x", "cb_", "Bearer", "cb_00000000_" + "a" * 43, "cb_\u0661" + "a" * 50, "x" * 5000])
+def test_nothing_else_is_served_without_a_token(gateway: Gateway, given: str) -> None:
+    with gateway.client() as client:
+        answer = client.get("/kernels", headers=httpx.Headers([(b"Authorization", f"Bearer {given}".encode())]))
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_token_opens_until_it_is_revoked_or_expires(gateway: Gateway) -> None:
+    text, made = Tokens().create("one", ["read"])
+    short = token("read", lifetime=0.001)
+    with gateway.client(text) as client:
+        assert client.get("/nowhere").status_code == 404
+        assert client.get("/nowhere", headers={"Authorization": f"token {text}"}).status_code == 404
+        Tokens().revoke(made.id)
+        assert client.get("/nowhere").status_code == 401
+        assert client.get("/nowhere", headers={"Authorization": f"Bearer {short}"}).status_code == 401
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", ""])
+def test_a_foreign_name_is_refused(gateway: Gateway, host: str) -> None:
+    with gateway.client() as client:
+        answer = client.get("/health", headers={"Host": host})
+    assert (answer.status_code, answer.json()["code"]) == (421, "host_refused")
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1:8", "[::1]:8", "[::1]", "10.0.0.1", "my.name."]
+)
+def test_names_of_this_machine_are_known(host: str) -> None:
+    check_host(host, {"localhost", "my.name"})
+
+
+def test_other_web_pages_are_refused(gateway: Gateway) -> None:
+    with gateway.client() as client:
+
+        def status(origin: str) -> int:
+            return client.get("/health", headers={"Origin": origin}).status_code
+
+        assert status(gateway.url) == 200
+        assert status("https://a.example") == 200
+        for origin in ("https://evil.example", "null", "http://127.0.0.1:1", gateway.url.replace("http", "https")):
+            assert status(origin) == 403
+        answer = client.post("/kernels", headers={"Sec-Fetch-Site": "cross-site"})
+        assert answer.json()["code"] == "origin_refused"
+
+
+def test_a_web_socket_passes_the_same_guard(gateway: Gateway) -> None:
+    address = gateway.url.replace("http", "ws") + "/nowhere"
+
+    def status(origin: str | None = None, **headers: str) -> int:
+        with pytest.raises(InvalidStatus) as refused, connect(address, additional_headers={**headers, **_origin(origin)}):
+            pass
+        return refused.value.response.status_code
+
+    assert status() == 401
+    assert status("https://evil.example", Authorization=f"Bearer {token('read')}") == 403
+
+
+def _origin(origin: str | None) -> dict[str, str]:
+    return {} if origin is None else {"Origin": origin}
+
+
+def test_bodies_are_limited(gateway: Gateway) -> None:
+    with gateway.client(token("admin")) as client:
+        assert client.post("/nowhere", content=b"x" * 10_001).json()["code"] == "too_large"
+
+
+def test_a_caller_can_only_do_so_much() -> None:
+    use = _Use(left=2.0)
+    check_use(use, 5, 1.0)
+    check_use(use, 5, 1.0)
+    with pytest.raises(Refused) as refused:
+        check_use(use, 5, 1.0)
+    assert (refused.value.problem.code, refused.value.problem.retry_after) == ("too_many_requests", 1)
+    use.at = time.monotonic() - 1000
+    check_use(use, 5, 1.0)
+    assert use.left <= 2.0
+    use.running = 5
+    with pytest.raises(Refused) as refused:
+        check_use(use, 5, 1.0)
+    assert refused.value.problem.code == "too_many_at_once"
+
+
+def test_without_tokens_only_this_machine_is_served() -> None:
+    check_address("127.0.0.1", auth=False)
+    check_address("::1", auth=False)
+    check_address("localhost", auth=False)
+    check_address("0.0.0.0", auth=True)
+    for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", ""):
+        with pytest.raises(InvalidInputError, match="only loopback"):
+            check_address(host, auth=False)
+    with own_gateway(auth=False) as open_to_all:
+        assert httpx.get(f"{open_to_all.url}/nowhere").status_code == 404
