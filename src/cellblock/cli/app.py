@@ -41,20 +41,23 @@ def run(arguments: list[str]) -> int:
     if asked := os.environ.get(COMPLETE):
         _complete(asked)
         return OK
+    command: Any = typer.main.get_command(app)
     try:
-        status = app(args=arguments, prog_name="cellblock", standalone_mode=False)
+        # Not its main(), which has its own mind about pipes that are closed and about exit statuses.
+        with command.make_context("cellblock", arguments) as context:
+            status: int = command.invoke(context)
     except _USAGE_ERROR as error:
         return _say_how(error, arguments)
     except typer.Abort:
         raise KeyboardInterrupt from None
     except typer.Exit as end:
         return end.exit_code
-    return status if isinstance(status, int) else 0
+    return status
 
 
 def _complete(what: str) -> None:
     """Print what a shell asks for: the script that completes, or what could stand at its cursor."""
-    from typer.completion import completion_init
+    from typer.completion import completion_init  # type: ignore[attr-defined]  # typer has it, and does not list it
 
     completion_init()
     os.environ[COMPLETE] = what

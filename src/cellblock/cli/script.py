@@ -6,7 +6,8 @@ import base64
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from cellblock.cli import live
@@ -132,8 +133,7 @@ def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str |
     else:
         source, path = read_source(file), os.path.abspath(file)
     call = f"_cellblock_run({base64.b64encode(source).decode()!r}, {path!r}, {arguments!r})"
-    signal.signal(signal.SIGTERM, _end)
-    with connected() as connection:
+    with _ended_by_signals(), connected() as connection:
         session = connection.call(Create("", here() | {"idle_timeout": _IDLE} | options))["kernel_id"]
         request = Submit(session, timeout=limit, live=True, stdin=True)
         try:
@@ -145,8 +145,19 @@ def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str |
     return _status(result)
 
 
-def _end(number: int, frame: object) -> NoReturn:
-    sys.exit(128 + number)
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end this program in good order, so that the session ends, too."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _status(result: live.Data) -> int:
