@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# How many processes share the tests; 0 runs them one after the other.
-WORKERS ?= 2
+# How many processes share the tests; 0 runs them one after the other. More than cores: tests wait most of the time.
+WORKERS ?= 3
+# Tests start hundreds of interpreters, which compile everything again where this is set.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore
 PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
 QUICK := not slow and not srt and not npm

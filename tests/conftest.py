@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from hypothesis import settings
 
 import cellblock
 from cellblock import CodeExecutor, Host, Session
@@ -39,6 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
     state = Path(directory) / "state"
     state.mkdir(mode=0o700)  # now, as whatever appears later is what a test left behind
     os.environ["CELLBLOCK_HOME"] = str(state)
+    os.environ["CELLBLOCK_CONFIG"] = str(state / "config.toml")  # which is not there, whatever this user has set
+    # On a busy machine time says nothing. CI runs these tests several times, with other examples each time.
+    settings.register_profile("cellblock", deadline=None, max_examples=40)
+    settings.load_profile("cellblock")
     if config.getoption("--one-line") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress())
 
@@ -118,7 +123,7 @@ def _warm() -> bool:
 
 
 @pytest.fixture(autouse=True)
-async def nothing_left_behind(zygote_host: Host) -> AsyncIterator[None]:
+async def nothing_left_behind() -> AsyncIterator[None]:
     """Fail a test after which a process, a descriptor or a temporary file is left that was not there before.
 
     Set up before, and so checked after, whatever else a test asks for. What outlives tests are the shared zygotes, each with

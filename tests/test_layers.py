@@ -62,14 +62,21 @@ LAYERS: dict[str, set[str]] = {
     "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},
-    "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
+    "store": {
+        "approvals",
+        "config",
+        "errors",
+        "model",
+        "tools/mcp",
+        "wire",
+    },  # of tools/mcp, what the parameters of a server are
     "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
     "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     # Named sessions and their executions, for whatever serves them.
     "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "model", "named", "wire"},
+    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "store", "wire"},
     # The fronts.
     "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -80,15 +87,20 @@ LAYERS: dict[str, set[str]] = {
     # What the arguments of a front mean for a session.
     "session_policy": {"errors", "host"},
     "tool_directories": {"errors"},
-    "sync": {"daemon", "errors", "model"},
+    "loop_thread": {"errors"},
+    "settings": {"config", "errors"},
+    "sync": {"config", "daemon", "errors", "model", "settings"},
+    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
-    "gateway": _FRONT | {"daemon", "problems"},
-    "mcp_server": _FRONT | {"daemon"},
-    "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "sync"},
+    # The Jupyter protocol, for whatever carries it.
+    "jupyter": {"daemon", "errors", "model", "wire"},
+    "gateway": _FRONT | {"daemon", "jupyter", "problems", "settings"},
+    "mcp_server": _FRONT | {"named"},
+    "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "settings", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"errors", "executor", "host", "model", "sandbox", "store", "sync", "terminal"} | _TOOLS,
+    "__init__": {"errors", "executor", "host", "model", "sandbox", "store", "sync", "sync_executor", "terminal"} | _TOOLS,
 }
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
@@ -143,6 +155,9 @@ TESTED_IN: dict[str, str] = {
     "zygote/server": "host/launch/test_launcher.py",
     # Both ends of the daemon's socket, and what is behind it.
     "daemon/__main__": "test_sync.py",
+    "daemon/in_process": "test_sync_memory.py",
+    "loop_thread": "test_sync_executor.py",
+    "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/messages": "test_sync.py",
@@ -152,13 +167,25 @@ TESTED_IN: dict[str, str] = {
     "named/approvals": "test_sync.py",
     "named/executions": "test_sync.py",
     "named/options": "test_sync.py",
-    "named/sessions": "test_sync.py",
+    "named/limits": "named/test_sessions.py",
+    "named/past": "named/test_sessions.py",
+    "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
+    "jupyter/execution": "gateway/test_jupyter.py",
+    "jupyter/kernel": "gateway/test_jupyter.py",
+    "jupyter/kernels": "gateway/test_jupyter.py",
+    "jupyter/questions": "gateway/test_jupyter.py",
     "gateway/access": "gateway/test_guard.py",
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
-    "gateway/link": "gateway/test_guard.py",
+    "gateway/link": "gateway/test_events.py",
     "gateway/serve": "gateway/test_guard.py",
+    # What a client of the server sees of all of it.
+    "mcp_server/answers": "mcp_server/test_server.py",
+    "mcp_server/cells": "mcp_server/test_server.py",
+    "mcp_server/clients": "mcp_server/test_server.py",
+    "mcp_server/options": "mcp_server/test_server.py",
+    "mcp_server/start": "mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",
@@ -195,7 +222,8 @@ OTHERS: dict[str, set[str]] = {
     "tools/apigen": {"pydantic_core"},
     "named": {"pydantic"},  # which checks what clients send
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
-    "mcp_server": {"anyio", "mcp", "pydantic"},
+    "settings": {"pydantic", "pydantic_settings"},
+    "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
     "cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
 }
 """Layer → what it may import that is neither ours nor Python's."""

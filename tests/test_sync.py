@@ -14,7 +14,13 @@ import pytest
 
 import cellblock
 from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError
+from cellblock.daemon.messages import Interrupt, Lookup, Submit
+from cellblock.sync import _call
 from daemons import own_daemon
+from processes import eventually
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+"""A picture of one pixel."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,6 +70,7 @@ def test_code_is_repaired_and_run_again() -> None:
     assert (result.status, result.return_value, len(result.attempts)) == ("success", "42", 2)
     never = cellblock.execute_with_retry(kernel, "1 / 0", lambda _result, _attempt: None, max_attempts=2)
     assert (never.status, len(never.attempts)) == ("max_attempts_exceeded", 2)
+    assert cellblock.status(kernel).attempt_count == 4
 
 
 def test_another_process_finds_the_session() -> None:
@@ -96,6 +103,21 @@ def test_what_is_wrong_is_named() -> None:
         cellblock.get_or_create("wrong", working_dirr="x")
     with pytest.raises(InvalidInputError, match="'perl'"):
         cellblock.execute("nobody", "1", language="perl")  # type: ignore[arg-type]
+    for timeout in (0, -1, True, "5", float("nan")):
+        with pytest.raises(InvalidInputError, match="timeout must be"):
+            cellblock.execute("nobody", "1", timeout=timeout)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="code must be a string"):
+        cellblock.execute("nobody", b"1")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="name of a session"):
+        cellblock.get_or_create(5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="tags must be"):
+        cellblock.get_or_create("wrong", tags={"a": 1})  # type: ignore[dict-item]
+    with pytest.raises(InvalidInputError, match="which is JSON data: function is not"):
+        cellblock.get_or_create("wrong", kernel_env={"A": lambda: 1})
+    with pytest.raises(InvalidInputError, match="on_error_fn must be a function"):
+        cellblock.execute_with_retry("nobody", "1", "fix")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="a session is"):
+        cellblock.status(5)  # type: ignore[arg-type]
 
 
 def test_sessions_are_listed_restarted_and_wiped() -> None:
@@ -107,3 +129,69 @@ def test_sessions_are_listed_restarted_and_wiped() -> None:
     assert cellblock.status(kernel).status == "idle"
     assert kernel.kernel_id in cellblock.wipe()
     assert cellblock.list_kernels() == []
+
+
+def test_ctrl_c_stops_the_code_and_leaves_the_session_usable() -> None:
+    program = (
+        "import cellblock, os, signal, threading\n"
+        "cellblock.execute(cellblock.get_or_create('stopped'), 'kept = 1')\n"
+        "def press():\n"
+        "    while cellblock.status('stopped').status != 'running': pass\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Thread(target=press).start()\n"
+        "try:\n"
+        "    cellblock.execute('stopped', 'import time; time.sleep(60)')\n"
+        "except KeyboardInterrupt:\n"
+        "    print(cellblock.status('stopped').status, cellblock.execute('stopped', 'kept').return_value)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert done.stdout == "idle 1\n", done.stderr
+
+
+def test_a_key_stops_its_own_execution_only() -> None:
+    cellblock.get_or_create("keys")
+    running = _call(Submit("keys", key="one"), b"import time; time.sleep(60)")
+    _call(Submit("keys", key="two"), b"waited = 1")
+    assert _call(Interrupt("keys", "three")) is False
+    assert _call(Interrupt("keys", "two")) is True
+    assert _call(Lookup(running["id"]))["state"] == "running"
+    assert _call(Interrupt("keys", "one")) is True
+    assert cellblock.execute("keys", "'waited' in globals()").return_value == "False"
+
+
+def test_a_child_process_has_a_connection_of_its_own() -> None:
+    cellblock.execute(cellblock.get_or_create("forked"), "x = 1")
+    if (child := os.fork()) == 0:
+        os._exit(0 if cellblock.execute("forked", "x").return_value == "1" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cellblock.execute("forked", "x").return_value == "1"
+
+
+def test_settings_of_a_client_count_although_the_daemon_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELBOX_EXECUTION_TIMEOUT", "0.2")
+    monkeypatch.setenv("KERNELBOX_OUTPUT_CHAR_LIMIT", "100")
+    monkeypatch.setenv("KERNELBOX_STARTUP_CODE", "begun = 'at once'")
+    monkeypatch.setenv("KERNELBOX_MAX_RETRIES", "3")
+    kernel = cellblock.get_or_create("set")
+    assert cellblock.execute(kernel, "begun").return_value == "'at once'"
+    assert cellblock.execute(kernel, "import time; time.sleep(60)").status == "timeout"
+    long = cellblock.execute(kernel, "print('x' * 1000)")
+    assert long.truncated
+    assert len(long.output) < 200
+    assert len(cellblock.execute_with_retry(kernel, "1 / 0", lambda _result, _attempt: None).attempts) == 3
+
+
+async def test_an_idle_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELBOX_KERNEL_IDLE_TIMEOUT", "0.1")
+    kernel = cellblock.get_or_create("idle")
+    await eventually(lambda: kernel.kernel_id not in {record.kernel_id for record in cellblock.list_kernels()})
+
+
+def test_paths_are_those_of_the_client(daemon: Path) -> None:
+    Path("below").mkdir()
+    kernel = cellblock.get_or_create("placed", working_dir="below")
+    assert kernel.workspace == str(Path("below").absolute())
+    result = cellblock.execute(
+        kernel, f"from base64 import b64decode; from IPython.display import Image\nImage(b64decode({PNG!r}))"
+    )
+    assert [path.parent for path in result.images] == [Path("below").absolute() / "images"]

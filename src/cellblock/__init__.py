@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         LaunchError,
         McpServerError,
         NotFoundError,
+        NotRunError,
         OutcomeUnknownError,
         PreloadError,
         ProtocolError,
@@ -46,12 +47,21 @@ if TYPE_CHECKING:
         Completions,
         Decision,
         ErrorInfo,
+        ExecutionResult,
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, PendingApproval, SessionRecord
+    from cellblock.model.sessions import (
+        ExecutionEvent,
+        ExecutionRecord,
+        KernelRecord,
+        PendingApproval,
+        Permission,
+        SessionRecord,
+    )
     from cellblock.store.approvals import Approvals
     from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
+    from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
     from cellblock.terminal import printable
     from cellblock.tools.apigen.generate import generate_mcp_sources
     from cellblock.tools.calling.runner import ToolRunner
@@ -115,6 +125,11 @@ _HOME = {
     "status": "sync",
     "restart": "sync",
     "wipe": "sync",
+    "SyncApprovalRequest": "sync_executor",
+    "SyncCodeExecutor": "sync_executor",
+    "SyncFiles": "sync_executor",
+    "ExecutionResult": "model",
+    "KernelRecord": "model.sessions",
     "SessionRecord": "model.sessions",
     "ExecutionRecord": "model.sessions",
     "ExecutionEvent": "model.sessions",
@@ -123,6 +138,8 @@ _HOME = {
     "ConflictError": "errors",
     "AccessError": "errors",
     "BusyError": "errors",
+    "NotRunError": "errors",
+    "Permission": "model.sessions",
     "DaemonError": "errors",
     "OutcomeUnknownError": "errors",
 }
@@ -149,6 +166,7 @@ __all__ = [
     "ErrorInfo",
     "ExecutionEvent",
     "ExecutionRecord",
+    "ExecutionResult",
     "ExecutionTimeoutError",
     "FileInfo",
     "FilesError",
@@ -158,14 +176,17 @@ __all__ = [
     "InterpreterError",
     "InvalidInputError",
     "KernelDiedError",
+    "KernelRecord",
     "LaunchError",
     "Limits",
     "McpServerError",
     "Network",
     "NotFoundError",
+    "NotRunError",
     "OutcomeUnknownError",
     "OutputItem",
     "PendingApproval",
+    "Permission",
     "Policy",
     "PreloadError",
     "ProtocolError",
@@ -178,6 +199,9 @@ __all__ = [
     "SessionRecord",
     "StateError",
     "StoreError",
+    "SyncApprovalRequest",
+    "SyncCodeExecutor",
+    "SyncFiles",
     "ToolRunner",
     "ToolRunnerError",
     "ToolServer",

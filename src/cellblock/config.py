@@ -99,10 +99,25 @@ def traces_code() -> bool:
 def state_directory() -> Path:
     """Return where state that outlives a program is kept, whether or not it is there.
 
-    ``$CELLBLOCK_HOME``, or ``cellblock`` in ``$XDG_STATE_HOME``, or ``~/.local/state/cellblock``. Relative paths count as not
-    set, as the XDG base directory specification has it.
+    ``$CELLBLOCK_HOME`` or ``$KERNELBOX_HOME``, or ``cellblock`` in ``$XDG_STATE_HOME``, or ``~/.local/state/cellblock``.
+    Relative paths count as not set, as the XDG base directory specification has it.
     """
-    own, state = os.environ.get("CELLBLOCK_HOME", ""), os.environ.get("XDG_STATE_HOME", "")
-    if os.path.isabs(own):
+    for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME"):
+        if os.path.isabs(own := os.environ.get(name, "")):
+            return Path(own)
+    return _base("XDG_STATE_HOME", ".local/state") / "cellblock"
+
+
+def settings_file() -> Path:
+    """Return the file of settings, whether or not it is there. No session may write to its directory.
+
+    ``$CELLBLOCK_CONFIG``, or ``cellblock/config.toml`` in ``$XDG_CONFIG_HOME``, or ``~/.config/cellblock/config.toml``.
+    """
+    if os.path.isabs(own := os.environ.get("CELLBLOCK_CONFIG", "")):
         return Path(own)
-    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "cellblock"
+    return _base("XDG_CONFIG_HOME", ".config") / "cellblock" / "config.toml"
+
+
+def _base(variable: str, default: str) -> Path:
+    given = os.environ.get(variable, "")
+    return Path(given) if os.path.isabs(given) else Path.home() / default

@@ -1,23 +1,31 @@
 """Named sessions for plain synchronous Python: `get_or_create`, `execute`, `destroy` and their like.
 
 From a script, a thread, a notebook or inside a running event loop. Sessions live in the per-user daemon, which is started on
-first use, so that later programs find them.
+first use, so that later programs find them; with ``CELLBLOCK_STORE_BACKEND=memory`` they live in this process alone.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from cellblock.errors import InvalidInputError
+from cellblock import config, settings
+from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import Language, SessionRecord
 
-_MAX_ATTEMPTS = 5
+_PATHS = ("working_dir", "images_dir", "spill_dir", "rules", "sandbox_config")
+"""Options that can be paths, which are this program's: the daemon has another current directory."""
+
+_TRIES, _PAUSE = 20, 0.01
+
 _local = threading.local()
 
 
@@ -27,17 +35,56 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
     Args:
         name: Its name.
         tags: Labels, if it is made.
-        options: Its options, if it is made: those of `CodeExecutor` that are data, and those of `NamedOptions`.
+        options: Its options, if it is made: those of `CodeExecutor` that are data, and those of `NamedOptions`
+            (docs/named-sessions.md). What is left out is as the settings say.
 
     Raises:
-        InvalidInputError: The name or an option is wrong.
+        InvalidInputError: The name, an option or a setting is wrong.
         LaunchError: Its kernel could not be started.
         DaemonError: The daemon cannot be started or reached.
     """
     from cellblock.daemon.messages import Create
 
+    if not isinstance(name, str) or not name:
+        raise InvalidInputError(f"the name of a session is a string that is not empty, not {name!r}")
+    labels = dict(tags or {})
+    if not all(isinstance(text, str) for pair in labels.items() for text in pair):
+        raise InvalidInputError(f"tags must be a dict of strings, not {tags!r}")
+    return SessionRecord.from_dict(_call(Create(name, created_options(options), labels)))
+
+
+def created_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a session that this program makes: as given, as the settings say, and as suits this program.
+
+    Raises:
+        InvalidInputError: An option is not JSON data, or a setting is wrong.
+    """
     here = {"working_dir": os.getcwd(), "python": sys.executable}
-    return SessionRecord.from_dict(_call(Create(name, {**here, **options}, dict(tags or {}))))
+    options = settings.current().session_options({**here, **given})
+    for name, value in options.items():
+        if name in _PATHS and isinstance(value, str):
+            options[name] = os.path.abspath(os.path.expanduser(value))
+        else:
+            options[name] = _checked(name, value)
+    return options
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return the value of an option, which must be JSON data, as it is sent to the daemon."""
+    import json
+
+    try:
+        return json.loads(json.dumps(value, allow_nan=False, default=_path))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{name}={value!r} cannot be an option of a named session, which is JSON data: {error}"
+        ) from None
+
+
+def _path(value: object) -> str:
+    if isinstance(value, os.PathLike):
+        return os.path.abspath(str(value))
+    raise TypeError(f"{type(value).__name__} is not JSON data")
 
 
 def execute(
@@ -45,25 +92,60 @@ def execute(
 ) -> CodeExecutionResult:
     """Run code in a session and return its result, whatever its outcome.
 
+    Ctrl-C stops the code, and then raises `KeyboardInterrupt` here.
+
     Args:
         kernel: The session, its name or its id.
         code: Python as IPython takes it, or a script for bash.
         language: ``python`` or ``bash``.
-        timeout: Seconds that it may run; None for the default, a minute.
+        timeout: Seconds that it may run; None for what the settings say, by default a minute.
 
     Raises:
         NotFoundError: There is no such session.
-        InvalidInputError: An argument is wrong.
+        InvalidInputError: An argument or a setting is wrong.
         LaunchError: The session's kernel had died, and no new one could be started; the code did not run.
         OutcomeUnknownError: The daemon ended meanwhile, and nobody can say how far the code ran.
     """
-    from cellblock.daemon.messages import Submit
+    return _execute(kernel, code, language, timeout)
+
+
+def _execute(
+    kernel: SessionRecord | str, code: str, language: Language, timeout: float | None, *, retry: bool = False
+) -> CodeExecutionResult:
+    from cellblock.daemon.messages import Interrupt, Submit
 
     if language not in ("python", "bash"):
         raise InvalidInputError(f"language must be 'python' or 'bash', not {language!r}")
-    limit = 0 if timeout is None else max(round(timeout * 1000), 1)
-    request = Submit(_name(kernel), language=language, timeout=limit, wait=True)
-    return CodeExecutionResult.from_dict(_call(request, code.encode("utf-8", "surrogatepass")))
+    if not isinstance(code, str):
+        raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
+    session, key = _name(kernel), secrets.token_hex(16)
+    request = Submit(session, language=language, timeout=_milliseconds(timeout), key=key, wait=True, retry=retry)
+    try:
+        return CodeExecutionResult.from_dict(_call(request, code.encode("utf-8", "surrogatepass")))
+    except KeyboardInterrupt:
+        _stop(Interrupt(session, key))
+        raise
+
+
+def _stop(interrupt: Any) -> None:
+    """Stop an execution whose caller was interrupted; when this returns the code no longer runs.
+
+    It is said on a new connection, and may overtake what was to be executed: so it is said again if there was nothing to stop.
+    """
+    with suppress(CellblockError):
+        for _ in range(_TRIES):
+            if _call(interrupt):
+                return
+            time.sleep(_PAUSE)
+
+
+def _milliseconds(timeout: float | None) -> int:
+    """Return a timeout as `Submit` has it."""
+    if timeout is None:
+        timeout = settings.current().execution_timeout
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise InvalidInputError(f"timeout must be a positive number of seconds, not {timeout!r}")
+    return -1 if timeout > 1e9 else max(round(timeout * 1000), 1)
 
 
 def execute_with_retry(
@@ -82,7 +164,7 @@ def execute_with_retry(
         code: The code of the first attempt.
         on_error_fn: Given the result of a failed attempt and its number, from 1 on; returns the code of the next one, or None
             to run the same again.
-        max_attempts: How often to run it; five times by default.
+        max_attempts: How often to run it; None for what the settings say, by default five times.
         language: ``python`` or ``bash``.
         timeout: Seconds that each attempt may run.
 
@@ -93,17 +175,20 @@ def execute_with_retry(
     Raises:
         As `execute`, and what `on_error_fn` raises.
     """
-    most = _MAX_ATTEMPTS if max_attempts is None else max_attempts
+    most = settings.current().max_retries if max_attempts is None else max_attempts
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise InvalidInputError(f"max_attempts must be a number from 1, not {max_attempts!r}")
+    if not callable(on_error_fn):
+        raise InvalidInputError(f"on_error_fn must be a function of a result and a number, not {on_error_fn!r}")
     attempts: list[AttemptSnapshot] = []
     for number in range(1, most + 1):
-        result = execute(kernel, code, language=language, timeout=timeout)
+        result = _execute(kernel, code, language, timeout, retry=True)
         attempts.append(AttemptSnapshot(number, code, result.status, result.output, result.stderr, result.error))
         if result.ok:
             return replace(result, attempts=attempts)
         if number < most:
-            code = on_error_fn(result, number) or code
+            repaired = on_error_fn(result, number)
+            code = code if repaired is None else repaired
     return replace(result, status="max_attempts_exceeded", attempts=attempts)
 
 
@@ -164,15 +249,25 @@ def _call(request: Any, body: bytes = b"") -> Any:
 
 
 def _connection() -> Any:
-    """Return this thread's connection to the daemon, which is started if there is none."""
+    """Return this thread's connection to the sessions: those of the daemon, which is started if there is none, or our own."""
+    memory = settings.current().store_backend == "memory"
+    place = "" if memory else str(config.state_directory())
+    known: dict[str, Any] = _local.__dict__.setdefault("connections", {})
+    found = known.get(place)
+    if found is None or not found.usable:
+        found = known[place] = _connect(memory)
+    return found
+
+
+def _connect(memory: bool) -> Any:
     from cellblock import __version__
     from cellblock.daemon.connection import Connection
+
+    if memory:
+        from cellblock.daemon import in_process
+
+        return Connection(in_process.shared().connect(), __version__)
     from cellblock.daemon.place import Place
     from cellblock.daemon.starting import connect_or_start
 
-    place = Place()
-    known: dict[str, Connection] = _local.__dict__.setdefault("connections", {})
-    found = known.get(str(place.directory))
-    if found is None or not found.usable:
-        found = known[str(place.directory)] = Connection(connect_or_start(place), __version__)
-    return found
+    return Connection(connect_or_start(Place()), __version__)

@@ -191,7 +191,8 @@ async def test_interrupt_without_a_running_cell_does_nothing(session: Session) -
 @pytest.mark.parametrize("moment", [0, 0.0005, 0.001, 0.002])
 async def test_an_interrupt_right_after_the_start_stops_the_cell_at_once(session: Session, moment: float) -> None:
     for _ in range(5):
-        running = asyncio.create_task(session.execute("import time; time.sleep(60)"))
+        # Not a sleep: Python does not notice a signal that comes just before a system call, until a second one comes.
+        running = asyncio.create_task(session.execute("while True: pass"))
         await asyncio.sleep(moment)
         while not await session.interrupt():
             await asyncio.sleep(0)
@@ -199,9 +200,28 @@ async def test_an_interrupt_right_after_the_start_stops_the_cell_at_once(session
         assert (result.status, result.recovery) == ("interrupted", "interrupted")
 
 
+async def test_an_interrupt_of_a_callback_before_the_code_stops_the_cell_as_well(session: Session, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    code = f"""
+import pathlib, time
+def before(info):
+    get_ipython().events.unregister("pre_run_cell", before)
+    pathlib.Path({str(begun)!r}).touch()
+    time.sleep(60)
+get_ipython().events.register("pre_run_cell", before)
+"""
+    await ok(session, code)
+    running = asyncio.create_task(session.execute("ran = True; time.sleep(60)"))
+    await eventually(begun.exists)
+    assert await session.interrupt()
+    result = await running
+    assert (result.status, result.recovery) == ("interrupted", "interrupted")
+    assert await value(session, "'ran' in globals()") is False
+
+
 async def test_a_deadline_that_is_over_before_the_cell_begins_stops_it_at_once(session: Session) -> None:
     for _ in range(5):
-        result = await session.execute("import time; time.sleep(60)", timeout=1e-9)
+        result = await session.execute("while True: pass", timeout=1e-9)
         assert (result.status, result.recovery) == ("timeout", "interrupted")
 
 

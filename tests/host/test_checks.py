@@ -99,6 +99,18 @@ def test_a_session_cannot_work_around_the_state(tmp_path: Path, monkeypatch: pyt
             check_state_apart([str(place)])
 
 
+def test_a_session_cannot_work_around_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CELLBLOCK_CONFIG", str(tmp_path / "settings" / "config.toml"))
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings" / "config.toml").symlink_to(tmp_path / "linked" / "config.toml")
+    check_state_apart([str(tmp_path / "work"), str(tmp_path / "settings" / "work")])
+    for place in (tmp_path, tmp_path / "settings", tmp_path / "linked"):
+        with pytest.raises(InvalidInputError, match="cellblock's own"):
+            check_state_apart([str(place)])
+
+
 def test_the_environment_chooses_the_sandbox_of_programs_that_do_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CELLBLOCK_ISOLATE", raising=False)
     assert default_isolation() == "native"

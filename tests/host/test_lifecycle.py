@@ -23,6 +23,7 @@ from cellblock import CellblockError, CodeExecutor, Host, InvalidInputError, Lau
 from cellblock.host import host as host_module
 from cellblock.host.kernels.exit_status import Death
 from cellblock.host.kernels.kernel_slot import KernelSlot
+from cellblock.host.launch import start
 from cellblock.host.shared import _shared
 from iterations import cancelled_after
 from processes import descriptors, eventually
@@ -284,8 +285,8 @@ import signal
 class GivesUp(Exception): pass
 def give_up(*_): raise GivesUp
 signal.signal(signal.SIGALRM, give_up)
-for _ in range(40):
-    signal.setitimer(signal.ITIMER_REAL, 0.005)
+for _ in range(60):
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
     try: input()
     except GivesUp: pass
     except EOFError: break
@@ -353,7 +354,11 @@ async def aclosing_host(host: Host) -> AsyncIterator[Host]:
         await host.close()
 
 
-async def test_a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on(tmp_path: Path) -> None:
+async def test_a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "_PATIENCE", 0.1)
+    monkeypatch.setattr("cellblock.host.kernels.kernel._GRACE", 0.05)
     async with Host(isolate="none", start_timeout=20) as host, host.session(images_dir=tmp_path) as kept:
         await kept.execute("x = 1")
         (launcher,) = host._launchers.in_use.values()

@@ -188,7 +188,9 @@ INTERESTING = (
 @pytest.mark.parametrize("machine", TABLES)
 def test_what_depends_on_arguments_depends_on_them_as_the_tables_say(machine: str, unix_sockets: bool) -> None:
     ask = Filter(machine, unix_sockets)
-    for rule in conditionals(unix_sockets):
+    rules = conditionals(unix_sockets) if unix_sockets else {*conditionals(False)} - {*conditionals(True)}
+    assert rules
+    for rule in rules:
         used = sorted({test.argument for tests, _ in rule.cases for test in tests})
         for chosen in itertools.product(INTERESTING, repeat=len(used)):
             arguments = [0] * 6
@@ -213,7 +215,7 @@ def test_forks_and_threads_can_be_made(ask: Filter) -> None:
 def test_the_internet_is_tcp_and_udp(ask: Filter, family: int) -> None:
     allowed = {(1, 0), (1, 6), (2, 0), (2, 17)}
     for kind in range(16):
-        for protocol in range(300):
+        for protocol in (*range(20), 41, 58, 132, 136, 255, 256, 262, 2**31):
             for flags in (0, 0o2000000, 0o4000):
                 wanted = ALLOW if (kind, protocol) in allowed else EAFNOSUPPORT
                 assert ask("socket", family, kind | flags, protocol) == wanted

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from cellblock import Host, Session
 from cells import ok, value
+
+
+@pytest.fixture(scope="module")
+async def libraries() -> AsyncIterator[Host]:
+    """A host whose kernels have large libraries from the start, as loading them takes longer than these tests."""
+    async with Host(isolate="none", preload=("pandas", "matplotlib.pyplot", "plotly.graph_objects")) as host:
+        yield host
+
+
+@pytest.fixture
+async def prepared(libraries: Host, tmp_path: Path) -> AsyncIterator[Session]:
+    """A session with these libraries."""
+    async with libraries.session(images_dir=tmp_path / "images") as session:
+        yield session
 
 
 async def test_every_way_to_ask_for_a_notebook_is_answered_with_yes(session: Session) -> None:
@@ -27,9 +42,8 @@ async def test_pandas_cuts_wide_tables_in_the_middle_and_says_so(session: Sessio
     assert html.count("<th>c") == 20
 
 
-async def test_a_preloaded_pandas_knows_that_it_is_in_a_notebook() -> None:
-    async with Host(isolate="none", preload=("pandas",)) as host, host.session() as session:
-        assert await value(session, "import pandas as pd\npd.options.display.max_columns") == 20
+async def test_a_preloaded_pandas_knows_that_it_is_in_a_notebook(prepared: Session) -> None:
+    assert await value(prepared, "import pandas as pd\npd.options.display.max_columns") == 20
 
 
 async def test_rich_writes_text_without_escape_sequences(session: Session) -> None:
@@ -73,11 +87,11 @@ async def test_widgets_show_what_they_have_become(session: Session) -> None:
         await ok(session, f"display({{'application/vnd.jupyter.widget-view+json': {view}}}, raw=True)")
 
 
-async def test_plotly_shows_figures_as_data_and_tabulate_shows_html_and_text(session: Session) -> None:
-    result = await ok(session, "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1])).show()")
+async def test_plotly_shows_figures_as_data_and_tabulate_shows_html_and_text(prepared: Session) -> None:
+    result = await ok(prepared, "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1])).show()")
     assert set(result.outputs[-1].data) == {"application/vnd.plotly.v1+json"}
     assert result.text == "<application/vnd.plotly.v1+json>"
-    result = await ok(session, "from tabulate import tabulate\ntabulate([[1, 2]], tablefmt='html')")
+    result = await ok(prepared, "from tabulate import tabulate\ntabulate([[1, 2]], tablefmt='html')")
     assert set(result.outputs[-1].data) == {"text/html", "text/plain"}
 
 
@@ -88,26 +102,26 @@ async def test_scikit_learn_shows_estimators_as_html_and_text(session: Session) 
     assert result.text == "Ridge(alpha=2)"
 
 
-async def test_matplotlib_draws_inline_whatever_window_is_asked_for(session: Session) -> None:
+async def test_matplotlib_draws_inline_whatever_window_is_asked_for(prepared: Session) -> None:
     for asked in ("inline", "", "notebook", "widget", "qt5", "TkAgg", "auto"):
         result = await ok(
-            session, f"%matplotlib {asked}\nimport matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1))\nplt.plot([1]);"
+            prepared, f"%matplotlib {asked}\nimport matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1))\nplt.plot([1]);"
         )
         assert [set(item.data) for item in result.outputs if item.kind != "stream"] == [{"image/png", "text/plain"}], asked
 
 
-async def test_a_backend_that_draws_nowhere_and_one_that_does_not_exist(session: Session) -> None:
-    result = await ok(session, "%matplotlib agg\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]);")
+async def test_a_backend_that_draws_nowhere_and_one_that_does_not_exist(prepared: Session) -> None:
+    result = await ok(prepared, "%matplotlib agg\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]);")
     assert not result.images
-    result = await session.execute("%matplotlib inlin")
+    result = await prepared.execute("%matplotlib inlin")
     assert result.error is not None
     assert "inlin" in result.error.evalue
 
 
-async def test_magics_of_notebooks_do_not_fail(session: Session) -> None:
-    result = await ok(session, "%pylab inline\nplot([1, 2]);")
+async def test_magics_of_notebooks_do_not_fail(prepared: Session) -> None:
+    result = await ok(prepared, "%pylab inline\nplot([1, 2]);")
     assert len(result.images) == 1
-    await ok(session, "%gui qt\n%gui\n%autosave 60\n%connect_info")
+    await ok(prepared, "%gui qt\n%gui\n%autosave 60\n%connect_info")
 
 
 async def test_store_keeps_variables_for_later_sessions_of_the_same_home(host: Host, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from cellblock.cli.arguments import Json, new_app
 from cellblock.cli.client import ask
 from cellblock.cli.output import age, print_json, print_table, wants_json
 from cellblock.cli.problems import FAILED, OK, say
-from cellblock.daemon.messages import Decide, Pending
+from cellblock.daemon.messages import Allowed, Decide, Pending, Revoke
 from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
 
@@ -106,8 +106,13 @@ def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: 
         print_json({"decided": decided})
     else:
         print(f"{len(decided)} {'allowed' if allow else 'denied'}")
-    if missing := [each for each in chosen if each not in decided]:
-        say(f"cellblock: no longer waiting, or never: {', '.join(missing)}")
+    return _all_of(chosen, decided, "no longer waiting, or never")
+
+
+def _all_of(chosen: list[str], done: list[str], why: str) -> int:
+    """Name the ids that nothing was done about; return the exit status."""
+    if missing := [each for each in chosen if each not in done]:
+        say(f"cellblock: {why}: {', '.join(missing)}")
         return FAILED
     return OK
 
@@ -116,3 +121,31 @@ def _complete(given: str, known: list[str]) -> str:
     """Return the id that begins like this, if there is one alone."""
     found = [each for each in known if each.startswith(given)]
     return found[0] if len(found) == 1 else given
+
+
+@app.command()
+def allowed(
+    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Of one session: its name or id.")] = "",
+    as_json: Json = False,
+) -> int:
+    """List what was allowed for the rest of a session."""
+    found = ask(Allowed(session))
+    if wants_json(as_json):
+        print_json({"allowed": found})
+        return OK
+    rows = [(each["id"], each["session_name"], each["scope"], each["text"], each["by"]) for each in found]
+    print_table(("id", "session", "scope", "given for", "by"), rows, empty="Nothing is allowed for good.")
+    return OK
+
+
+@app.command()
+def revoke(ids: Annotated[list[str], typer.Argument(metavar="ID...", help="See 'allowed'.")], as_json: Json = False) -> int:
+    """Take back what was allowed for the rest of a session; exit with 1 if something of it is unknown."""
+    known = [each["id"] for each in ask(Allowed())]
+    chosen = [_complete(each, known) for each in ids]
+    revoked = ask(Revoke(tuple(chosen)))
+    if wants_json(as_json):
+        print_json({"revoked": revoked})
+    else:
+        print(f"{len(revoked)} revoked")
+    return _all_of(chosen, revoked, "not allowed")

@@ -15,7 +15,7 @@ from cellblock.cli.output import age, print_fields, print_json, wants_json
 from cellblock.cli.problems import FAILED, OK
 from cellblock.cli.progress import Progress
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import End, List
+from cellblock.daemon.messages import About, End
 from cellblock.daemon.place import Place
 from cellblock.errors import DaemonError
 from cellblock.terminal import printable
@@ -32,12 +32,17 @@ def start(as_json: Json = False) -> int:
 
 
 @app.command()
-def stop(as_json: Json = False) -> int:
+def stop(
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the sessions in the list; their kernels and variables end all the same.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
     """End the daemon and all of its sessions."""
     connection = connect_if_running()
     if connection is not None:
         with Progress("ending the sessions"), closing(connection):
-            _end(connection)
+            _end(connection, keep=keep)
     if wants_json(as_json):
         print_json({"stopped": connection is not None})
     else:
@@ -45,12 +50,12 @@ def stop(as_json: Json = False) -> int:
     return OK
 
 
-def _end(connection: Connection) -> None:
+def _end(connection: Connection, *, keep: bool) -> None:
     """Ask the daemon to end, and wait until it has."""
-    connection.call(End())
+    connection.call(End(keep))
     try:
         while True:
-            connection.call(List())
+            connection.call(About())
             time.sleep(0.02)
     except DaemonError:
         pass  # it is gone
@@ -72,20 +77,21 @@ def status(as_json: Json = False) -> int:
 
 
 def _show(connection: Connection, as_json: bool) -> None:
-    facts, place = connection.daemon, Place()
-    count = len(connection.call(List()))
+    facts, place = connection.call(About()), Place()
     if wants_json(as_json):
-        print_json({**facts, "running": True, "sessions": count, "socket": str(place.socket), "log": str(place.log)})
+        print_json({**facts, "running": True, "executions": facts["running"], "socket": str(place.socket), "log": str(place.log)})
         return
     begun = datetime.fromtimestamp(facts["started"]).astimezone().isoformat(sep=" ", timespec="seconds")
     print_fields(
         [
             ("process", facts["pid"]),
             ("version", facts["version"]),
-            ("started", f"{begun} ({age(time.time() - facts['started'])} ago)"),
-            ("sessions", count),
+            ("started", f"{begun} ({age(facts['uptime'])} ago)"),
+            ("sessions", f"{facts['sessions']}, in which {facts['running']} executions run and {facts['waiting']} wait"),
+            ("memory", f"{facts['memory'] >> 20:,} MiB"),
             ("socket", place.socket),
             ("log", place.log),
+            *(("problem", problem) for problem in facts["problems"]),
         ]
     )
 

@@ -66,6 +66,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close it, and do not wait until it is closed."""
+        self._lose(DaemonError("the connection to the daemon is closed"))
         if self._transport is not None:
             self._transport.abort()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cellblock.daemon.messages import MAX_REPLY, PROTOCOL, Hello, Request, decode_answer, encode_request
-from cellblock.errors import CellblockError, DaemonError
+from cellblock.errors import CellblockError, DaemonError, ProtocolError
 from cellblock.wire.frames import Frame, FrameParser
 
 _READ = 256 * 1024
@@ -103,6 +103,9 @@ class Connection:
         except OSError as error:
             self.close()
             raise DaemonError(f"the connection to the daemon was lost: {error.strerror or error}") from error
+        except (KeyboardInterrupt, SystemExit, ProtocolError):
+            self.close()  # in the middle of a request or an answer, perhaps
+            raise
 
     def _receive(self) -> tuple[int, Any, bool]:
         while not self._received:

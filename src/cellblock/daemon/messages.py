@@ -16,7 +16,7 @@ from cellblock import errors
 from cellblock.errors import BusyError, CellblockError, DaemonError, OutcomeUnknownError, ProtocolError
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.frames import Frame, encode_frame
-from cellblock.wire.packed import pack, unpack
+from cellblock.wire.packed import Packed, pack, unpack
 from cellblock.wire.record import record
 
 PROTOCOL = 1
@@ -41,10 +41,26 @@ class Hello:
 
 
 @record
+class About:
+    """Say how the daemon is.
+
+    Answered by ``pid``, ``version``, ``protocol``, ``started``, ``uptime``, how many ``clients``, ``sessions``, and
+    ``running`` and ``waiting`` executions there are, ``memory`` in bytes, ``limits``, and ``problems``, a list of texts.
+    """
+
+    op: ClassVar[str] = "about"
+
+
+@record
 class End:
-    """End the daemon and all of its sessions."""
+    """End the daemon and all of its sessions.
+
+    Attributes:
+        keep: Whether the sessions stay listed; their kernels end, and with them their variables.
+    """
 
     op: ClassVar[str] = "end"
+    keep: bool = False
 
 
 # -- sessions ------------------------------------------------------------------------------------------------------------
@@ -113,10 +129,16 @@ class Wipe:
 
 @record
 class Interrupt:
-    """Stop what runs in a session. Answered by whether something ran."""
+    """Stop what runs in a session. Answered by whether something ran, after the code has stopped.
+
+    Attributes:
+        session: The session.
+        key: If it is given, only the execution that was submitted with this key is stopped, or kept from running.
+    """
 
     op: ClassVar[str] = "interrupt"
     session: str
+    key: str = ""
 
 
 # -- executions ----------------------------------------------------------------------------------------------------------
@@ -124,7 +146,7 @@ class Interrupt:
 
 @record
 class Submit:
-    """Run code, which is the body. Answered by an `ExecutionRecord` at once, or by the result if `wait` says so.
+    """Run code, which is the body. Answered by an `ExecutionRecord` at once, or as `wait` or `follow` say.
 
     Attributes:
         session: The session.
@@ -135,6 +157,8 @@ class Submit:
         stdin: Whether somebody will answer `input()`: it becomes an event, and `Answer` answers it.
         silent: Whether it leaves no trace: no number, no history.
         wait: Whether the answer is the result (`CodeExecutionResult.to_dict`).
+        follow: Whether the answer is its events, as for `Follow`.
+        retry: Whether it is an attempt of `execute_with_retry`, which the session's record counts.
         parent: The id of the Jupyter message that asks for it, if one does. Then messages of widgets become events, and
             prompts and answers of `input()` are not part of the output, because Jupyter clients show them.
     """
@@ -148,6 +172,8 @@ class Submit:
     stdin: bool = False
     silent: bool = False
     wait: bool = False
+    follow: bool = False
+    retry: bool = False
     parent: str = ""
 
 
@@ -167,10 +193,18 @@ class Follow:
 
 @record
 class Lookup:
-    """Say how far an execution is. Answered by an `ExecutionRecord`."""
+    """Say how far an execution is. Answered by an `ExecutionRecord`.
+
+    Attributes:
+        execution: Its id, or nothing:
+        session: Then it is the one that was submitted to this session
+        key: with this key.
+    """
 
     op: ClassVar[str] = "lookup"
-    execution: str
+    execution: str = ""
+    session: str = ""
+    key: str = ""
 
 
 @record
@@ -300,10 +334,16 @@ class Install:
 
 @record
 class Pending:
-    """List what waits for a decision, oldest first; of one session, or of all. Answered by a list of `PendingApproval`."""
+    """List what waits for a decision, oldest first; of one session, or of all. Answered by a list of `PendingApproval`.
+
+    Attributes:
+        session: The session; empty for all.
+        withdrawn: Whether to list what waited when the last daemon ended, too.
+    """
 
     op: ClassVar[str] = "pending"
     session: str = ""
+    withdrawn: bool = False
 
 
 @record
@@ -324,8 +364,25 @@ class Decide:
     by: str = ""
 
 
+@record
+class Allowed:
+    """List what was allowed for the rest of a session, oldest first; of one, or of all. Answered by a list of `Permission`."""
+
+    op: ClassVar[str] = "allowed"
+    session: str = ""
+
+
+@record
+class Revoke:
+    """Revoke what was allowed for the rest of a session. Answered by the list of ids that there were."""
+
+    op: ClassVar[str] = "revoke"
+    ids: tuple[str, ...]
+
+
 Request: TypeAlias = (
     Hello
+    | About
     | End
     | Create
     | List
@@ -351,6 +408,8 @@ Request: TypeAlias = (
     | Install
     | Pending
     | Decide
+    | Allowed
+    | Revoke
 )
 
 _KINDS: dict[str, type[Request]] = {kind.op: kind for kind in Request.__args__}
@@ -388,10 +447,9 @@ def decode_request(frame: Frame) -> tuple[int, Request]:
 
 def encode_reply(number: int, answer: Any, *, more: bool = False) -> bytes:
     """Return an answer as a frame: JSON data with bytes in it, or nothing but bytes."""
-    body = answer if isinstance(answer, bytes) else pack(answer)
-    return encode_frame(
-        {"type": "reply", "id": number, "more": more, "raw": isinstance(answer, bytes)}, body, max_body=MAX_REPLY
-    )
+    raw = isinstance(answer, bytes) and not isinstance(answer, Packed)
+    body = answer if raw else pack(answer)
+    return encode_frame({"type": "reply", "id": number, "more": more, "raw": raw}, body, max_body=MAX_REPLY)
 
 
 def encode_error(number: int, error: CellblockError) -> bytes:

@@ -1,17 +1,93 @@
-"""How problems are answered, to requests and to WebSockets."""
+"""How answers are written: results as JSON, and what is wrong.
+
+A result can hold megabytes of pictures and pages. It is written piece by piece then, and others have their turn in between.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import math
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Response
+from fastapi.responses import StreamingResponse
 
 from cellblock.problems import MEDIA_TYPE, Problem
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+_PIECE = 96 * 1024
+"""Characters or bytes that are written at once; divisible by three, for base64."""
+
+_encode = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), default=lambda value: base64.b64encode(value).decode("ascii")
+).encode
+
+
+def json_bytes(data: Any) -> bytes:
+    """Return JSON data in which bytes become base64; lone surrogates become ``?``."""
+    return _encode(data).encode("utf-8", "replace")
+
+
+def json_response(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return an answer with JSON data in it."""
+    if weight(data) < 2 * _PIECE:
+        return Response(json_bytes(data), status, headers, "application/json")
+    return StreamingResponse(in_turns(json_pieces(data)), status, headers, "application/json")
+
+
+async def in_turns(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield pieces, and let others have their turn after each."""
+    for piece in pieces:
+        yield piece
+        await asyncio.sleep(0)
+
+
+def weight(data: Any) -> int:
+    """Return about how many characters and bytes there are in JSON data."""
+    kind = type(data)
+    if kind is str or kind is bytes:
+        return len(data)
+    if kind is dict:
+        return sum(map(weight, data.values())) + 8 * len(data)
+    if kind is list or kind is tuple:
+        return sum(map(weight, data)) + 8 * len(data)
+    return 8
+
+
+def json_pieces(data: Any) -> Iterator[bytes]:
+    """Yield what `json_bytes` returns in pieces that are made quickly."""
+    kind = type(data)
+    if weight(data) < _PIECE:
+        yield json_bytes(data)
+    elif kind is str:
+        yield b'"'
+        for start in range(0, len(data), _PIECE):
+            yield _encode(data[start : start + _PIECE])[1:-1].encode("utf-8", "replace")
+        yield b'"'
+    elif kind is bytes:
+        yield b'"'
+        for start in range(0, len(data), _PIECE):
+            yield base64.b64encode(data[start : start + _PIECE])
+        yield b'"'
+    elif kind is dict:
+        opening = b"{"
+        for name, value in data.items():
+            yield opening + json_bytes(name) + b":"
+            yield from json_pieces(value)
+            opening = b","
+        yield b"}"
+    else:
+        opening = b"["
+        for value in data:
+            yield opening
+            yield from json_pieces(value)
+            opening = b","
+        yield b"]"
 
 
 def problem_response(problem: Problem) -> Response:
@@ -21,8 +97,7 @@ def problem_response(problem: Problem) -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(problem.retry_after)))
     if problem.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    body = json.dumps(problem.to_dict(), ensure_ascii=False).encode("utf-8", "replace")
-    return Response(body, problem.status, headers, MEDIA_TYPE)
+    return Response(json_bytes(problem.to_dict()), problem.status, headers, MEDIA_TYPE)
 
 
 async def send_problem(scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:

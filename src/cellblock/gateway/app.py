@@ -13,11 +13,13 @@ from starlette.exceptions import HTTPException
 from cellblock import __version__
 from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError
-from cellblock.gateway import service
+from cellblock.gateway import events, executions, jupyter, service, sessions
 from cellblock.gateway.answers import problem_response
 from cellblock.gateway.guard import Guard, Refused
 from cellblock.gateway.link import DaemonLink
+from cellblock.gateway.models import ProblemModel
 from cellblock.gateway.options import GatewayOptions
+from cellblock.jupyter.kernels import JupyterKernels
 from cellblock.problems import Problem, problem_of
 from cellblock.store.tokens import Tokens
 
@@ -40,6 +42,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None) 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        await app.state.kernels.close()
         await link.close()
         if check is not None:
             check.close()
@@ -52,10 +55,14 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None) 
     )
     app.state.link = link
     app.state.options = options
-    app.include_router(service.router)
+    app.state.kernels = JupyterKernels(link)
+    app.state.notebooks = jupyter.Notebooks()
+    for part in (service, sessions, executions, events, jupyter):
+        app.include_router(part.router, responses={"default": {"model": ProblemModel, "description": "What is wrong."}})
     app.add_exception_handler(CellblockError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(Exception, _on_failure)
     app.add_middleware(Guard, options=options, check=check)
     return app
 
@@ -79,6 +86,11 @@ def _on_invalid(_: Request, error: Exception) -> Response:
     wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()[:20]]
     detail = "; ".join(f"{one['where']}: {one['what']}" for one in wrong[:3])
     return problem_response(Problem(422, "invalid_input", detail, details={"errors": wrong}))
+
+
+def _on_failure(_: Request, error: Exception) -> Response:
+    """Answer what nobody expected. The server logs it."""
+    return problem_response(Problem(500, "internal", f"the gateway failed: {type(error).__name__}; see its log"))
 
 
 def __getattr__(name: str) -> Any:

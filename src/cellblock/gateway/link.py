@@ -13,10 +13,10 @@ from typing import Any
 
 from cellblock import __version__
 from cellblock.daemon.async_connection import AsyncConnection
-from cellblock.daemon.messages import Request
+from cellblock.daemon.messages import Request, Submit
 from cellblock.daemon.place import Place
 from cellblock.daemon.starting import connect_or_start
-from cellblock.errors import BusyError, CellblockError
+from cellblock.errors import BusyError, CellblockError, OutcomeUnknownError
 
 _IDLE = 64
 _MOST = 2000
@@ -43,16 +43,18 @@ class DaemonLink:
 
         Raises:
             CellblockError: What the daemon has met, of the same class.
+            OutcomeUnknownError: It ended while code was submitted.
         """
         connection = await self._take()
         try:
             answer = await connection.call(request, body)
-        except CellblockError:
+        except CellblockError as error:
             self._give(connection)
+            if isinstance(request, Submit) and not connection.usable:
+                raise OutcomeUnknownError(f"{error}; whether the code ran is not known") from error
             raise
         except BaseException:
-            self._used -= 1
-            connection.abort()
+            self._drop(connection)
             raise
         self._give(connection)
         return answer
@@ -73,9 +75,10 @@ class DaemonLink:
             done = True
             raise
         finally:
-            if not done:
-                connection.abort()
-            self._give(connection)
+            if done:
+                self._give(connection)
+            else:
+                self._drop(connection)
 
     async def close(self) -> None:
         """Close all connections that nobody uses. Executions go on."""
@@ -99,8 +102,13 @@ class DaemonLink:
             raise
 
     def _give(self, connection: AsyncConnection) -> None:
-        self._used -= 1
+        """Keep a connection for the next request."""
         if connection.usable and len(self._idle) < _IDLE:
+            self._used -= 1
             self._idle.append(connection)
         else:
-            connection.abort()
+            self._drop(connection)
+
+    def _drop(self, connection: AsyncConnection) -> None:
+        self._used -= 1
+        connection.abort()

@@ -114,7 +114,9 @@ def _check_for_landlock(policy: Policy) -> None:
 
 
 def check_state_apart(writable: Iterable[str]) -> None:
-    """Check that no session works in cellblock's own state, or around it, if it could put another in its place.
+    """Check that no session works in or around cellblock's own state and settings.
+
+    A session that can write to a directory around them could put others in their place.
 
     Args:
         writable: The directories that it can write, and its workspace, without symbolic links.
@@ -122,13 +124,19 @@ def check_state_apart(writable: Iterable[str]) -> None:
     Raises:
         InvalidInputError: One does.
     """
-    state = os.path.realpath(config.state_directory())
+    state, file = os.path.realpath(config.state_directory()), config.settings_file()
+    # The file may be a link: neither where it is nor what it leads to may be written.
+    settings = {os.path.realpath(file), os.path.join(os.path.realpath(file.parent), file.name)}
     for place in writable:
+        found = ""
         if is_inside(state, place) or is_inside(place, state):
+            found = f"state is there, in {state} (CELLBLOCK_HOME can name another directory)"
+        elif any(is_inside(path, place) for path in settings):
+            found = f"settings are there, in {file} (CELLBLOCK_CONFIG can name another file)"
+        if found:
             raise InvalidInputError(
-                f"a sandboxed session cannot have {place} to work in: cellblock's own state is there, in {state}, and a "
-                "session that can write to it decides what the host starts. Give the session another directory (working_dir, "
-                "allowWrite), or set CELLBLOCK_HOME"
+                f"a sandboxed session cannot have {place} to work in: cellblock's own {found}, and a session that can write "
+                "to it decides what the host starts. Give the session another directory (working_dir, allowWrite)"
             )
 
 

@@ -265,6 +265,10 @@ class CodeExecutionResult:
         )
 
 
+ExecutionResult = CodeExecutionResult
+"""What KernelBox and ipybox call it."""
+
+
 @dataclass(frozen=True, slots=True)
 class CodeExecutionChunk:
     """A piece of output, as it happens.

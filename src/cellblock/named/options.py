@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ class NamedOptions:
     """
 
     approve: Approve = "ask"
-    idle_timeout: float | None = None
+    idle_timeout: float | None = 1800.0
     startup_code: str = ""
     kernel_type: str = "python3"
     sandbox: bool = True
@@ -85,13 +86,20 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     isolate = requested_isolation(named.sandbox, data.get("isolate"), host)
     policy = requested_policy(None, named.sandbox_config, named.allow_hosts, isolate)
     session = SessionOptions(
-        **{name: data[name] for name in _SESSION & data.keys() - {"isolate"}},
+        **_with_places({name: data[name] for name in _SESSION & data.keys() - {"isolate"}}),
         isolate=isolate,
         policy=policy,
         limits=_limits(named.limits),
     )
     services = ServiceOptions(**{name: data[name] for name in _SERVICES & data.keys()}, rules=_rules(named.rules))
     return Options(session, services, named)
+
+
+def _with_places(given: dict[str, Any]) -> dict[str, Any]:
+    """Have images written in the session's directory, not in that of this process."""
+    if given.get("images_dir") is None and isinstance(given.get("working_dir"), str):
+        given["images_dir"] = os.path.join(given["working_dir"], "images")
+    return given
 
 
 def _checked(data: Mapping[str, Any]) -> dict[str, Any]:

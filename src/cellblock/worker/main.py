@@ -199,7 +199,9 @@ class Worker:
         try:
             if request.parent or self._comms is not None:
                 self._note_parent(request.parent)
-            error = await self._shell.run(request.code, self._interrupter.check, silent=request.silent)
+            error = await self._shell.run(
+                request.code, self._interrupter.check, silent=request.silent, draw=not request.silent or bool(request.parent)
+            )
             GATE.shut += 1
         except (KeyboardInterrupt, asyncio.CancelledError):
             GATE.shut += 1

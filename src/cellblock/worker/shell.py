@@ -76,6 +76,7 @@ class Shell(NotebookShell):
     packages: Callable[[list[str]], None] | None = None
     line: Callable[[], str]
     commands: Commands | None = None
+    _check: Callable[[], None] | None = None
 
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
         """Touch no disk: the zygote has no home, and each kernel gets its own."""
@@ -148,6 +149,14 @@ class Shell(NotebookShell):
             self._inner -= 1
             self.displayhook.exec_result = running
 
+    async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
+        """Run the statements of a cell, unless it was interrupted before. IPython ignores interrupts of its callbacks."""
+        if self._check is not None and not self._inner:
+            check, self._check = self._check, None
+            check()
+        has_raised: bool = await super().run_ast_nodes(*args, **kwargs)
+        return has_raised
+
     def show_usage_error(self, exc: Any) -> None:
         """Take a magic's complaint for what it is: the error that ended the cell."""
         self.error = CellError("UsageError", _clip(_safe_str(exc)), (f"UsageError: {_clip(_safe_str(exc))}",))
@@ -217,18 +226,21 @@ class Shell(NotebookShell):
         if self.error is None and evalue is not before:
             self.error = error  # the host knows by its traceback that it is shown already
 
-    async def run(self, code: str, check: Callable[[], None], *, silent: bool = False) -> CellError | None:
+    async def run(self, code: str, check: Callable[[], None], *, silent: bool = False, draw: bool = True) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
 
         Args:
             code: Its source.
-            check: Raises where an interrupt for the cell has come already. From here on interrupts raise by themselves.
+            check: Raises KeyboardInterrupt if the cell was interrupted before its code began. Later, interrupts raise by
+                themselves.
             silent: Whether it gets no number and is not kept in the history.
+            draw: Whether what it plots is shown at its end.
 
         Returns:
             The exception that ended it, or None.
         """
         check()
+        self._check = check
         self.error = None
         failure = None
         try:
@@ -240,7 +252,7 @@ class Shell(NotebookShell):
                 code, store_history=not silent, transformed_cell=transformed, preprocessing_exc_tuple=failure
             )
         finally:
-            if not silent:
+            if draw:
                 # Plots are drawn here.
                 self.events.trigger("post_execute")
                 self.display_pub.update_widgets()

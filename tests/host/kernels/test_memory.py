@@ -94,7 +94,10 @@ def impossible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return place
 
 
-async def test_a_kernel_that_cannot_be_made_in_its_group_is_not_made(impossible: Path, tmp_path: Path) -> None:
+async def test_a_kernel_that_cannot_be_made_in_its_group_is_not_made(
+    impossible: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cellblock.host.kernels.kernel._GRACE", 0.05)
     async with Host(isolate="native", launch="zygote") as host:
         session = host.session(working_dir=tmp_path / "groups", images_dir=tmp_path)
         with pytest.raises(LaunchError, match=r"failed to start a process .*clone: "):

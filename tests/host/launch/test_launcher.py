@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import CodeExecutor, Host, InterpreterError, LaunchError, PreloadError
+from cellblock.host.launch import start
 from cellblock.host.launch.launcher import launching
 from cellblock.sandbox.cgroups import Group
 from cells import ok, value
@@ -128,7 +129,10 @@ async def test_interpreters_that_are_really_too_old_are_refused() -> None:
         ("echo no python here >&2; exit 1", "no python here"),
     ],
 )
-async def test_a_program_that_is_not_an_interpreter_is_a_clear_error(tmp_path: Path, script: str, said: str) -> None:
+async def test_a_program_that_is_not_an_interpreter_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    monkeypatch.setattr(start, "_PATIENCE", 0.1)
     fake = tmp_path / "python"
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)

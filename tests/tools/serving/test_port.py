@@ -14,6 +14,7 @@ from cellblock.approvals.broker import Broker
 from cellblock.approvals.rules import Rules
 from cellblock.tools.calling import pool
 from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError
+from cellblock.tools.serving import listen
 from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.port import ToolPort
 from processes import descriptors, eventually
@@ -79,7 +80,10 @@ async def test_the_next_listener_takes_the_place_of_the_one_before(port: ToolPor
             socket.create_connection(("127.0.0.1", number))
 
 
-async def test_a_call_on_the_listener_before_is_cut_off(port: ToolPort, servers: Recorded) -> None:
+async def test_a_call_on_the_listener_before_is_cut_off(
+    port: ToolPort, servers: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listen, "_STOP", 0.1)
     made, number = listener()
     port.adopt(made)
     waiting = asyncio.create_task(call(number, "waits"))
@@ -92,7 +96,8 @@ async def test_a_call_on_the_listener_before_is_cut_off(port: ToolPort, servers:
     assert servers.cancelled == 1
 
 
-async def test_closing_cuts_off_a_call(port: ToolPort, servers: Recorded) -> None:
+async def test_closing_cuts_off_a_call(port: ToolPort, servers: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen, "_STOP", 0.1)
     made, number = listener()
     port.adopt(made)
     waiting = asyncio.create_task(call(number, "waits"))

@@ -11,6 +11,8 @@ from typing import Protocol
 from cellblock.host.descriptors import process_ended
 
 _NO_ENVIRONMENT: dict[str, str] = {}
+_PATIENCE = 5.0
+"""Seconds that a process may take to end."""
 
 
 class Starter(Protocol):
@@ -62,9 +64,9 @@ class Direct:
 
     async def end(self, process: subprocess.Popen[bytes]) -> None:
         """See `Starter`."""
-        if not await process_ended(process, timeout=5):
+        if not await process_ended(process, timeout=_PATIENCE):
             process.kill()
-            await process_ended(process, timeout=5)
+            await process_ended(process, timeout=_PATIENCE)
         process.poll()
 
     def packages(self, process: subprocess.Popen[bytes]) -> str | None:

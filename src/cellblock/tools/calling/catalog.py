@@ -1,4 +1,4 @@
-"""The generated packages under a directory: which tools there are, how they are called, and their modules in full.
+"""The tools under a directory, generated packages or saved actions: how they are called, and their interfaces in full.
 
 Standard library only, so that it works inside a session as well as outside. It reads files and never imports them, and treats
 them as untrusted data: a session may have written them.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.errors import InvalidInputError
+from cellblock.tools.calling.actions import signature_of
 from cellblock.tools.calling.text import first_line
 
 GENERATOR = "cellblock"
@@ -22,6 +23,7 @@ RECORD = ".cellblock.json"
 """The file in a generated package that says what is in it."""
 
 MOST_INDEX = 8 * 1024 * 1024
+_INTERFACE = "api.py"
 _MOST_PACKAGES = 500
 _LONGEST = 2000
 
@@ -90,16 +92,20 @@ def source(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
     """
     server, _, module = path.partition(".")
     if server.isidentifier() and module.isidentifier():
-        try:
-            return _read(Path(root_dir) / server / f"{module}.py").decode("utf-8", "replace")
-        except OSError:
-            pass  # which is what is said below
+        for place in (f"{module}.py", f"{module}/{_INTERFACE}"):
+            try:
+                return _read(Path(root_dir) / server / place).decode("utf-8", "replace")
+            except OSError:
+                pass  # which is what is said below
     raise InvalidInputError(f"there is no tool {path[:200]!r} under {os.fspath(root_dir)!r}; tools are named server.module")
 
 
 def _tools_of(root: Path, package: str) -> Iterator[Tool]:
     try:
         record: Any = json.loads(_read(root / package / RECORD))
+    except FileNotFoundError:
+        yield from _actions_of(root, package)
+        return
     except (OSError, ValueError, RecursionError):
         return
     listed = record.get("tools") if isinstance(record, dict) and record.get("generator") == GENERATOR else None
@@ -109,6 +115,24 @@ def _tools_of(root: Path, package: str) -> Iterator[Tool]:
         texts = [str(entry.get(key, ""))[:_LONGEST] for key in ("module", "name", "signature", "description")]
         if texts[0].isidentifier():
             yield Tool(package, *texts)
+
+
+def _actions_of(root: Path, category: str) -> Iterator[Tool]:
+    """Yield the code actions of a category (`actions`), which are packages with an interface of their own."""
+    try:
+        with os.scandir(root / category) as entries:
+            found = sorted(
+                entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name.isidentifier()
+            )
+    except OSError:
+        return
+    for name in found[:_MOST_PACKAGES]:
+        try:
+            called = signature_of(_read(root / category / name / _INTERFACE).decode("utf-8", "replace"))
+        except OSError:
+            continue
+        if called is not None:
+            yield Tool(category, name, name, f"{name}{called[0]}"[:_LONGEST], called[1][:_LONGEST])
 
 
 def _read(path: Path) -> bytes:

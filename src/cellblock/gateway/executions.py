@@ -1,0 +1,128 @@
+"""Running code in sessions, and what ran."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from cellblock.daemon.messages import Answer, Cancel, Executions, Lookup, Submit
+from cellblock.errors import NotFoundError
+from cellblock.gateway.access import link_of
+from cellblock.gateway.answers import json_response
+from cellblock.gateway.models import (
+    Done,
+    ExecuteRequest,
+    ExecutionListResponse,
+    ExecutionModel,
+    ExecutionResultModel,
+    Line,
+    RetryExecuteRequest,
+    SubmitRequest,
+)
+from cellblock.gateway.sessions import Read, Run, create
+
+router = APIRouter(tags=["Execution"])
+_ATTEMPTS = 5
+
+Key = Annotated[str, Header(alias="Idempotency-Key", max_length=200)]
+
+
+@router.post("/kernels/{session}/execute", response_model=ExecutionResultModel, summary="Run code and wait for its result")
+async def execute(request: Request, session: str, wanted: ExecuteRequest, _: Run, key: Key = "") -> Response:
+    """Run code in a session. Code that fails has a result, too."""
+    return json_response(await run(request, session, wanted, key=key))
+
+
+@router.post("/sessions/{session}/execute", response_model=ExecutionResultModel, summary="Run code in a session")
+async def execute_in_named(request: Request, session: str, wanted: ExecuteRequest, caller: Run, key: Key = "") -> Response:
+    """Run code in the session of this name, which is made if there is none."""
+    try:
+        return json_response(await run(request, session, wanted, key=key))
+    except NotFoundError:
+        await create(request, caller, session)
+    return json_response(await run(request, session, wanted, key=key))
+
+
+@router.post("/kernels/{session}/execute/retry", response_model=ExecutionResultModel, summary="Run code until it succeeds")
+async def execute_with_retry(request: Request, session: str, wanted: RetryExecuteRequest, _: Run) -> Response:
+    """Run code, and what is to replace it if it fails."""
+    attempts: list[dict[str, Any]] = []
+    code, most = wanted.code, wanted.max_attempts or _ATTEMPTS
+    for number in range(1, most + 1):
+        result = await run(request, session, wanted.model_copy(update={"code": code}))
+        shown = {name: result[name] for name in ("status", "output", "stderr", "error")}
+        attempts.append({"attempt": number, "code": code, **shown})
+        if result["status"] == "success":
+            break
+        if number <= len(wanted.replacement_codes):
+            code = wanted.replacement_codes[number - 1]
+    else:
+        result = {**result, "status": "max_attempts_exceeded"}
+    return json_response({**result, "attempts": attempts})
+
+
+router.add_api_route(
+    "/kernels/{session}/execute_with_retry",
+    execute_with_retry,
+    methods=["POST"],
+    response_model=ExecutionResultModel,
+    summary="The same as execute/retry",
+)
+
+
+@router.post("/sessions/{session}/executions", status_code=202, response_model=ExecutionModel, summary="Submit code")
+async def submit(request: Request, session: str, wanted: SubmitRequest, _: Run, key: Key = "") -> Response:
+    """Have code run, and answer at once. It runs whether or not its client stays; follow it by its id."""
+    asked = Submit(
+        session,
+        wanted.language,
+        milliseconds(wanted.timeout),
+        key=key or wanted.key,
+        live=wanted.live,
+        stdin=wanted.stdin,
+        silent=wanted.silent,
+    )
+    record = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"))
+    return json_response(record, 202, {"Location": f"/executions/{record['id']}"})
+
+
+@router.get("/sessions/{session}/executions", response_model=ExecutionListResponse, summary="List executions")
+async def executions(request: Request, session: str, _: Read, count: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+    """List the last executions of a session, newest first."""
+    return json_response({"executions": await link_of(request).call(Executions(session, count))})
+
+
+@router.get("/executions/{execution}", response_model=ExecutionModel, summary="Say how far an execution is")
+async def lookup(request: Request, execution: str, _: Read) -> Response:
+    """Say how far an execution is."""
+    return json_response(await link_of(request).call(Lookup(execution)))
+
+
+@router.delete("/executions/{execution}", response_model=Done, summary="Cancel an execution")
+async def cancel(request: Request, execution: str, _: Run) -> Response:
+    """Stop an execution, or keep one that waits from running."""
+    return json_response({"done": await link_of(request).call(Cancel(execution))})
+
+
+@router.post("/executions/{execution}/input", response_model=Done, summary="Answer input()")
+async def answer(request: Request, execution: str, line: Line, _: Run) -> Response:
+    """Answer the input() for which an execution waits."""
+    return json_response({"done": await link_of(request).call(Answer(execution), line.line.encode("utf-8", "replace"))})
+
+
+async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "") -> dict[str, Any]:
+    """Run code and return its result, as JSON data with bytes in it.
+
+    Raises:
+        OutcomeUnknownError: The daemon ended meanwhile.
+        CellblockError: What else the daemon has met.
+    """
+    asked = Submit(session, wanted.language, milliseconds(wanted.timeout), key=key, wait=True)
+    result: dict[str, Any] = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"))
+    return result
+
+
+def milliseconds(seconds: float | None) -> int:
+    """Return a timeout as the daemon has it: 0 for the default."""
+    return 0 if seconds is None else max(round(seconds * 1000), 1)

@@ -1,0 +1,405 @@
+"""The Jupyter kernel API: kernels, kernelspecs, sessions and channels, for any Jupyter client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections import deque
+from typing import Any, Literal
+
+from fastapi import APIRouter, Depends, Response, WebSocket, WebSocketDisconnect
+from fastapi.requests import HTTPConnection
+from pydantic import BaseModel, Field
+
+from cellblock import __version__
+from cellblock.daemon.messages import Status
+from cellblock.errors import AccessError, NotFoundError, ProtocolError
+from cellblock.gateway.access import caller_of, link_of, needs_of_any
+from cellblock.gateway.answers import problem_response
+from cellblock.gateway.sessions import create
+from cellblock.jupyter.kernel import JupyterKernel
+from cellblock.jupyter.kernels import TAG, JupyterKernels, kernel_id, session_id
+from cellblock.jupyter.messages import V1, Message, read_plain, read_v1
+from cellblock.model.sessions import SessionRecord
+from cellblock.problems import Problem
+from cellblock.store.tokens import Token
+
+router = APIRouter(prefix="/api", tags=["Jupyter"])
+
+KERNELSPEC = "python3"
+_MAX_UNREAD = 64 * 1024 * 1024
+"""Bytes that may wait for a client; one that does not read loses its connection."""
+
+_read = Depends(needs_of_any("read"))
+_run = Depends(needs_of_any("run"))
+
+
+class Kernel(BaseModel):
+    """A kernel: a named session."""
+
+    id: str
+    name: str
+    last_activity: str
+    execution_state: str
+    connections: int
+    session_name: str
+
+
+class Wanted(BaseModel):
+    """A kernel to start.
+
+    Attributes:
+        name: The kernelspec. Every name that begins with ``python`` means cellblock's own kernel.
+        env: What Jupyter's servers pass on: of it, ``KERNEL_ID`` is ignored, as every session has an id of its own.
+    """
+
+    name: str = Field(KERNELSPEC, max_length=200)
+    path: str | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class WantedKernel(BaseModel):
+    """The kernel of a notebook: one that runs, by its id, or a new one."""
+
+    id: str | None = None
+    name: str | None = None
+
+
+class WantedNotebook(BaseModel):
+    """A notebook and its kernel."""
+
+    path: str = Field("", max_length=4096)
+    name: str = Field("", max_length=4096)
+    type: str = Field("notebook", max_length=100)
+    kernel: WantedKernel = WantedKernel()
+
+
+class Notebook(BaseModel):
+    """A notebook that has a kernel. Jupyter calls this a session."""
+
+    id: str
+    path: str
+    name: str
+    type: str
+    kernel: Kernel
+
+
+def kernels_of(connection: HTTPConnection) -> JupyterKernels:
+    """Return the kernels of this gateway."""
+    kernels: JupyterKernels = connection.app.state.kernels
+    return kernels
+
+
+async def _allowed(connection: HTTPConnection, kernel: str) -> SessionRecord:
+    """Return the session of a kernel, if the caller may use it.
+
+    Raises:
+        AccessError, NotFoundError: The caller may not; there is none.
+    """
+    caller: Token = caller_of(connection)
+    try:
+        record = SessionRecord.from_dict(await link_of(connection).call(Status(session_id(kernel))))
+    except NotFoundError:
+        if caller.session:
+            raise AccessError("this token is for another session") from None
+        raise
+    if caller.session not in ("", record.name, record.kernel_id):
+        raise AccessError("this token is for another session")
+    return record
+
+
+async def _kernel(connection: HTTPConnection, kernel: str) -> JupyterKernel:
+    return await kernels_of(connection).find((await _allowed(connection, kernel)).kernel_id)
+
+
+@router.get("", summary="Which version this is")
+async def version() -> dict[str, str]:
+    """Answer as Jupyter's servers do."""
+    return {"version": __version__}
+
+
+@router.get("/me", summary="Who the caller is", dependencies=[_read])
+async def me() -> dict[str, Any]:
+    """Answer as Jupyter's servers do."""
+    return {"identity": {"username": "cellblock", "name": "cellblock"}, "permissions": {}}
+
+
+@router.get("/status", summary="How much there is", dependencies=[_read])
+async def status(connection: HTTPConnection) -> dict[str, Any]:
+    """Count the kernels that the caller may use."""
+    found = await list_kernels(connection)
+    last = max((kernel.last_activity for kernel in found), default=None)
+    return {"kernels": len(found), "connections": sum(kernel.connections for kernel in found), "last_activity": last}
+
+
+@router.get("/kernelspecs", summary="What kernels can be started", dependencies=[_read])
+async def kernelspecs() -> dict[str, Any]:
+    """List the kernelspecs."""
+    return {"default": KERNELSPEC, "kernelspecs": {KERNELSPEC: await kernelspec(KERNELSPEC)}}
+
+
+@router.get("/kernelspecs/{name}", summary="One kernelspec", dependencies=[_read])
+async def kernelspec(name: str) -> dict[str, Any]:
+    """Describe a kernelspec."""
+    if name != KERNELSPEC:
+        raise NotFoundError(f"there is no kernelspec {name[:100]!r}, only {KERNELSPEC!r}")
+    spec = {
+        "argv": [],
+        "env": {},
+        "display_name": "Python 3 (cellblock)",
+        "language": "python",
+        "interrupt_mode": "message",
+        "metadata": {"debugger": False},
+    }
+    return {"name": name, "spec": spec, "resources": {}}
+
+
+# -- kernels -------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/kernels", summary="List the kernels", dependencies=[_read])
+async def list_kernels(connection: HTTPConnection) -> list[Kernel]:
+    """List all named sessions, also those that no Jupyter client has made."""
+    caller = caller_of(connection)
+    found = [Kernel(**model) for model in await kernels_of(connection).models()]
+    mine = {caller.session}
+    with contextlib.suppress(ValueError):
+        mine.add(str(uuid.UUID(hex=caller.session)))
+    return [kernel for kernel in found if not caller.session or kernel.id in mine or kernel.session_name in mine]
+
+
+@router.post("/kernels", summary="Start a kernel", status_code=201, dependencies=[_run])
+async def start_kernel(connection: HTTPConnection, response: Response, wanted: Wanted | None = None) -> Kernel:
+    """Make a session."""
+    made = await _start(connection, wanted.name if wanted else KERNELSPEC)
+    response.headers["Location"] = f"/api/kernels/{made.id}"
+    return made
+
+
+async def _start(connection: HTTPConnection, name: str) -> Kernel:
+    if caller_of(connection).session:
+        raise AccessError("this token is for one session, and makes no others")
+    if not name.startswith("python"):
+        raise NotFoundError(f"there is no kernelspec {name[:100]!r}, only {KERNELSPEC!r}")
+    made = await create(connection, caller_of(connection), f"jupyter-{uuid.uuid4().hex[:8]}", tags=TAG)
+    return await _described(connection, made["kernel_id"])
+
+
+async def _described(connection: HTTPConnection, session: str) -> Kernel:
+    record = SessionRecord.from_dict(await link_of(connection).call(Status(session)))
+    return Kernel(**kernels_of(connection).model(record))
+
+
+@router.get("/kernels/{kernel}", summary="Describe a kernel", dependencies=[_read])
+async def get_kernel(connection: HTTPConnection, kernel: str) -> Kernel:
+    """Describe a kernel."""
+    return Kernel(**kernels_of(connection).model(await _allowed(connection, kernel)))
+
+
+@router.delete("/kernels/{kernel}", summary="End a kernel", status_code=204, dependencies=[_run])
+async def end_kernel(connection: HTTPConnection, kernel: str) -> None:
+    """End its session."""
+    await (await _kernel(connection, kernel)).destroy()
+
+
+@router.post("/kernels/{kernel}/interrupt", summary="Stop what runs", status_code=204, dependencies=[_run])
+async def interrupt_kernel(connection: HTTPConnection, kernel: str) -> None:
+    """Stop the cell that runs."""
+    await (await _kernel(connection, kernel)).interrupt()
+
+
+@router.post("/kernels/{kernel}/restart", summary="Restart a kernel", dependencies=[_run])
+async def restart_kernel(connection: HTTPConnection, kernel: str) -> Kernel:
+    """Give its session a fresh interpreter."""
+    found = await _kernel(connection, kernel)
+    await found.restart()
+    return await _described(connection, found.session)
+
+
+# -- channels ------------------------------------------------------------------------------------------------------------
+
+
+class Channels:
+    """One client on a WebSocket.
+
+    Attributes:
+        session: The id of its side of the conversation.
+    """
+
+    def __init__(self, socket: WebSocket, session: str, *, v1: bool) -> None:
+        """Begin.
+
+        Args:
+            socket: The WebSocket.
+            session: The id of its side of the conversation.
+            v1: Whether it speaks the subprotocol `V1`.
+        """
+        self.session = session
+        self._socket = socket
+        self._v1 = v1
+        self._unread: deque[str | bytes] = deque()
+        self._size = 0
+        self._lost = False
+        self._changed = asyncio.Event()
+
+    def send(self, message: Message) -> None:
+        """Send a message, without waiting."""
+        if self._lost:
+            return
+        data = message.v1 if self._v1 else message.plain
+        self._unread.append(data)
+        self._size += len(data)
+        self._lost = too_slow(self._size)
+        self._changed.set()
+
+    async def write(self) -> None:
+        """Send what there is, until the client is gone or too slow."""
+        while not self._lost:
+            while self._unread and not self._lost:
+                data = self._unread.popleft()
+                self._size -= len(data)
+                await (self._socket.send_text(data) if isinstance(data, str) else self._socket.send_bytes(data))
+            self._changed.clear()
+            if not self._unread:
+                await self._changed.wait()
+        self._unread.clear()
+        await self._socket.close(1013, "the client does not read")
+
+    async def read(self, kernel: JupyterKernel) -> None:
+        """Take what the client says, until it is gone.
+
+        Raises:
+            ProtocolError: It is not a message.
+        """
+        while (event := await self._socket.receive())["type"] == "websocket.receive":
+            data: str | bytes = event.get("bytes") or event.get("text") or ""
+            kernel.take((read_v1 if self._v1 else read_plain)(data), self)
+
+
+def too_slow(size: int) -> bool:
+    """Return whether more waits for a client than may."""
+    return size > _MAX_UNREAD
+
+
+@router.websocket("/kernels/{kernel}/channels", dependencies=[_run])
+async def channels(socket: WebSocket, kernel: str) -> None:
+    """Carry the messages of one client."""
+    try:
+        found = await _kernel(socket, kernel)
+    except NotFoundError as error:
+        await socket.send_denial_response(problem_response(Problem(404, "not_found", str(error))))
+        return
+    v1 = V1 in socket.scope.get("subprotocols", [])
+    client = Channels(socket, socket.query_params.get("session_id", "")[:512] or uuid.uuid4().hex, v1=v1)
+    await socket.accept(V1 if v1 else None)
+    found.attach(client)
+    writing = asyncio.create_task(client.write())
+    reading = asyncio.create_task(client.read(found))
+    try:
+        await asyncio.wait([writing, reading], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        found.detach(client)
+        for task in (writing, reading):
+            task.cancel()
+        await asyncio.wait([writing, reading])
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            await _say_goodbye(socket, reading)
+
+
+async def _say_goodbye(socket: WebSocket, reading: asyncio.Task[None]) -> None:
+    if not reading.cancelled() and isinstance(error := reading.exception(), ProtocolError):
+        await socket.close(1003, str(error)[:120])
+
+
+# -- notebooks, which Jupyter calls sessions -----------------------------------------------------------------------------
+
+
+class Notebooks:
+    """The notebooks that have kernels, as far as clients have said so. They are forgotten with this process."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, str]] = {}
+
+    def add(self, wanted: WantedNotebook, kernel: str) -> str:
+        """Take note of a notebook; return its id."""
+        number = str(uuid.uuid4())
+        self.known[number] = {"path": wanted.path, "name": wanted.name, "type": wanted.type, "kernel": kernel}
+        while len(self.known) > 10_000:
+            del self.known[next(iter(self.known))]
+        return number
+
+
+async def _notebook(connection: HTTPConnection, number: str) -> Notebook:
+    known = connection.app.state.notebooks.known.get(number)
+    if known is None:
+        raise NotFoundError(f"there is no session {number[:100]!r}")
+    try:
+        return Notebook(id=number, **{**known, "kernel": await get_kernel(connection, known["kernel"])})
+    except NotFoundError:
+        connection.app.state.notebooks.known.pop(number, None)
+        raise
+
+
+@router.get("/sessions", summary="List the notebooks that have kernels", dependencies=[_read])
+async def list_notebooks(connection: HTTPConnection) -> list[Notebook]:
+    """List the notebooks whose kernels the caller may use."""
+    found = []
+    for number in [*connection.app.state.notebooks.known]:
+        with contextlib.suppress(NotFoundError, AccessError):
+            found.append(await _notebook(connection, number))
+    return found
+
+
+@router.post("/sessions", summary="Give a notebook a kernel", status_code=201, dependencies=[_run])
+async def start_notebook(connection: HTTPConnection, wanted: WantedNotebook) -> Notebook:
+    """Give a notebook a kernel: the one that it has, one that runs, or a new one."""
+    notebooks: Notebooks = connection.app.state.notebooks
+    for number, known in [*notebooks.known.items()]:
+        if wanted.path and (known["path"], known["type"]) == (wanted.path, wanted.type):
+            with contextlib.suppress(NotFoundError):
+                return await _notebook(connection, number)
+    if wanted.kernel.id:
+        kernel = kernel_id((await _allowed(connection, wanted.kernel.id)).kernel_id)
+    else:
+        kernel = (await _start(connection, wanted.kernel.name or KERNELSPEC)).id
+    return await _notebook(connection, notebooks.add(wanted, kernel))
+
+
+@router.get("/sessions/{number}", summary="Describe a notebook and its kernel", dependencies=[_read])
+async def get_notebook(connection: HTTPConnection, number: str) -> Notebook:
+    """Describe a notebook and its kernel."""
+    return await _notebook(connection, number)
+
+
+class Change(BaseModel):
+    """What is to be different about a notebook."""
+
+    path: str | None = Field(None, max_length=4096)
+    name: str | None = Field(None, max_length=4096)
+    type: Literal["notebook", "console", "file"] | None = None
+    kernel: WantedKernel | None = None
+
+
+@router.patch("/sessions/{number}", summary="Rename a notebook, or give it another kernel", dependencies=[_run])
+async def change_notebook(connection: HTTPConnection, number: str, change: Change) -> Notebook:
+    """Rename a notebook, or give it another kernel."""
+    await _notebook(connection, number)
+    known = connection.app.state.notebooks.known[number]
+    known.update({name: value for name, value in change.model_dump(exclude={"kernel"}).items() if value is not None})
+    if change.kernel is not None and (change.kernel.id or change.kernel.name):
+        wanted = change.kernel
+        known["kernel"] = (
+            kernel_id((await _allowed(connection, wanted.id)).kernel_id)
+            if wanted.id
+            else (await _start(connection, wanted.name or KERNELSPEC)).id
+        )
+    return await _notebook(connection, number)
+
+
+@router.delete("/sessions/{number}", summary="End a notebook's kernel", status_code=204, dependencies=[_run])
+async def end_notebook(connection: HTTPConnection, number: str) -> None:
+    """End a notebook's kernel."""
+    notebook = await _notebook(connection, number)
+    connection.app.state.notebooks.known.pop(number, None)
+    await end_kernel(connection, notebook.kernel.id)

@@ -1,0 +1,195 @@
+"""What requests and answers look like. The names and fields that KernelBox has are its own."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+MAX_SECONDS = 10_000_000
+_Tags = dict[str, str]
+
+
+class KernelCreateRequest(BaseModel):
+    """A session to make."""
+
+    name: str | None = Field(None, description="Its name; by default one that nobody else has.", examples=["data-analysis"])
+    session_name: str | None = Field(None, description="The same: a session has one name.", examples=["data-analysis"])
+    tags: _Tags = Field(default_factory=dict, description="Labels.", examples=[{"task": "eda"}])
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Options of the session (docs/sessions.md); they need the scope admin."
+    )
+
+
+class SessionCreateRequest(BaseModel):
+    """What a session is to be, if there is none of its name."""
+
+    tags: _Tags = Field(default_factory=dict, description="Labels.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of the session; they need the scope admin.")
+
+
+class KernelModel(BaseModel):
+    """A session and its kernel."""
+
+    kernel_id: str = Field(description="Its id, which no other session ever has.")
+    connection_file: str = Field(description="Empty: there is nothing to connect to by path.")
+    name: str | None = Field(description="Its name.")
+    created_at: str = Field(description="When it was made (ISO 8601, UTC).")
+    last_used_at: str = Field(description="When it was last used.")
+    status: str = Field(description="running, idle, dead or unknown.")
+    session_name: str | None = Field(description="Its name.")
+    attempt_count: int = Field(description="How many attempts execute/retry has made in it.")
+    tags: _Tags = Field(description="Labels.")
+    age_seconds: float = Field(description="Seconds since it was made.")
+    workspace: str = Field(description="The directory that it works in.")
+    isolate: str = Field(description="How its kernel is isolated.")
+    kernel_type: str = Field(description="The Jupyter kernelspec; python3 for cellblock's own kernel.")
+
+
+class KernelListResponse(BaseModel):
+    """All sessions, oldest first."""
+
+    kernels: list[KernelModel]
+
+
+class KernelStatusResponse(BaseModel):
+    """How a session is."""
+
+    alive: bool = Field(description="Whether its kernel is alive.")
+    kernel: KernelModel
+
+
+class KernelDestroyedResponse(BaseModel):
+    """Whether there was a session."""
+
+    destroyed: bool
+
+
+class KernelWipeResponse(BaseModel):
+    """Which sessions were ended."""
+
+    destroyed: list[str] = Field(description="Their ids.")
+
+
+class ExecuteRequest(BaseModel):
+    """Code to run."""
+
+    code: str = Field(description="Python as IPython takes it, or a script for bash.", examples=["import math\nmath.sqrt(81)"])
+    language: Literal["python", "bash"] = Field("python", description="bash runs the code as %%bash does.")
+    timeout: float | None = Field(
+        None,
+        ge=0.1,
+        le=MAX_SECONDS,
+        allow_inf_nan=False,
+        description="Seconds that it may run; by default 60.",
+        examples=[30],
+    )
+
+
+class RetryExecuteRequest(ExecuteRequest):
+    """Code to run, and what to run if it fails."""
+
+    max_attempts: int | None = Field(None, ge=1, le=1000, description="How often to run it; by default 5.", examples=[5])
+    replacement_codes: list[str] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="The code of the second attempt, of the third, and so on; when they end, the last is run again.",
+    )
+
+
+class SubmitRequest(ExecuteRequest):
+    """Code to run, whether or not its client stays."""
+
+    key: str = Field("", max_length=200, description="Idempotency key: what has run with it does not run again.")
+    live: bool = Field(True, description="Whether output becomes events while it runs.")
+    stdin: bool = Field(False, description="Whether input() waits for an answer; otherwise it fails at once.")
+    silent: bool = Field(False, description="Whether it leaves no trace in the session: no number, no history.")
+
+
+class ErrorInfoModel(BaseModel):
+    """An exception."""
+
+    ename: str
+    evalue: str
+    traceback: list[str]
+
+
+class OutputItemModel(BaseModel):
+    """One output."""
+
+    kind: str
+    text: str | None
+    name: str | None
+    data: dict[str, Any] = Field(description="MIME bundle; pictures and their like are base64.")
+    metadata: dict[str, Any]
+    display_id: str | None
+
+
+class AttemptSnapshotModel(BaseModel):
+    """One attempt."""
+
+    attempt: int
+    code: str
+    status: str
+    output: str
+    stderr: str
+    error: ErrorInfoModel | None
+
+
+class ExecutionResultModel(BaseModel):
+    """What came of some code."""
+
+    status: str = Field(description="success, error, timeout, interrupted or max_attempts_exceeded, among others.")
+    text: str | None = Field(description="Everything that a reader would see, in order.")
+    output: str = Field(description="What went to stdout.")
+    stderr: str = Field(description="What went to stderr.")
+    error: ErrorInfoModel | None = Field(description="The exception, or what ended the kernel.")
+    return_value: str | None = Field(description="The last expression's value as plain text.")
+    execution_count: int | None = Field(description="IPython's counter.")
+    duration_ms: int = Field(description="Milliseconds that it took.")
+    outputs: list[OutputItemModel] = Field(description="All outputs in order.")
+    attempts: list[AttemptSnapshotModel] = Field(description="The attempts, if it was retried.")
+    truncated: bool = Field(description="Whether something was left out because it was too large.")
+    recovery: str | None = Field(description="How the code was stopped, if it did not end by itself.")
+    images: list[str] = Field(description="Paths of PNG files that were written.")
+    spilled: list[str] = Field(description="Files that hold what was too large to keep.")
+
+
+class ExecutionModel(BaseModel):
+    """One execution."""
+
+    id: str
+    session: str = Field(description="The id of its session.")
+    state: Literal["queued", "running", "done", "unknown"]
+    submitted: float = Field(description="Seconds since the epoch.")
+    begun: float | None
+    ended: float | None
+    key: str = Field(description="The idempotency key that it was submitted with.")
+
+
+class ExecutionListResponse(BaseModel):
+    """The last executions of a session, newest first."""
+
+    executions: list[ExecutionModel]
+
+
+class Line(BaseModel):
+    """A line for input()."""
+
+    line: str = Field(max_length=1_000_000)
+
+
+class Done(BaseModel):
+    """Whether there was something to do."""
+
+    done: bool
+
+
+class ProblemModel(BaseModel):
+    """What is wrong (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str = Field(description="What happened, and what to do.")
+    code: str = Field(description="Which kind of problem it is: stable, for programs.")

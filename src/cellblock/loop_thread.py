@@ -1,0 +1,129 @@
+"""An event loop in a thread of its own, for synchronous callers: from a script, a thread, a notebook or a running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Awaitable, Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+from cellblock.errors import StateError
+
+_T = TypeVar("_T")
+
+
+class LoopThread:
+    """A running event loop. Any number of threads may use it at once.
+
+    Attributes:
+        loop: The loop.
+    """
+
+    def __init__(self) -> None:
+        """Start it."""
+        self._process = os.getpid()
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=self._main, args=[started], name="cellblock", daemon=True)
+        self._thread.start()
+        self.loop = started.result()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs: it was not closed, and belongs to this process."""
+        return self._process == os.getpid() and self._thread.is_alive() and not self._stop.is_set()
+
+    def _main(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        async def serve() -> None:
+            self._stop = asyncio.Event()
+            started.set_result(asyncio.get_running_loop())
+            await self._stop.wait()
+
+        with asyncio.Runner() as runner:  # which closes what generators and tasks hold at its end
+            runner.run(serve())
+
+    def run(self, work: Awaitable[_T]) -> _T:
+        """Run something in the loop, and return its result.
+
+        If the caller is interrupted (Ctrl-C), the work is cancelled, and has ended when this raises.
+
+        Args:
+            work: What to do.
+
+        Raises:
+            StateError: The loop has ended, or this is the loop's own thread, which would wait for itself.
+        """
+        if not self.usable or threading.current_thread() is self._thread:
+            if isinstance(work, Coroutine):
+                work.close()  # or it would warn that nobody awaited it
+            raise StateError(
+                "this was made before a fork, or its loop has ended: make a new one"
+                if not self.usable
+                else "a callback that runs in the event loop cannot call synchronous functions of cellblock"
+            )
+        outcome: Future[_T] = Future()
+        begun: list[asyncio.Task[_T]] = []
+        self.loop.call_soon_threadsafe(_begin, work, outcome, begun)
+        try:
+            return outcome.result()
+        except CancelledError:
+            raise StateError("it was stopped while it ran") from None
+        except (KeyboardInterrupt, SystemExit):
+            self.loop.call_soon_threadsafe(lambda: begun[0].cancel())
+            _wait(outcome)
+            raise
+
+    def close(self) -> None:
+        """End the loop and all that runs in it. Closing twice is fine."""
+        if self.usable and threading.current_thread() is not self._thread:
+            self.loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+
+def _begin(work: Awaitable[_T], outcome: Future[_T], begun: list[asyncio.Task[_T]]) -> None:
+    async def done() -> _T:
+        return await work
+
+    task = asyncio.create_task(done())
+    begun.append(task)
+    task.add_done_callback(lambda task: _tell(task, outcome))
+
+
+def _tell(task: asyncio.Task[Any], outcome: Future[Any]) -> None:
+    if task.cancelled():
+        outcome.cancel()
+    elif (error := task.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())
+
+
+def _wait(outcome: Future[Any]) -> None:
+    try:
+        outcome.exception()
+    except CancelledError:
+        pass
+
+
+_lock = threading.Lock()
+_shared: LoopThread | None = None
+
+
+def shared() -> LoopThread:
+    """Return the loop that this process shares; it is started if there is none, and ends with the process."""
+    global _shared
+    with _lock:
+        if _shared is None or not _shared.usable:
+            _shared = LoopThread()
+            atexit.register(_shared.close)
+        return _shared
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)

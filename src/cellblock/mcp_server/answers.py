@@ -1,0 +1,108 @@
+"""What a model is shown of a result."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
+
+if TYPE_CHECKING:
+    from cellblock.model import CodeExecutionResult
+    from cellblock.named.session import NamedSession
+
+_IMAGES = 5
+_IMAGE_BYTES = 1024 * 1024
+_SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+# Runs after each cell, and leaves nothing behind: which variables are new, or mean another object than before.
+CHANGES = """
+def _():
+    import json
+    shell, seen = get_ipython(), getattr(get_ipython(), "_seen", {})
+    names = {n: v for n, v in shell.user_ns.items() if not n.startswith("_") and n not in shell.user_ns_hidden}
+    now = {n: id(v) for n, v in names.items()}
+    changed = {n: type(v).__name__ for n, v in names.items() if seen.get(n) != now[n]}
+    shell._seen = now
+    print(json.dumps([changed, sorted(set(seen) - set(now))]))
+_()
+del _
+"""
+
+
+def text(shown: str, *, error: bool = False, **structured: Any) -> CallToolResult:
+    """Return an answer that is nothing but a text.
+
+    Args:
+        shown: The text.
+        error: Whether the call has failed.
+        structured: The same as data, for clients that show it.
+    """
+    told = {name: value for name, value in structured.items() if value not in ("", None)}
+    return CallToolResult(content=[TextContent(type="text", text=shown)], structured_content=told or None, is_error=error)
+
+
+async def cell(named: NamedSession, result: CodeExecutionResult, most: int, handle: str) -> CallToolResult:
+    """Return the answer for a cell: its text, its pictures, and what has changed.
+
+    Args:
+        named: The session.
+        result: The result.
+        most: Characters of the text. What is longer lies in a file of the workspace, which the text names.
+        handle: The session's handle, if the client has to know it.
+    """
+    whole = result.text or ""
+    if len(whole) > most:
+        path = f"outputs/cell-{result.execution_count or 0}.txt"
+        await named.session.files.write(path, whole)
+        result = replace(result, spilled=[Path(path)])
+    # Pictures come with the answer: their paths on this machine would mean nothing inside the session.
+    shown = replace(result, images=[]).for_model(max(most, 200))
+    content: list[ContentBlock] = [TextContent(type="text", text=f"[session {handle}]\n{shown}" if handle else shown)]
+    pictures, left_out = _pictures(result)
+    content += pictures
+    if left_out:
+        content.append(TextContent(type="text", text=f"[{left_out} more pictures are not shown here, but kept as files]"))
+    changed, deleted = await _changes(named) if not result.state_lost else ({}, [])
+    structured: dict[str, Any] = {"status": result.status, "execution_count": result.execution_count}
+    structured |= {"changed": changed} if changed else {}
+    structured |= {"deleted": deleted} if deleted else {}
+    structured |= {"state_lost": True} if result.state_lost else {}
+    structured |= {"session": handle} if handle else {}
+    return CallToolResult(content=content, structured_content=structured, is_error=not result.ok)
+
+
+def _pictures(result: CodeExecutionResult) -> tuple[list[ImageContent], int]:
+    """Return the pictures of a result that a model can be shown, and how many others there are."""
+    found: list[ImageContent] = []
+    left_out = 0
+    for item in result.outputs:
+        mime = next((kind for kind in _SHOWN if isinstance(item.data.get(kind), bytes)), None)
+        if mime is None:
+            continue
+        data = item.data[mime]
+        assert isinstance(data, bytes)
+        if len(found) < _IMAGES and len(data) <= _IMAGE_BYTES:
+            found.append(ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime))
+        else:
+            left_out += 1
+    return found, left_out
+
+
+async def _changes(named: NamedSession) -> tuple[dict[str, str], list[str]]:
+    """Return which variables the last cells have changed, with the names of their types, and which are gone.
+
+    The session's own code answers this. It can say what it likes, and nothing is decided by it.
+    """
+    result = None
+    async for event in named.session.stream(CHANGES, timeout=2, chunks=False, silent=True):
+        result = event
+    try:
+        changed, deleted = json.loads(getattr(result, "output", ""))
+        known = {str(name)[:100]: str(kind)[:100] for name, kind in list(changed.items())[:50]}
+        return known, [str(name)[:100] for name in deleted[:50]]
+    except (ValueError, TypeError, AttributeError):
+        return {}, []

@@ -1,0 +1,82 @@
+"""The sessions of an MCP server's clients."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cellblock.errors import NotFoundError
+from cellblock.host import Host
+from cellblock.named.options import read_options
+from cellblock.named.session import NamedSession
+from cellblock.named.sessions import NamedSessions
+
+if TYPE_CHECKING:
+    from cellblock.mcp_server.options import ServerOptions
+
+_HANDLE = re.compile(r"s-[0-9a-f]{32}")
+
+
+class Clients:
+    """Sessions by the handle that a client knows its own by.
+
+    Over stdio there is one client, and its session works in the workspace. Over HTTP there are many. Each gets a handle that
+    nobody can guess, and a folder of its own, which is the only place that its code sees.
+
+    Attributes:
+        options: What the server is asked to be.
+        sessions: The sessions.
+    """
+
+    def __init__(self, options: ServerOptions, host: Host | None = None) -> None:
+        """Begin without a session.
+
+        Args:
+            options: What the server is asked to be.
+            host: Runs the sessions, and stays open; by default one of its own.
+        """
+        self.options = options
+        self._given = host is not None
+        self._host = host or Host(isolate="none", preload=options.preload)
+        self._folders: dict[str, Path] = {}
+        self.sessions = NamedSessions(self._host)
+
+    def begin(self) -> None:
+        """Warm up what the first session needs. It returns at once."""
+        self._host.begin(read_options(self.options.session(self.options.workspace), self._host).session)
+
+    async def session(self, handle: str) -> NamedSession:
+        """Return the session of a handle; without one, over HTTP, a new session.
+
+        Raises:
+            NotFoundError: There is no such session, or no longer.
+            LaunchError: Its kernel could not be started.
+        """
+        if self.options.transport == "stdio":
+            return await self.sessions.create("session", self.options.session(self.options.workspace))
+        if not handle:
+            return await self._new()
+        if not _HANDLE.fullmatch(handle) or handle not in self._folders:
+            raise NotFoundError(
+                "there is no session of this handle, or it was not used for a day: leave 'session' out, and use the handle "
+                "that the answer has from then on"
+            )
+        return await self.sessions.create(handle, self.options.session(self._folders[handle]))
+
+    async def _new(self) -> NamedSession:
+        handle = f"s-{secrets.token_hex(16)}"
+        folder = self.options.workspace / handle
+        await asyncio.to_thread(folder.mkdir, mode=0o700)
+        await asyncio.to_thread(self.options.tools.mkdir, exist_ok=True)
+        self._folders[handle] = folder
+        options = {**self.options.session(folder), "idle_timeout": 24 * 3600}
+        return await self.sessions.create(handle, options)
+
+    async def close(self) -> None:
+        """End all sessions."""
+        await self.sessions.close()
+        if not self._given:
+            await self._host.close()

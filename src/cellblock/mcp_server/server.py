@@ -1,0 +1,208 @@
+"""The tools of the MCP server, and serving them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
+from pydantic import Field
+
+from cellblock import __version__
+from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.mcp_server import answers, cells
+from cellblock.mcp_server.clients import Clients
+from cellblock.named.executions import Execution
+from cellblock.tools.apigen.generate import generate_mcp_sources
+from cellblock.tools.calling import search
+
+if TYPE_CHECKING:
+    pass
+
+INSTRUCTIONS = """\
+Runs Python in a sandboxed IPython kernel that keeps its variables from call to call. Work in small steps, and look at each \
+result. The working directory is the workspace; what you write elsewhere is lost. To use the tools of an MCP server, register \
+it once, find tools with search_tools, and call them from code: \
+`from mcptools.SERVER.TOOL import Params, run; print(run(Params(...)))`. \
+Filter and combine in code what tools return, and print only what you need."""
+
+_LISTED = 5000
+"""Characters of the list of a server's tools. `search_tools` shows the rest."""
+
+_Ctx = Context[Any, Any]
+_Answer = CallToolResult | InputRequiredResult
+
+_SESSION = Annotated[str, Field(description="handle of your session, from an earlier answer; leave it out for a new one")]
+
+
+class Tools:
+    """What clients can call. Each takes the handle of a session, which is empty over stdio."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._options = clients.options
+
+    async def execute_ipython_cell(
+        self,
+        ctx: _Ctx,
+        code: Annotated[
+            str, Field(description="Python as IPython takes it: magics, !commands and top-level await included")
+        ] = "",
+        timeout: Annotated[float, Field(gt=0, le=86400, description="seconds after which the code is stopped")] = 120,
+        max_output_chars: Annotated[int, Field(ge=200, le=100_000, description="longer output is cut in the middle")] = 5000,
+        wait: Annotated[
+            float, Field(gt=0, description="seconds to wait; code that runs on can be looked at again with cell")
+        ] = 3600,
+        cell: Annotated[str, Field(description="id of a cell that still runs, to wait for it instead of running code")] = "",
+        session: _SESSION = "",
+    ) -> _Answer:
+        """Run Python code in the kernel and return its output, the value of its last expression, and its plots.
+
+        Variables, imports and definitions stay for later calls. Tools of registered MCP servers are imported from
+        mcptools.SERVER.TOOL. A timeout stops the code and keeps the variables.
+        """
+        found = cells.resumed(self._clients, cell, ctx)
+        if found is None:
+            if not code.strip():
+                raise InvalidInputError("there is no code to run: give code, or the cell that you want to look at")
+            named = await self._clients.session(session)
+            execution = self._clients.sessions.submit(
+                named, Execution(named.record.kernel_id, named.record.name, code, timeout=timeout, live=True)
+            )
+        else:
+            named, execution = found
+        questions = await cells.run(self._clients, named, execution, wait, ctx)
+        if questions is not None:
+            return questions
+        handle = self._handle(named.record.name)
+        if not execution.ended:
+            number = execution.record.id
+            shown = f"The code is still running. Call this tool again with cell={number!r} to wait for it.\n{execution.said}"
+            return answers.text(shown[-max_output_chars:], status="running", cell=number, session=handle)
+        return await answers.cell(named, await execution.wait(), max_output_chars, handle)
+
+    async def register_mcp_server(
+        self,
+        ctx: _Ctx,
+        server_name: Annotated[str, Field(description="a Python identifier, such as github")],
+        server_params: Annotated[
+            dict[str, Any],
+            Field(description='{"command", "args", "env"} of a program, or {"url", "headers"}; ${NAME} is replaced from .env'),
+        ],
+        session: _SESSION = "",
+    ) -> _Answer:
+        """Generate a Python API for the tools of an MCP server, as mcptools.SERVER.TOOL with Params and run.
+
+        Once is enough: it stays registered.
+        """
+        names = await generate_mcp_sources(server_name, server_params, self._options.tools)
+        if not names:
+            return answers.text(f"{server_name} is registered, and has no tools.", server=server_name, tools=[])
+        example = f"from mcptools.{server_name}.{names[0]} import Params, run"
+        listed = search.signatures(server_name, root_dir=self._options.tools)
+        shown = f"{server_name} is registered, with {len(names)} tools. For example:\n{example}\n\n" + "\n".join(listed)
+        return answers.text(shown[:_LISTED], server=server_name, tools=names)
+
+    async def search_tools(
+        self,
+        words: Annotated[str, Field(description="what to look for; nothing lists all tools")] = "",
+        tools: Annotated[list[str] | None, Field(description="modules whose signatures to see")] = None,
+        module: Annotated[str, Field(description="a module whose whole interface to see")] = "",
+        session: _SESSION = "",
+    ) -> _Answer:
+        """Find tools of registered MCP servers, and saved actions: modules for words, signatures of modules, one in full."""
+        if module:
+            root, path = self._place(module)
+            return answers.text(search.source(path, root_dir=root))
+        if tools:
+            places = map(self._place, tools)
+            found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
+            return answers.text("\n".join(found) or "There are no such tools.")
+        found = [f"{root.name}.{name}" for root in self._roots for name in search.names(words, root_dir=root)]
+        return answers.text("\n".join(found) or "No tool was found. Is its server registered?")
+
+    @property
+    def _roots(self) -> tuple[Path, ...]:
+        return self._options.tools, self._options.workspace / "gentools"
+
+    def _place(self, module: str) -> tuple[Path, str]:
+        """Return where a module lies, and its name there: ``gentools.github.top`` is ``github.top`` in ``gentools``."""
+        for root in self._roots:
+            if module.startswith(f"{root.name}."):
+                return root, module.removeprefix(f"{root.name}.")
+        return self._options.tools, module
+
+    async def install_package(
+        self,
+        ctx: _Ctx,
+        package_name: Annotated[str, Field(description="such as numpy>=2, or git+https://...")],
+        session: _SESSION = "",
+    ) -> _Answer:
+        """Install a Python package with pip, for this session."""
+        named = await self._clients.session(session)
+        result = await named.session.install(package_name)
+        shown = f"{package_name} is installed." if result.ok else result.for_model(5000)
+        return answers.text(shown, error=not result.ok, status=result.status)
+
+    async def reset(self, ctx: _Ctx, session: _SESSION = "") -> _Answer:
+        """Start a fresh kernel, without variables and imports. Files, installed packages and registered servers stay."""
+        named = await self._clients.session(session)
+        await self._clients.sessions.restart(named.record.kernel_id)
+        return answers.text("The kernel is fresh: variables and imports are gone.", status="reset")
+
+    def _handle(self, name: str) -> str:
+        return name if self._options.transport == "http" else ""
+
+
+_ANNOTATIONS = {
+    "execute_ipython_cell": ToolAnnotations(title="Run Python", destructive_hint=True, open_world_hint=True),
+    "register_mcp_server": ToolAnnotations(title="Register an MCP server", destructive_hint=False, idempotent_hint=True),
+    "search_tools": ToolAnnotations(title="Find tools", read_only_hint=True),
+    "install_package": ToolAnnotations(title="Install a package", destructive_hint=False, idempotent_hint=True),
+    "reset": ToolAnnotations(title="Start afresh", destructive_hint=True, idempotent_hint=True),
+}
+
+
+def build(clients: Clients) -> MCPServer[None]:
+    """Return an MCP server for these clients. Its caller closes their sessions."""
+    server: MCPServer[None] = MCPServer("cellblock", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    tools = Tools(clients)
+    for name, notes in _ANNOTATIONS.items():
+        tool = getattr(tools, name)
+        handled = _told(_alone(tool) if clients.options.transport == "stdio" else tool)
+        server.add_tool(
+            handled, name=name, description=inspect.cleandoc(tool.__doc__), annotations=notes, structured_output=False
+        )
+    return server
+
+
+def _alone(tool: Callable[..., Awaitable[_Answer]]) -> Callable[..., Awaitable[_Answer]]:
+    """Return a tool without its parameter `session`: over stdio there is one."""
+
+    @functools.wraps(tool)
+    async def alone(**arguments: Any) -> _Answer:
+        return await tool(**arguments)
+
+    signature = inspect.signature(tool, eval_str=True)
+    alone.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[parameter for parameter in signature.parameters.values() if parameter.name != "session"]
+    )
+    return alone
+
+
+def _told(tool: Callable[..., Awaitable[_Answer]]) -> Callable[..., Awaitable[_Answer]]:
+    """Return a tool whose errors are answers: a model can read them and do better."""
+
+    @functools.wraps(tool)
+    async def told(**arguments: Any) -> _Answer:
+        try:
+            return await tool(**arguments)
+        except CellblockError as error:
+            return answers.text(f"{type(error).__name__}: {error}", error=True)
+
+    return told

@@ -1,0 +1,208 @@
+"""`SyncCodeExecutor`: `CodeExecutor` for programs without an event loop."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+
+from cellblock import loop_thread
+from cellblock.approvals.request import ApprovalRequest
+from cellblock.executor import CodeExecutor
+from cellblock.host.checks import DEFAULT_TIMEOUT
+from cellblock.host.files import Files
+from cellblock.host.kernels.cell import OnInput
+from cellblock.loop_thread import LoopThread
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_END = object()
+
+
+def _sync(method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate[Any, _P], _T]:
+    """Return the synchronous twin of a method of what a class here wraps, with the same arguments and documentation."""
+
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        result: _T = self._thread.run(method(self._original, *args, **kwargs))
+        return result
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def _sync_iterator(
+    method: Callable[Concatenate[Any, _P], AsyncGenerator[_T, None]],
+) -> Callable[Concatenate[Any, _P], Iterator[_T]]:
+    """Do the same for a method that yields."""
+
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
+        return _iterate(self._thread, method(self._original, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def _iterate(thread: LoopThread, items: AsyncGenerator[_T, None]) -> Iterator[_T]:
+    try:
+        while (item := thread.run(anext(items, _END))) is not _END:
+            yield cast("_T", item)
+    finally:
+        thread.run(items.aclose())
+
+
+def _takes(
+    model: Callable[Concatenate[Any, _P], object],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _P], None]]:
+    """Give a constructor the arguments and the documentation of another one."""
+
+    def named(init: Callable[..., None]) -> Callable[Concatenate[Any, _P], None]:
+        return functools.wraps(model)(init)
+
+    return named
+
+
+class SyncFiles:
+    """The files of a session's workspace: `Files` for programs without an event loop, with the same methods and arguments."""
+
+    def __init__(self, files: Files, thread: LoopThread) -> None:
+        self._original = files
+        self._thread = thread
+
+    write = _sync(Files.write)
+    read = _sync(Files.read)
+    read_text = _sync(Files.read_text)
+    list = _sync(Files.list)
+    stat = _sync(Files.stat)
+    mkdir = _sync(Files.mkdir)
+    remove = _sync(Files.remove)
+    upload = _sync(Files.upload)
+    download = _sync(Files.download)
+    tar = _sync_iterator(Files.tar)
+    untar = _sync(Files.untar)
+
+
+class SyncApprovalRequest:
+    """A call that waits for a decision: `ApprovalRequest` for programs without an event loop.
+
+    Attributes:
+        server_name, tool_name, tool_args, id, kind, state, always, reason, changed: As `ApprovalRequest` has them.
+    """
+
+    def __init__(self, request: ApprovalRequest, thread: LoopThread) -> None:
+        self._original = request
+        self._thread = thread
+
+    accept = _sync(ApprovalRequest.accept)
+    reject = _sync(ApprovalRequest.reject)
+    response = _sync(ApprovalRequest.response)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._original, name)
+
+    def __str__(self) -> str:
+        return str(self._original)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+
+class SyncCodeExecutor:
+    """Executes Python code in an IPython kernel, as `CodeExecutor` does, and returns instead of being awaited.
+
+    It works in scripts, threads, notebooks, and inside a running event loop, which it then blocks. All executors of a process
+    share one event loop, which runs in a thread, and so the second one starts in milliseconds::
+
+        with SyncCodeExecutor() as executor:
+            result = executor.execute("print('hello world')")
+            assert result.text == "hello world"
+
+    It takes the arguments of `CodeExecutor`. Any number of threads may use it: cells run one after the other, and `cancel`
+    stops the one that runs.
+    """
+
+    @_takes(CodeExecutor.__init__)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._original = CodeExecutor(*args, **kwargs)
+        self._thread = loop_thread.shared()
+
+    start = _sync(CodeExecutor.start)
+    stop = _sync(CodeExecutor.stop)
+    reset = _sync(CodeExecutor.reset)
+    execute = _sync(CodeExecutor.execute)
+    install = _sync(CodeExecutor.install)
+    put = _sync(CodeExecutor.put)
+    get = _sync(CodeExecutor.get)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._original).removeprefix('<')}"
+
+    @property
+    def session_id(self) -> str:
+        """What the record of decisions calls the session (docs/approvals.md)."""
+        return self._original.session_id
+
+    @property
+    def tool_server_token(self) -> str:
+        """The token that programs need for `tool_server_port`.
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        return self._original.tool_server_token
+
+    @property
+    def files(self) -> SyncFiles:
+        """The files of the kernel's directory, to write, read and copy (docs/files.md).
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        return SyncFiles(self._original.files, self._thread)
+
+    def cancel(self) -> bool:
+        """Stop the running cell, from any thread; its result says ``interrupted``.
+
+        Returns:
+            Whether a cell was running. When this returns the code has stopped.
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        return self._thread.run(self._original.session.interrupt())
+
+    def stream(
+        self,
+        code: str,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        chunks: bool = False,
+        *,
+        on_input: OnInput | None = None,
+    ) -> Iterator[SyncApprovalRequest | CodeExecutionChunk | CodeExecutionResult]:
+        """Execute code and yield what happens, as it happens, as `CodeExecutor.stream` does.
+
+        Leaving the loop over it stops the code. Raises what `CodeExecutor.stream` raises.
+
+        Args:
+            code: As for `execute`.
+            timeout: As for `execute`.
+            chunks: Whether to yield output as `CodeExecutionChunk`s, too.
+            on_input: As for `execute`.
+
+        Yields:
+            A `SyncApprovalRequest` for each call that waits for a decision, chunks, if asked for, and last the
+            `CodeExecutionResult`. A cancelled execution ends without a result.
+        """
+        for event in _iterate(self._thread, self._original.stream(code, timeout, chunks, on_input=on_input)):
+            yield SyncApprovalRequest(event, self._thread) if isinstance(event, ApprovalRequest) else event

@@ -1,0 +1,128 @@
+"""Running code over HTTP, and looking up what ran."""
+
+from __future__ import annotations
+
+import base64
+
+import httpx
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def session(api: httpx.Client) -> None:
+    """The session that the tests share."""
+    api.post("/sessions/s")
+
+
+KERNELBOX = {
+    "status",
+    "output",
+    "stderr",
+    "error",
+    "return_value",
+    "execution_count",
+    "duration_ms",
+    "outputs",
+    "attempts",
+    "truncated",
+}
+
+
+@pytest.mark.parametrize("path", ["/kernels/s/execute", "/sessions/s/execute"])
+def test_results_have_what_kernelbox_has(api: httpx.Client, path: str) -> None:
+    result = api.post(path, json={"code": "print('hello')\n2 + 2"}).json()
+    assert result.keys() >= KERNELBOX
+    assert (result["status"], result["output"], result["return_value"], result["error"]) == ("success", "hello\n", "4", None)
+    failed = api.post(path, json={"code": "1 / 0"})
+    assert failed.status_code == 200
+    assert failed.json()["error"]["ename"] == "ZeroDivisionError"
+    assert api.post(path, json={"code": "echo one", "language": "bash"}).json()["output"] == "one\n"
+    slow = api.post(path, json={"code": "import time; time.sleep(60)", "timeout": 0.1})
+    assert (slow.status_code, slow.json()["status"]) == (200, "timeout")
+
+
+def test_a_session_is_made_by_its_first_execution(api: httpx.Client) -> None:
+    assert api.post("/kernels/fresh/execute", json={"code": "1"}).status_code == 404
+    assert api.post("/sessions/fresh/execute", json={"code": "x = 1\nx"}).json()["return_value"] == "1"
+    assert api.post("/kernels/fresh/execute", json={"code": "x"}).json()["return_value"] == "1"
+
+
+@pytest.mark.parametrize("path", ["execute/retry", "execute_with_retry"])
+def test_code_is_replaced_until_it_succeeds(api: httpx.Client, path: str) -> None:
+    body = {"code": "1 / 0", "replacement_codes": ["undefined", "6 * 7"], "max_attempts": 5}
+    result = api.post(f"/kernels/s/{path}", json=body).json()
+    assert (result["status"], result["return_value"]) == ("success", "42")
+    assert [(one["attempt"], one["code"], one["status"]) for one in result["attempts"]] == [
+        (1, "1 / 0", "error"),
+        (2, "undefined", "error"),
+        (3, "6 * 7", "success"),
+    ]
+    never = api.post(f"/kernels/s/{path}", json={"code": "1 / 0", "max_attempts": 2}).json()
+    assert (never["status"], len(never["attempts"]), never["error"]["ename"]) == (
+        "max_attempts_exceeded",
+        2,
+        "ZeroDivisionError",
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"code": None},
+        {"code": "1", "language": "perl"},
+        {"code": "1", "timeout": 0},
+        {"code": "1", "timeout": -1},
+        {"code": "1", "timeout": 1e300},
+        {"code": "1", "max_attempts": 0},
+        {"code": "1", "replacement_codes": [1]},
+    ],
+)
+def test_what_is_wrong_does_not_run(api: httpx.Client, body: dict[str, object]) -> None:
+    answer = api.post("/kernels/s/execute/retry", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+    assert answer.json()["errors"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b'{"code": "\\ud800"}', b"\xff", b'{"code": NaN}'])
+def test_what_is_no_json_does_not_run(api: httpx.Client, body: bytes) -> None:
+    answer = api.post("/kernels/s/execute", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code in (400, 422), answer.headers["content-type"]) == (True, "application/problem+json")
+
+
+def test_large_results_come_whole(api: httpx.Client) -> None:
+    code = """
+from IPython.display import display
+display({"image/png": bytes(range(256)) * 4000, "text/plain": "é" * 300_000}, raw=True)
+print("x" * 500_000)
+"""
+    result = api.post("/kernels/s/execute", json={"code": code}).json()
+    assert [one["kind"] for one in result["outputs"]] == ["display_data", "stream"]
+    shown = result["outputs"][0]["data"]
+    assert base64.b64decode(shown["image/png"]) == bytes(range(256)) * 4000
+    assert shown["text/plain"] == "é" * 300_000
+
+
+def test_submitted_code_is_looked_up_and_runs_once(api: httpx.Client) -> None:
+    first = api.post(
+        "/sessions/s/executions", json={"code": "n = globals().get('n', 0) + 1"}, headers={"Idempotency-Key": "k"}
+    )
+    assert first.status_code == 202
+    record = first.json()
+    assert first.headers["location"] == f"/executions/{record['id']}"
+    again = api.post("/sessions/s/executions", json={"code": "n = globals().get('n', 0) + 1", "key": "k"})
+    assert again.json()["id"] == record["id"]
+    assert api.post("/kernels/s/execute", json={"code": "n"}).json()["return_value"] == "1"
+    assert api.get(f"/executions/{record['id']}").json()["state"] == "done"
+    assert record["id"] in [one["id"] for one in api.get("/sessions/s/executions").json()["executions"]]
+    assert api.delete(f"/executions/{record['id']}").json() == {"done": False}
+    assert api.get("/executions/unknown").status_code == 404
+
+
+def test_an_execution_is_cancelled(api: httpx.Client) -> None:
+    record = api.post("/sessions/s/executions", json={"code": "import time; time.sleep(60)"}).json()
+    waiting = api.post("/sessions/s/executions", json={"code": "never = 1"}).json()
+    assert api.delete(f"/executions/{waiting['id']}").json() == {"done": True}
+    assert api.delete(f"/executions/{record['id']}").json()["done"] in (True, False)  # it may not have begun yet
+    api.post("/kernels/s/interrupt")
+    assert api.post("/kernels/s/execute", json={"code": "'never' in globals()"}).json()["return_value"] == "False"

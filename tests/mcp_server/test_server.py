@@ -1,0 +1,249 @@
+"""The MCP server, by a real client: in this process, over stdio and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from mcp import Client
+from mcp_types import CallToolResult, ElicitResult, ImageContent, TextContent
+
+from cellblock.host import Host
+from cellblock.mcp_server.clients import Clients
+from cellblock.mcp_server.options import ServerOptions
+from cellblock.mcp_server.server import INSTRUCTIONS, build
+
+TIME = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
+CONVERT = """
+from mcptools.time.convert_time import Params, run
+for hour in ("09:30", "10:30"):
+    print(run(Params(source_timezone="Asia/Tokyo", time=hour, target_timezone="Asia/Kolkata")).time_difference)
+"""
+Era = Literal["auto", "legacy"]
+Connect = Callable[..., AbstractAsyncContextManager[Client]]
+
+
+class Person:
+    """Somebody at the client, who answers what the server asks."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def __call__(self, context: Any, params: Any) -> ElicitResult:
+        self.asked.append(params.message)
+        answer = self.answers.pop(0)
+        if answer == "decline":
+            return ElicitResult(action="decline")
+        return ElicitResult(action="accept", content={"decision": answer})
+
+
+@pytest.fixture
+def client(native_host: Host) -> Callable[..., AbstractAsyncContextManager[Client]]:
+    """Makes a client of a server of its own."""
+    return functools.partial(connect, native_host)
+
+
+@asynccontextmanager
+async def connect(
+    host: Host, workspace: Path, era: Era = "auto", person: Person | None = None, **options: Any
+) -> AsyncIterator[Client]:
+    """Connect a client to a server of its own."""
+    clients = Clients(ServerOptions(workspace=workspace, **options), host)
+    try:
+        async with Client(build(clients), mode=era, elicitation_callback=person) as connected:
+            yield connected
+    finally:
+        await clients.close()
+
+
+def text(result: object) -> str:
+    """Return the text of an answer."""
+    assert isinstance(result, CallToolResult)
+    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+
+
+def data(result: object) -> dict[str, Any]:
+    """Return the structured content of an answer."""
+    assert isinstance(result, CallToolResult)
+    return result.structured_content or {}
+
+
+async def run(connected: Client, code: str, **arguments: Any) -> CallToolResult:
+    """Run a cell."""
+    result = await connected.call_tool("execute_ipython_cell", {"code": code, **arguments})
+    assert isinstance(result, CallToolResult)
+    return result
+
+
+async def test_cells_share_variables_and_say_what_changed(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        first = await run(connected, "x = 41\ny = 'text'")
+        assert data(first) == {"status": "success", "execution_count": 1, "changed": {"x": "int", "y": "str"}}
+        second = await run(connected, "x += 1\ndel y\nx")
+        assert (text(second), second.is_error) == ("42", False)
+        assert data(second) == {"status": "success", "execution_count": 2, "changed": {"x": "int"}, "deleted": ["y"]}
+
+
+async def test_an_error_is_short_and_marked(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        failed = await run(connected, "def ratio(a, b):\n    return a / b\nratio(1, 0)")
+        assert failed.is_error
+        assert text(failed).startswith("Error: ZeroDivisionError: division by zero\n")
+        assert data(failed)["status"] == "error"
+
+
+async def test_a_timeout_keeps_the_variables(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        assert text(await run(connected, "kept = 1\nwhile True: pass", timeout=0.3)).startswith("Timeout: ")
+        assert text(await run(connected, "kept")) == "1"
+
+
+async def test_long_output_is_cut_and_kept_in_a_file(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        result = await run(connected, "print('a' * 9000 + 'b' * 9000)", max_output_chars=1000)
+        assert len(text(result)) < 1100
+        assert "outputs/cell-1.txt" in text(result)
+        assert (tmp_path / "outputs" / "cell-1.txt").read_text() == "a" * 9000 + "b" * 9000
+
+
+async def test_pictures_are_pictures(client: Connect, tmp_path: Path) -> None:
+    pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+    async with client(tmp_path) as connected:
+        code = f"import base64, IPython.display as d\nd.display(d.Image(base64.b64decode('{pixel}')))"
+        images = [block for block in (await run(connected, code)).content if isinstance(block, ImageContent)]
+        assert [(image.data, image.mime_type) for image in images] == [(pixel, "image/png")]
+
+
+async def test_a_long_cell_is_looked_at_again(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        code = "import os, time\nprint('begun')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('done')"
+        going = data(await run(connected, code, wait=0.2))
+        assert going["status"] == "running"
+        (tmp_path / "go").touch()
+        result = await connected.call_tool("execute_ipython_cell", {"cell": going["cell"]})
+        assert text(result) == "begun\ndone"
+        unknown = await connected.call_tool("execute_ipython_cell", {"cell": "nothing"})
+        assert text(unknown) == "NotFoundError: there is no cell 'nothing', or no longer: run the code again"
+
+
+async def test_a_call_that_is_cancelled_stops_its_cell(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        await run(connected, "import time")
+        call = asyncio.create_task(run(connected, "open('begun', 'w').close()\nwhile True: time.sleep(0.01)"))
+        while not (tmp_path / "begun").exists():
+            await asyncio.sleep(0.01)
+        call.cancel()
+        await asyncio.wait([call])
+        assert text(await run(connected, "'free'", timeout=20)) == "'free'"
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_a_person_is_asked(client: Connect, tmp_path: Path, era: Era) -> None:
+    person = Person("no", "once", "always for this tool")
+    async with client(tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
+        assert "the command was not approved" in text(await run(connected, "!echo one"))
+        assert text(await run(connected, "!echo one")) == "one"
+        assert text(await run(connected, "!echo two\n!echo three")) == "two\nthree"
+        assert len(person.asked) == 3
+        assert person.asked[0].startswith("The code wants to run a command: shell.shell(command='echo one', ")
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_a_refusal_by_the_host_is_for_once(client: Connect, tmp_path: Path, era: Era) -> None:
+    person = Person("decline", "once")
+    async with client(tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
+        assert "the command was not approved" in text(await run(connected, "!echo one"))
+        assert text(await run(connected, "!echo one")) == "one"
+
+
+async def test_a_client_that_cannot_ask_is_refused_what_no_rule_allows(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path, approve="ask", approve_shell_cmds=True) as connected:
+        assert "the command was not approved" in text(await run(connected, "!echo one"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_a_person_is_asked_about_tools(client: Connect, tmp_path: Path, era: Era) -> None:
+    person = Person("always for this tool")
+    async with client(tmp_path, era, person, approve="ask") as connected:
+        registered = await connected.call_tool("register_mcp_server", {"server_name": "time", "server_params": TIME})
+        assert "from mcptools.time." in text(registered)
+        assert set(data(registered)["tools"]) == {"convert_time", "get_current_time"}
+        assert text(await run(connected, CONVERT)) == "-3.5h\n-3.5h"
+        assert len(person.asked) == 1
+        assert person.asked[0].startswith("The code wants to call a tool: time.convert_time(source_timezone='Asia/Tokyo'")
+
+
+@pytest.mark.slow
+async def test_tools_are_found_step_by_step(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        await connected.call_tool("register_mcp_server", {"server_name": "time", "server_params": TIME})
+        assert text(await connected.call_tool("search_tools", {"words": "convert"})) == "mcptools.time.convert_time"
+        assert text(await connected.call_tool("search_tools", {"tools": ["mcptools.time.convert_time"]})).startswith(
+            "time.convert_time("
+        )
+        assert "class Params" in text(await connected.call_tool("search_tools", {"module": "time.convert_time"}))
+
+
+async def test_saved_actions_are_found_as_well(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        code = (
+            "from cellblock.tools import actions\n"
+            "api = 'def run(word: str) -> str:\\n    \"Say a word twice.\"'\n"
+            "actions.save_action('words', 'twice', api, 'def run(word): return word * 2')"
+        )
+        assert not (await run(connected, code)).is_error
+        assert text(await connected.call_tool("search_tools", {"words": "twice"})) == "gentools.words.twice"
+        shown = await connected.call_tool("search_tools", {"module": "gentools.words.twice"})
+        assert text(shown).startswith("def run(word: str) -> str:")
+        assert text(await run(connected, "from gentools.words.twice import run\nrun('a')")) == "'aa'"
+
+
+async def test_a_reset_forgets_variables(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        await run(connected, "x = 1")
+        await connected.call_tool("reset", {})
+        assert (await run(connected, "x")).is_error
+
+
+async def test_variables_for_the_kernel(client: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERNEL_ENV_SECRET_1", "one")
+    monkeypatch.setenv("SECRET_3", "three")
+    (tmp_path / ".env").write_text("KERNEL_ENV_SECRET_2=two\nSECRET_4=four\n")
+    async with client(tmp_path) as connected:
+        code = "import os\n[os.environ.get(f'SECRET_{n}') for n in range(1, 5)]"
+        assert text(await run(connected, code)) == "['one', 'two', None, None]"
+
+
+async def test_over_http_each_client_has_a_session_of_its_own(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path, transport="http", token="t") as connected:
+        one = data(await run(connected, "x = 1"))["session"]
+        two = data(await run(connected, "x = 2"))["session"]
+        assert one != two
+        assert text(await run(connected, "x", session=one)).endswith("\n1")
+        assert text(await run(connected, "x", session=two)).endswith("\n2")
+        other = await run(connected, f"import os\nos.path.exists('../{one}')", session=two)
+        assert text(other).endswith("\nFalse")
+        assert (await run(connected, "x", session="s-" + "0" * 32)).is_error
+
+
+async def test_what_the_definitions_cost_a_model(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        tools = (await connected.list_tools()).tools
+    assert [tool.name for tool in tools] == [
+        "execute_ipython_cell",
+        "register_mcp_server",
+        "search_tools",
+        "install_package",
+        "reset",
+    ]
+    assert sum(len(tool.description or "") for tool in tools) + len(INSTRUCTIONS) < 2048
+    assert all("session" not in tool.input_schema["properties"] for tool in tools)

@@ -1,0 +1,93 @@
+"""The plugin for Claude Code, and what the documents tell people to write into the files of their clients."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import import_module, invalidate_caches
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PLUGINS = sorted(path.parent.parent for path in ROOT.glob("plugin/*/.claude-plugin/plugin.json"))
+GUIDE = (ROOT / "docs" / "mcp-server.md").read_text()
+SKILL = (ROOT / "plugin" / "codeact" / "skills" / "codeact" / "SKILL.md").read_text()
+BLOCK = re.compile(r"^ *```(json|toml|python)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+
+
+def test_the_marketplace_lists_every_plugin() -> None:
+    market = json.loads((ROOT / ".claude-plugin" / "marketplace.json").read_text())
+    assert [ROOT / entry["source"] for entry in market["plugins"]] == PLUGINS
+    for entry, plugin in zip(market["plugins"], PLUGINS, strict=True):
+        assert json.loads((plugin / ".claude-plugin" / "plugin.json").read_text())["name"] == entry["name"] == plugin.name
+
+
+def test_what_both_plugins_have_is_the_same() -> None:
+    other = ROOT / "plugin" / "codeact-container"
+    assert (other / "skills" / "codeact" / "SKILL.md").read_text() == SKILL
+    assert (other / "seccomp.json").read_bytes() == (ROOT / "deploy" / "seccomp.json").read_bytes()
+
+
+def commands() -> list[list[str]]:
+    """Return the commands that the plugins and the guide start the server with."""
+    found = [json.loads((plugin / ".mcp.json").read_text()) for plugin in PLUGINS]
+    for kind, text in BLOCK.findall(GUIDE):
+        if kind != "python":
+            found.append(json.loads(text) if kind == "json" else tomllib.loads(text))
+    servers = [next(iter(data.values()))["cellblock"] for data in found]
+    return [[server["command"], *server["args"]] for server in servers]
+
+
+def test_every_client_starts_the_same_command() -> None:
+    assert len(commands()) == 7
+    for command in commands():
+        words = command[len(command) - command[::-1].index("cellblock") :]
+        assert words[:2] == ["mcp", "--workspace"]
+        assert len(words) == 3
+
+
+def test_the_skill_is_described_within_limits() -> None:
+    _, front, text = SKILL.split("---\n", 2)
+    fields = dict(line.split(": ", 1) for line in front.splitlines())
+    assert fields["name"] == "codeact"
+    assert len(fields["description"]) < 1024
+    assert len(text) < 20_000
+
+
+def test_the_code_of_the_skill_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tool = Path("mcptools/github")
+    tool.mkdir(parents=True)
+    for package in (tool.parent, tool):
+        (package / "__init__.py").touch()
+    (tool / "search_repositories.py").write_text(
+        "import json\n"
+        "class Params:\n    def __init__(self, query): self.query = query\n"
+        "def run(params):\n"
+        "    return json.dumps({'items': [{'name': 'a', 'stargazers_count': 1}, {'name': 'b', 'stargazers_count': 2}]})\n"
+    )
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("gentools", "mcpparse", "mcptools")]:
+        del sys.modules[name]
+    invalidate_caches()
+    for kind, code in BLOCK.findall(SKILL):
+        if kind == "python" and "actions.save" in code:
+            exec(code if "import actions" in code else f"from cellblock.tools import actions\n{code}", {})
+    run = import_module("gentools.github.top_repositories").run
+    assert [(found.name, found.stars) for found in run("ann", top=1)] == [("b", 2)]
+
+
+@pytest.mark.npm
+@pytest.mark.parametrize("place", [ROOT, *PLUGINS], ids=lambda path: path.name)
+def test_claude_code_finds_nothing_wrong(place: Path) -> None:
+    claude = shutil.which("claude")
+    assert claude is not None, "npm has not brought claude: see .ci/install"
+    checked = subprocess.run(
+        [claude, "plugin", "validate", str(place), "--strict"], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
