@@ -171,6 +171,7 @@ TESTED_IN: dict[str, str] = {
     "named/past": "named/test_sessions.py",
     "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
+    "jupyter/__main__": "jupyter/test_zeromq.py",
     "jupyter/execution": "gateway/test_jupyter.py",
     "jupyter/kernel": "gateway/test_jupyter.py",
     "jupyter/kernels": "gateway/test_jupyter.py",
@@ -221,6 +222,7 @@ OTHERS: dict[str, set[str]] = {
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
     "named": {"pydantic"},  # which checks what clients send
+    "jupyter": {"zmq"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
