@@ -195,6 +195,7 @@ TESTED_IN: dict[str, str] = {
     "sandbox/targets": "escape/test_mutations.py",
     # One half of something whose other half is what its tests are named after.
     "cli/app": "cli/test_cli.py",
+    "cli/arguments": "cli/test_sessions.py",
     "cli/machine": "cli/test_cli.py",
     "cli/problems": "cli/test_execute.py",
     "cli/output": "cli/test_sessions.py",

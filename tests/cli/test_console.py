@@ -47,7 +47,7 @@ def test_a_dialogue(screen: Screen) -> None:
     screen.enter(".upper()")
     screen.wait_for("Out[3]: 'HELLO'")
 
-    screen.enter("input('name? ') * 2")
+    screen.enter("input('na' 'me? ') * 2")
     screen.wait_for("name? ")
     screen.enter("ab")
     screen.wait_for("Out[4]: 'abab'")

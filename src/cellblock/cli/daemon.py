@@ -79,7 +79,9 @@ def status(as_json: Json = False) -> int:
 def _show(connection: Connection, as_json: bool) -> None:
     facts, place = connection.call(About()), Place()
     if wants_json(as_json):
-        print_json({**facts, "running": True, "executions": facts["running"], "socket": str(place.socket), "log": str(place.log)})
+        print_json(
+            {**facts, "running": True, "executions": facts["running"], "socket": str(place.socket), "log": str(place.log)}
+        )
         return
     begun = datetime.fromtimestamp(facts["started"]).astimezone().isoformat(sep=" ", timespec="seconds")
     print_fields(

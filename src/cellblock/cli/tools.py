@@ -40,7 +40,8 @@ def add(
 
     from cellblock.tools.apigen.generate import generate_mcp_sources
 
-    params = _params(command or [], url, env or [], header or [], sandbox)
+    program = command or []
+    params = _params(program[1:] if program[:1] == ["--"] else program, url, env or [], header or [], sandbox)
     with Progress(f"asking {name} for its tools") as progress:
 
         def on_progress(done: int, total: int) -> None:
