@@ -146,6 +146,7 @@ TESTED_IN: dict[str, str] = {
     "worker/display": "conformance/test_output.py",
     "worker/exchange": "host/test_exchange.py",
     "worker/gate": "conformance/test_signals.py",
+    "worker/other_kernel": "named/test_kernel_types.py",
     "worker/main": "conformance/test_language.py",
     "worker/run_pip": "packages/test_run_pip.py",
     "worker/shell": "conformance/test_language.py",
@@ -215,7 +216,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "comm", "matplotlib_inline", "traitlets"},
+    "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},

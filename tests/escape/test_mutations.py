@@ -155,7 +155,7 @@ DATA: dict[str, Row] = {
     "16 another architecture": Row(INT80, "SIGSYS", no_filter, "lives"),
     "16 x32": Row("end(lambda: call(0x40000000 + 39))", "SIGSYS", no_filter, "lives"),
     "17 typing": Row("call(NR['ioctl'], os.openpty()[1], 0x541C, b'x')", "EPERM", allowing("ioctl"), "ENOTTY"),
-    "18 netlink": Row("call(NR['socket'], 16, 3, 0) == 'EAFNOSUPPORT'", True, no_filter, False),
+    "18 netlink": Row("call(NR['socket'], 16, 3, 0) in ('ENOTSUP', 'EOPNOTSUPP')", True, no_filter, False),
     "18 SCTP": Row("call(NR['socket'], 2, 1, 262) == 'EAFNOSUPPORT'", True, no_filter, False),
     "18 programs for sockets": Row("import socket; answer(socket.socket().setsockopt, 6, 31, b'x')", "EPERM", no_filter, "ENOENT"),
     "20 a bomb": Row(BOMB, True, unbounded, False),
