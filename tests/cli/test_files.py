@@ -81,6 +81,7 @@ def test_names_and_contents_do_not_steer_the_terminal(workspace: Path) -> None:
     with terminal(*command("files", "ls", "f")) as screen:
         screen.wait_for("n\\x1b]0;x\\x07")
         assert screen.end() == 0
+    assert "\x1b]" not in screen.raw
     with terminal(*command("files", "get", "f", "n\x1b]0;x\x07", "--to", "-")) as screen:
         screen.wait_for("\\x1b[2J")
         assert screen.end() == 0

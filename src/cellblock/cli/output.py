@@ -45,15 +45,21 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, em
     from rich import box
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(*headings, box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*(Text(printable(str(cell), lines=False)) for cell in row))
+        table.add_row(*map(_cell, row))
     if table.row_count:
         Console(highlight=False).print(table)
     else:
         print(empty)
+
+
+def _cell(value: object) -> Any:
+    """Return what a table shows: text in which neither the terminal nor rich finds anything to obey."""
+    from rich.text import Text
+
+    return Text(printable(str(value), lines=False))
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
