@@ -46,6 +46,10 @@ $(VENV)/test.stamp: pyproject.toml
 	@$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/examples.stamp
 
+$(VENV)/slow.stamp: $(VENV)/test.stamp
+	@$(PIP) --editable '.[slow]'
+	@touch $@
+
 demo: $(VENV)/examples.stamp
 	@$(BIN)/python examples/quickstart.py
 
@@ -55,7 +59,7 @@ test: $(VENV)/test.stamp
 test-all: slow srt npm clients fuzz user pythons
 	@$(MAKE) --no-print-directory demo >/dev/null
 
-slow: $(VENV)/test.stamp
+slow: $(VENV)/slow.stamp
 	$(call run,slow and not srt and not npm and not clients)
 
 # One after the other: these tests look at a directory that all sandboxes of srt share.

@@ -111,7 +111,6 @@ TESTED_IN: dict[str, str] = {
     "egress/connection": "egress/test_proxy.py",
     "egress/exchange": "egress/test_proxy.py",
     "egress/network": "host/test_network.py",
-    "egress/tunnel": "egress/test_proxy.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/beneath": "host/files/test_attacks.py",
     "host/files/info": "host/files/test_files.py",
@@ -123,7 +122,6 @@ TESTED_IN: dict[str, str] = {
     "host/doctor": "cli/test_cli.py",
     "host/kernels/cells": "host/test_lifecycle.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
-    "host/kernels/kernel_slot": "host/test_lifecycle.py",
     "host/kernels/requests": "host/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
     "host/launch/control": "host/kernels/test_kernel.py",
