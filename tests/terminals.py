@@ -38,6 +38,11 @@ class Screen:
         """What the program has written, without what moves the cursor or changes colours."""
         return _CONTROL.sub("", self.raw)
 
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed."""
+        return bool(termios.tcgetattr(self._descriptor)[3] & termios.ECHO)
+
     def type(self, text: str) -> None:
         """Type something, and not Enter."""
         os.write(self._descriptor, text.encode())

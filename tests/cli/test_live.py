@@ -10,6 +10,7 @@ import pytest
 import cellblock
 from cellblock.cli.live import Terminal
 from daemons import own_daemon
+from processes import eventually
 from terminals import cellblock as command
 from terminals import terminal
 
@@ -67,9 +68,10 @@ def test_the_end_of_input_ends_a_question() -> None:
         assert screen.end() == 1
 
 
-def test_a_password_is_not_shown() -> None:
+async def test_a_password_is_not_shown() -> None:
     with terminal(*command("exec", "--name", "stopped", "import getpass; x = getpass.getpass('secret? '); len(x)")) as screen:
         screen.wait_for("secret? ")
+        await eventually(lambda: not screen.echoes)
         screen.enter("abracadabra")
         screen.wait_for("11")
         assert screen.end() == 0
