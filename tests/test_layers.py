@@ -201,6 +201,7 @@ TESTED_IN: dict[str, str] = {
     "cli/logs": "cli/test_sessions.py",
     "cli/client": "cli/test_sessions.py",
     "cli/progress": "cli/test_live.py",
+    "cli/questions": "cli/test_live.py",
     "cli/daemon": "cli/test_sessions.py",
     "packages/fetch": "packages/test_mirror.py",
     "tools/apigen/shapes": "tools/apigen/test_render.py",

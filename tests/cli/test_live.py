@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import cellblock
+from cellblock.cli import main
 from cellblock.cli.live import Terminal
 from daemons import own_daemon
 from processes import eventually
@@ -94,6 +96,36 @@ def test_a_call_that_needs_approval_is_asked_about() -> None:
         screen.wait_for("not approved")
         screen.end()
     assert "it ran" not in screen.text
+
+
+def test_what_was_typed_before_a_call_was_shown_decides_nothing() -> None:
+    cellblock.get_or_create("hasty", approve_shell_cmds=True)
+    code = "print('begun', flush=True); import time; time.sleep(0.3)\n!echo it ra''n"
+    with terminal(*command("exec", "--name", "hasty", code)) as screen:
+        screen.wait_for("begun")
+        screen.enter("y")
+        screen.wait_for("allow it? ")
+        screen.enter("n")
+        screen.wait_for("not approved")
+        screen.end()
+    assert "it ran" not in screen.text
+
+
+def test_a_call_that_somebody_else_decides_is_not_asked_about_any_more() -> None:
+    cellblock.get_or_create("asked", approve_shell_cmds=True)
+    with terminal(*command("exec", "--name", "asked", "!echo it ra''n")) as screen:
+        screen.wait_for("allow it? ")
+        assert main(["approvals", "allow", "--all"]) == 0
+        screen.wait_for("it no longer waits")
+        screen.wait_for("it ran")
+        assert screen.end() == 0
+
+
+def test_lines_of_a_pipe_answer_questions_in_turn() -> None:
+    shell = f"printf 'one\ntwo\n' | {shlex.join(command('exec', '--name', 'piped', '[input(), input()]'))}"
+    with terminal("sh", "-c", shell) as screen:
+        screen.wait_for("['one', 'two']")
+        assert screen.end() == 0
 
 
 def test_a_line_says_what_takes_longer_than_a_second() -> None:

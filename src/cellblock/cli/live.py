@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
@@ -16,8 +16,9 @@ from cellblock.cli.client import connect, connect_if_running
 from cellblock.cli.output import painted
 from cellblock.cli.problems import say
 from cellblock.cli.progress import Progress
+from cellblock.cli.questions import Questions, say_what_waits
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import Answer, Cancel, Decide, Follow
+from cellblock.daemon.messages import Cancel, Follow
 from cellblock.errors import CellblockError, DaemonError, OutcomeUnknownError
 from cellblock.terminal import printable
 
@@ -30,11 +31,21 @@ Data = Mapping[str, Any]
 class Reader(Protocol):
     """Takes what happens in an execution."""
 
+    @property
+    def asks(self) -> bool:
+        """Whether it waits for something on standard input."""
+
     def take(self, kind: str, data: Data, execution: str) -> None:
         """Take one event (`ExecutionEvent`)."""
 
+    def read(self) -> None:
+        """Read from standard input, which has something, and answer what was asked."""
+
     def end(self, result: Data) -> None:
         """Take the result."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
 
 
 def follow(connection: Connection, submit: Callable[[], str], reader: Reader) -> dict[str, Any]:
@@ -52,11 +63,12 @@ def follow(connection: Connection, submit: Callable[[], str], reader: Reader) ->
         CellblockError: It could not be run.
         KeyboardInterrupt: It was stopped before it began, or does not stop.
     """
-    with _Interrupts() as interrupts, Progress("waiting for its turn") as progress:
+    with _Interrupts() as interrupts, Progress("waiting for its turn") as progress, closing(reader):
         execution = submit()
         interrupts.stop_by(execution)
         result: dict[str, Any] | None = None
-        for event in _events(connection, execution):
+        events = _Events(connection, execution)
+        for event in events:
             kind, data = event["kind"], event["data"]
             if kind == "begun":
                 progress.text = "running"
@@ -67,31 +79,42 @@ def follow(connection: Connection, submit: Callable[[], str], reader: Reader) ->
             elif kind == "failed":
                 raise _failure(data, execution, interrupted=interrupts.count > 0)
             else:
-                with interrupts.suspended(kind in ("input", "approval")):
-                    reader.take(kind, data, execution)
+                reader.take(kind, data, execution)
+                while reader.asks and events.waits_for(0):
+                    reader.read()
     if result is None:
         raise OutcomeUnknownError("the daemon has forgotten how the execution ended", execution)
     reader.end(result)
     return result
 
 
-def _events(connection: Connection, execution: str) -> Any:
-    """Yield the events of an execution; if the daemon is killed meanwhile, read on from the next one."""
-    known = 0
-    try:
-        for event in connection.follow(Follow(execution)):
-            known = event["seq"]
-            yield event
-        return
-    except DaemonError as error:
-        if connection.usable:
-            raise
-        lost = error
-    with closing(connect()) as again:
+class _Events:
+    """The events of an execution. If the daemon is killed meanwhile, they go on with the next one's."""
+
+    def __init__(self, connection: Connection, execution: str) -> None:
+        self._connection = connection
+        self._execution = execution
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        known = 0
         try:
-            yield from again.follow(Follow(execution, known))
-        except errors.NotFoundError:
-            raise OutcomeUnknownError(f"{lost}, and the next one does not know the execution", execution) from None
+            for event in self._connection.follow(Follow(self._execution)):
+                known = event["seq"]
+                yield event
+            return
+        except DaemonError as error:
+            if self._connection.usable:
+                raise
+            lost = error
+        with closing(connect()) as self._connection:
+            try:
+                yield from self._connection.follow(Follow(self._execution, known))
+            except errors.NotFoundError:
+                raise OutcomeUnknownError(f"{lost}, and the next one does not know the execution", self._execution) from None
+
+    def waits_for(self, descriptor: int) -> bool:
+        """Wait until a descriptor can be read, or there is another event; return whether it is the descriptor."""
+        return not self._connection.hears_before(descriptor)
 
 
 def _failure(data: Data, execution: str, *, interrupted: bool) -> BaseException:
@@ -115,7 +138,6 @@ class _Interrupts:
     def __init__(self) -> None:
         self.count = 0
         self._execution = ""
-        self._suspended = False
         self._before: Any = None
         self._main = threading.current_thread() is threading.main_thread()
 
@@ -134,22 +156,9 @@ class _Interrupts:
         if self.count:
             self._stop()
 
-    @contextmanager
-    def suspended(self, yes: bool) -> Iterator[None]:
-        """Have Ctrl-C interrupt this program's own reading of a line, and stop the execution after that."""
-        self._suspended = yes
-        try:
-            yield
-        except KeyboardInterrupt:
-            if self.count >= _LEAVE:
-                raise
-            self._stop()
-        finally:
-            self._suspended = False
-
     def _pressed(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
-        if self._suspended or self.count >= _LEAVE:
+        if self.count >= _LEAVE:
             raise KeyboardInterrupt
         if self._execution:
             self._stop()
@@ -172,18 +181,21 @@ def _cancel(execution: str) -> None:
 class Silent:
     """Shows nothing but what waits for a decision."""
 
+    asks = False
+
     def take(self, kind: str, data: Data, execution: str) -> None:
         """See `Reader`."""
         if kind == "approval":
-            _say_what_waits(data)
+            say_what_waits(data)
+
+    def read(self) -> None:
+        """See `Reader`."""
 
     def end(self, result: Data) -> None:
         """See `Reader`."""
 
-
-def _say_what_waits(data: Data) -> None:
-    say(f"cellblock: waits for a decision: {printable(data['text'], lines=False)}")
-    say(f"  allow it: cellblock approvals allow {data['id']}    deny it: cellblock approvals deny {data['id']}")
+    def close(self) -> None:
+        """See `Reader`."""
 
 
 class Terminal:
@@ -196,25 +208,39 @@ class Terminal:
             value_prefix: What stands before the value of the last expression, such as ``Out[3]: ``.
         """
         self._value_prefix = value_prefix
-        self._echo = ""
         self._line_open = False
-        self._control: Connection | None = None
+        self._shown_already = ""
+        self._questions = Questions()
+
+    @property
+    def asks(self) -> bool:
+        """See `Reader`."""
+        return self._questions.open
 
     def take(self, kind: str, data: Data, execution: str) -> None:
         """See `Reader`."""
-        if kind == "stream":
-            self._stream(data["name"], data["text"])
-        elif kind == "display":
-            self._show(data)
-        elif kind == "input":
-            line = self._read_line(password=data.get("password", False))
-            self.answer(Answer(execution, end=line is None), (line or "").encode("utf-8", "replace"))
-        elif kind == "approval":
-            self._finish_line()
-            self._decide(data)
-        elif kind == "gap":
-            self._finish_line()
-            say(f"… {data['dropped']} earlier events are no longer kept")
+        match kind:
+            case "stream":
+                self._stream(data["name"], data["text"])
+            case "display":
+                self._show(data)
+            case "input":
+                self._line_open = False  # what is typed ends the line
+                self._questions.ask_for_line(execution, password=data["password"])
+                if self._questions.has_line:
+                    self.read()
+            case "approval":
+                self._finish_line()
+                self._questions.ask_about(data)
+            case "decided":
+                self._questions.withdraw(data["id"])
+            case "gap":
+                self._finish_line()
+                say(f"… {data['dropped']} earlier events are no longer kept")
+
+    def read(self) -> None:
+        """See `Reader`."""
+        self._shown_already = self._questions.read()
 
     def end(self, result: Data) -> None:
         """See `Reader`."""
@@ -229,15 +255,13 @@ class Terminal:
         if note := note_on(result):
             say(note)
 
-    def answer(self, request: Answer | Decide, body: bytes = b"") -> Any:
-        """Tell the daemon what somebody has answered, on a connection beside the one that is followed."""
-        if self._control is None or not self._control.usable:
-            self._control = connect()
-        return self._control.call(request, body)
+    def close(self) -> None:
+        """See `Reader`."""
+        self._questions.close()
 
     def _stream(self, name: str, text: str) -> None:
-        if self._echo:  # the terminal has shown what was typed
-            known, self._echo = self._echo, ""
+        if self._shown_already:  # the terminal has shown what was typed
+            known, self._shown_already = self._shown_already, ""
             text = text.removeprefix(known)
         stream = sys.stderr if name == "stderr" else sys.stdout
         stream.write(_shown(text, stream.isatty()))
@@ -258,34 +282,6 @@ class Terminal:
         if self._line_open:
             self._line_open = False
             print(flush=True)
-
-    def _read_line(self, *, password: bool) -> str | None:
-        """Return a line of standard input; None at its end."""
-        self._line_open = False
-        if password and sys.stdin.isatty():
-            import getpass
-
-            self._echo = "*" * 8 + "\n"
-            return getpass.getpass("")
-        line = sys.stdin.readline()
-        if sys.stdin.isatty():
-            self._echo = line.rstrip("\n") + "\n"
-        return line.rstrip("\n") if line else None
-
-    def _decide(self, data: Data) -> None:
-        if not sys.stdin.isatty():
-            _say_what_waits(data)
-            return
-        print(painted(f"{data['kind']}: {printable(data['text'], lines=False)}", "yellow", sys.stdout))
-        while True:
-            print("allow it? [y]es, [n]o, [c]: this call always, [t]: this tool always > ", end="", flush=True)
-            given = sys.stdin.readline()
-            answer = given.strip().lower()[:1] if given else "n"
-            if answer in tuple("ynct"):
-                break
-        always = {"c": "call", "t": "tool"}.get(answer, "")
-        if not self.answer(Decide((data["id"],), answer != "n", always, by="terminal")):
-            say("it no longer waits: somebody else has decided, or its time has run out")
 
 
 def _lines_below(prefix: str, text: str) -> str:

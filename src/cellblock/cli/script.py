@@ -97,16 +97,33 @@ def _cellblock_run(source, path, arguments):
 class _Script(live.Terminal):
     """Shows what the script prints, and nothing of how it is run; its standard input is this program's."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._reading = ""
+
+    @property
+    def asks(self) -> bool:
+        """See `Reader`."""
+        return bool(self._reading) or super().asks
+
     def take(self, kind: str, data: live.Data, execution: str) -> None:
         """See `Reader`."""
-        if kind != "input":
+        if kind == "input":
+            self._reading = execution
+        else:
             super().take(kind, data, execution)
+
+    def read(self) -> None:
+        """See `Reader`."""
+        if super().asks:
+            super().read()
             return
         try:
             piece = os.read(0, _PIECE)
         except OSError:
             piece = b""  # closed
-        self.answer(Answer(execution, end=not piece), base64.b64encode(piece))
+        execution, self._reading = self._reading, ""
+        self._questions.tell(Answer(execution, end=not piece), base64.b64encode(piece))
 
     def end(self, result: live.Data) -> None:
         """See `Reader`."""
