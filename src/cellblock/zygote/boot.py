@@ -44,9 +44,9 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
             sys.exit(EXIT_REFUSED)
         os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered"] + sys.argv[3:], _ENVIRONMENT)
     if sys.argv[2] == "landlock":
-        from cellblock.sandbox import landlock, landlock_rules
+        from cellblock.sandbox import landlock_rules
 
-        landlock_rules.surroundings(landlock.version())  # what sessions have in common, found out once: they inherit it
+        landlock_rules.prepare()
     # A user's argv, not ours.
     mode, native, preload = sys.argv[1], sys.argv[2] == "entered", tuple(sys.argv[3:])
     sys.argv[:] = [""]
