@@ -153,6 +153,16 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"cellblock {cellblock.__version__}\n"
 
 
+def test_settings_are_shown_with_where_they_are_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELBOX_MAX_RETRIES", "7")
+    assert main(["config"]) == 0
+    found = {setting["name"]: setting for setting in json.loads(capsys.readouterr().out)["settings"]}
+    assert (found["max_retries"]["value"], found["max_retries"]["source"]) == (7, "KERNELBOX_MAX_RETRIES")
+    assert found["execution_timeout"]["source"] == "default"
+
+
 def test_completion_knows_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CELLBLOCK_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "cellblock st")

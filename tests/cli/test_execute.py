@@ -127,6 +127,20 @@ def test_an_id_that_is_unknown_says_which_sessions_there_are(capsys: pytest.Capt
     assert run(capsys, "--id", cellblock.status("numbered").kernel_id, "7")[1]["return_value"] == "7"
 
 
+def test_settings_are_in_force(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELBOX_EXECUTION_TIMEOUT", "0.2")
+    monkeypatch.setenv("CELLBLOCK_STARTUP_CODE", "begun = 1")
+    assert run(capsys, "--name", "set", "begun")[1]["return_value"] == "1"
+    assert run(capsys, "--name", "set", "while True: pass")[0] == 124
+
+
+def test_a_setting_that_does_not_exist_is_a_warning_in_one_line() -> None:
+    done = subprocess.run(["env", "CELLBLOCK_MAX_RETRYS=3", *command("config")], capture_output=True, text=True, check=True)
+    assert (
+        done.stderr == "cellblock: warning: CELLBLOCK_MAX_RETRYS is not a setting of cellblock; did you mean 'max_retries'?\n"
+    )
+
+
 def test_a_large_output_arrives_whole_and_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     _, result = run(capsys, "--name", "large", "print('x' * 300_000); print('\\x1b]0;title\\x07\\x9b1m')")
     assert result["output"] == "x" * 300_000 + "\n\x1b]0;title\x07\x9b1m\n"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     _show_everything()
     try:
-        status = _run(given)
+        with _warnings_in_one_line():
+            status = _run(given)
         sys.stdout.flush()
     except CellblockError as error:
         return problems.report(error)
@@ -47,6 +50,16 @@ def _run(arguments: list[str]) -> int:
     from cellblock.cli.app import run
 
     return run(arguments)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Have warnings said as errors are: people do not look for the line of our code that warns."""
+    from cellblock.cli.problems import say
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_args, **_options: say(f"cellblock: warning: {message}")
+        yield
 
 
 def _show_everything() -> None:

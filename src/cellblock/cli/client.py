@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
-from cellblock import __version__
+from cellblock import __version__, settings
 from cellblock.cli.problems import nearest
 from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import List, Request
@@ -78,14 +78,15 @@ def chosen(*names: str | None) -> str:
     return given[0]
 
 
-def here() -> dict[str, Any]:
-    """Return the options of a session that belongs to where this command runs.
+def session_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the options of a session: as given, as the settings say, and as suits where this command runs.
 
     Raises:
-        InvalidInputError: The current directory is gone.
+        InvalidInputError: The current directory is gone, or a setting is wrong.
     """
     try:
         directory = os.getcwd()
     except OSError:
         raise InvalidInputError("the current directory does not exist any more; change to another one") from None
-    return {"working_dir": directory, "images_dir": os.path.join(directory, "images"), "python": sys.executable}
+    here = {"working_dir": directory, "images_dir": os.path.join(directory, "images"), "python": sys.executable}
+    return settings.current().session_options(here | dict(given or {}))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cellblock.cli import live, problems
-from cellblock.cli.client import connect, here
+from cellblock.cli.client import connect, session_options
 from cellblock.cli.problems import OK, say
 from cellblock.daemon.messages import Complete, Create, History, Request, Submit
 from cellblock.errors import CellblockError, InvalidInputError, NotFoundError
@@ -46,7 +46,7 @@ class _Console:
         self._connection = connect()
         self._asking = connect()
         """For completions, which are asked for in a thread."""
-        self._session = self._connection.call(Create(name, here()))
+        self._session = self._connection.call(Create(name, session_options()))
         history = self._connection.call(History(self._session["kernel_id"], _MOST_HISTORY))
         self._number = 1 + max((entry["execution_count"] or 0 for entry in history), default=0)
         self._prompt = _prompt([entry["code"] for entry in history], self._ask)

@@ -6,8 +6,9 @@ import math
 import os
 import sys
 
+from cellblock import settings
 from cellblock.cli import live
-from cellblock.cli.client import chosen, connected, here
+from cellblock.cli.client import chosen, connected, session_options
 from cellblock.cli.output import print_json, wants_json
 from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import MAX_REQUEST, Create, Submit
@@ -63,18 +64,18 @@ def _submit(connection: Connection, request: Submit, body: bytes, *, make: bool)
     except NotFoundError:
         if not make:
             raise
-    connection.call(Create(request.session, here()))
+    connection.call(Create(request.session, session_options()))
     return str(connection.call(request, body)["id"])
 
 
 def milliseconds(timeout: str | None) -> int:
-    """Return a timeout as the daemon takes it: 0 for its default.
+    """Return a timeout as the daemon takes it; that of the settings if none is given.
 
     Raises:
-        InvalidInputError: It is not a positive number of seconds.
+        InvalidInputError: It is not a positive number of seconds, or a setting is wrong.
     """
     if timeout is None:
-        return 0
+        return max(round(settings.current().execution_timeout * 1000), 1)
     try:
         seconds = float(timeout)
     except ValueError:

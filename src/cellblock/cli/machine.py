@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cellblock.cli.arguments import Json, new_app
-from cellblock.cli.output import painted
+from cellblock.cli.output import painted, print_json, print_table, wants_json
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError
 from cellblock.terminal import printable
 
@@ -64,6 +64,7 @@ _TEMPLATE = """\
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
     app.command()(doctor)
+    app.command()(config)
     app.add_typer(policy, name="policy")
 
 
@@ -88,6 +89,19 @@ def doctor(as_json: Json = False) -> int:
     _session(found["session"], found["isolate"])
     print(_verdict(found))
     return 0 if found["ok"] else 1
+
+
+def config(as_json: Json = False) -> int:
+    """Show the settings, and where each value is from."""
+    from cellblock import settings
+
+    found = settings.explain()
+    if wants_json(as_json):
+        print_json({"settings": [setting.to_dict() for setting in found]})
+    else:
+        rows = [(setting.name, setting.value, setting.source, setting.about) for setting in found]
+        print_table(("setting", "value", "from", "what it means"), rows, empty="There are no settings.")
+    return 0
 
 
 def _verdict(found: dict[str, Any]) -> str:

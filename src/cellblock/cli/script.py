@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from cellblock.cli import live
-from cellblock.cli.client import connected, here
+from cellblock.cli.client import connected, session_options
 from cellblock.cli.execute import milliseconds, read_source
 from cellblock.cli.problems import OK
 from cellblock.daemon.messages import Answer, Create, Destroy, Submit
@@ -151,7 +151,7 @@ def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str |
         source, path = read_source(file), os.path.abspath(file)
     call = f"_cellblock_run({base64.b64encode(source).decode()!r}, {path!r}, {arguments!r})"
     with _ended_by_signals(), connected() as connection:
-        session = connection.call(Create("", here() | {"idle_timeout": _IDLE} | options))["kernel_id"]
+        session = connection.call(Create("", session_options({"idle_timeout": _IDLE} | options)))["kernel_id"]
         request = Submit(session, timeout=limit, live=True, stdin=True)
         try:
             body = (_RUN + call).encode("utf-8", "surrogatepass")

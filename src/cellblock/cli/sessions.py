@@ -21,7 +21,7 @@ from cellblock.cli.arguments import (
     Session,
     sandbox_options,
 )
-from cellblock.cli.client import ask, chosen, here
+from cellblock.cli.client import ask, chosen, session_options
 from cellblock.cli.output import age, print_fields, print_json, print_table, wants_json
 from cellblock.cli.problems import FAILED, OK, say
 from cellblock.cli.progress import Progress
@@ -56,14 +56,14 @@ def create(
 ) -> int:
     """Make a session. Without a name, it gets one that nobody else has."""
     wanted = None if argument is None and name is None else chosen(argument, name)
-    options = here() | sandbox_options(allow_host, sandbox_config, no_sandbox) | _options(option or [])
+    given = sandbox_options(allow_host, sandbox_config, no_sandbox) | _options(option or [])
     if workspace is not None:
-        options |= {
-            "working_dir": os.path.abspath(workspace),
-            "images_dir": os.path.join(os.path.abspath(workspace), "images"),
-        }
+        directory = os.path.abspath(workspace)
+        given |= {"working_dir": directory, "images_dir": os.path.join(directory, "images")}
     with Progress("making the session"):
-        made = ask(messages.Create(wanted or "", options, dict(_pair("--tag", text) for text in tag or []), fresh=True))
+        made = ask(
+            messages.Create(wanted or "", session_options(given), dict(_pair("--tag", text) for text in tag or []), fresh=True)
+        )
     _print_session(made, as_json)
     return OK
 
