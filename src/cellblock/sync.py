@@ -122,16 +122,17 @@ def _execute(
         raise InvalidInputError(f"language must be 'python' or 'bash', not {language!r}")
     if not isinstance(code, str):
         raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
-    session, key = _name(kernel), secrets.token_hex(16)
-    request = Submit(session, language=language, timeout=_milliseconds(timeout), key=key, wait=True, retry=retry)
+    session, key, chosen = _name(kernel), secrets.token_hex(16), settings.current()
+    limit = _milliseconds(chosen.execution_timeout if timeout is None else timeout)
+    request = Submit(session, language=language, timeout=limit, key=key, wait=True, retry=retry)
     try:
-        return CodeExecutionResult.from_dict(_submit(request, code.encode("utf-8", "surrogatepass")))
+        return CodeExecutionResult.from_dict(_submit(request, code.encode("utf-8", "surrogatepass"), chosen))
     except KeyboardInterrupt:
         _stop(Interrupt(session, key))
         raise
 
 
-def _submit(request: Any, body: bytes) -> Any:
+def _submit(request: Any, body: bytes, chosen: settings.Settings) -> Any:
     """Submit code and return its result. If the connection is lost, ask the daemon that is there then.
 
     The same request is sent again. Because of its key nothing runs twice: the daemon returns the result of the first one if it
@@ -139,7 +140,7 @@ def _submit(request: Any, body: bytes) -> Any:
     """
     from cellblock.daemon.messages import Status
 
-    connection, began = _connection(), time.time()
+    connection, began = _connection(chosen), time.time()
     try:
         return connection.call(request, body)
     except DaemonError as error:
@@ -171,10 +172,8 @@ def _stop(interrupt: Any) -> None:
             time.sleep(_PAUSE)
 
 
-def _milliseconds(timeout: float | None) -> int:
+def _milliseconds(timeout: float) -> int:
     """Return a timeout as `Submit` has it."""
-    if timeout is None:
-        timeout = settings.current().execution_timeout
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidInputError(f"timeout must be a positive number of seconds, not {timeout!r}")
     return -1 if timeout > 1e9 else max(round(timeout * 1000), 1)
@@ -287,9 +286,9 @@ def _call(request: Any, body: bytes = b"") -> Any:
     return _connection().call(request, body)
 
 
-def _connection() -> Any:
+def _connection(chosen: settings.Settings | None = None) -> Any:
     """Return this thread's connection to the sessions: those of the daemon, which is started if there is none, or our own."""
-    memory = settings.current().store_backend == "memory"
+    memory = (chosen or settings.current()).store_backend == "memory"
     place = "" if memory else str(config.state_directory())
     known: dict[str, Any] = _local.__dict__.setdefault("connections", {})
     found = known.get(place)
