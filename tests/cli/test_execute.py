@@ -141,7 +141,10 @@ def test_a_setting_that_does_not_exist_is_a_warning_in_one_line() -> None:
     )
 
 
-def test_a_large_output_arrives_whole_and_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_large_output_arrives_whole_and_control_characters_are_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLBLOCK_OUTPUT_CHAR_LIMIT", "0")
     _, result = run(capsys, "--name", "large", "print('x' * 300_000); print('\\x1b]0;title\\x07\\x9b1m')")
     assert result["output"] == "x" * 300_000 + "\n\x1b]0;title\x07\x9b1m\n"
     main(["exec", "--name", "large", "print('\\x1b]0;title\\x07\\x9b1m')"])
