@@ -27,7 +27,7 @@ help:
 	@echo 'make slow       slow tests: each defence switched off in turn, faults, long waits'
 	@echo 'make srt        tests of the srt sandbox, which must be installed (.ci/install)'
 	@echo 'make npm        tests of MCP servers from npm, which must be installed (.ci/install)'
-	@echo 'make clients    tests with programs of others: JupyterLab in a browser, nbclient, papermill (.ci/install)'
+	@echo 'make clients    tests with programs of others: JupyterLab in a browser, nbclient, papermill, other kernels (.ci/install)'
 	@echo 'make user       the quick tests as an ordinary user, if this is root'
 	@echo 'make pythons    the quick tests on another Python'
 	@echo 'make lint       ruff            make types   mypy, strict'
@@ -46,6 +46,10 @@ $(VENV)/test.stamp: pyproject.toml
 	@$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/examples.stamp
 
+$(VENV)/slow.stamp: $(VENV)/test.stamp
+	@$(PIP) --editable '.[slow]'
+	@touch $@
+
 demo: $(VENV)/examples.stamp
 	@$(BIN)/python examples/quickstart.py
 
@@ -55,7 +59,7 @@ test: $(VENV)/test.stamp
 test-all: slow srt npm clients fuzz user pythons
 	@$(MAKE) --no-print-directory demo >/dev/null
 
-slow: $(VENV)/test.stamp
+slow: $(VENV)/slow.stamp
 	$(call run,slow and not srt and not npm and not clients)
 
 # One after the other: these tests look at a directory that all sandboxes of srt share.
@@ -68,6 +72,7 @@ npm: $(VENV)/test.stamp
 
 $(VENV)/clients.stamp: pyproject.toml $(VENV)/test.stamp
 	@$(PIP) --editable '.[test,clients]'
+	@$(BIN)/python -m bash_kernel.install --sys-prefix >/dev/null
 	@touch $@
 
 # One after the other: they start browsers and servers, which take both cores.

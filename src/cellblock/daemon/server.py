@@ -188,6 +188,7 @@ class Server:
             named.record.name,
             body.decode("utf-8", "surrogatepass"),
             language=request.language,
+            kernel_type=named.record.kernel_type,
             timeout=self.default_timeout if request.timeout == 0 else _seconds(request.timeout),
             key=request.key,
             live=request.live,
