@@ -63,7 +63,9 @@ def drive(url: str, directory: Path) -> None:
     # The path of the browser's socket must not be long.
     with tempfile.TemporaryDirectory(dir="/tmp") as short, sync_playwright() as playwright:
         program = shutil.which("chromium") or shutil.which("chromium-browser")
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], env={**os.environ, "TMPDIR": short})
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], env={**os.environ, "TMPDIR": short}
+        )
         page = browser.new_page(viewport={"width": 1200, "height": 1400})
         try:
             page.goto(f"{url}/lab/tree/book.ipynb?token=lab", timeout=TIMEOUT)
