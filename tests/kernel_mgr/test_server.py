@@ -61,5 +61,8 @@ async def test_an_executor_opens_its_session_to_jupyter_clients(host: Host, tmp_
 
 
 async def read(url: str) -> str:
+    def get() -> bytes:
+        with urllib.request.urlopen(url) as answer:  # http, as it says
+            return bytes(answer.read())
 
-    return (await asyncio.to_thread(lambda: urllib.request.urlopen(url).read())).decode()
+    return (await asyncio.to_thread(get)).decode()

@@ -60,6 +60,12 @@ class Settings:
     isolate: Literal["", "native", "landlock", "srt"] = _setting(
         "", "How sessions are isolated; empty: as suits this machine."
     )
+    max_sessions: int = _setting(256, "Sessions that the daemon may have.")
+    max_memory: int = _setting(0, "MiB that all sessions together may use before another one is made; 0: no limit.")
+    max_waiting: int = _setting(1000, "Executions that may wait in one session.")
+    daemon_idle_timeout: float = _setting(
+        3600.0, "Seconds after which a daemon ends that runs no kernel and has no client; 0: never."
+    )
     registry_path: str = _setting("", "Accepted, and without effect: the daemon knows its sessions.")
     runtime_dir: str = _setting("", "Accepted, and without effect: kernels have no connection files.")
 
@@ -152,11 +158,7 @@ def explain() -> list[Setting]:
 
 def _given() -> tuple[dict[str, str], tuple[str, int, int] | None]:
     """Return the variables that are settings, or are meant to be, and the file with its time and size, if there is one."""
-    variables = {
-        name: value
-        for name, value in config.environment().items()
-        if name.startswith(PREFIXES) and value and name not in _OTHER
-    }
+    variables = {name: value for name, value in config.set_variables(PREFIXES).items() if name not in _OTHER}
     path = config.settings_file()
     try:
         found = os.stat(path)
