@@ -30,9 +30,7 @@ def shown() -> list[tuple[str, str]]:
 def pattern(text: str) -> str:
     """Return what a text may look like: … stands for anything in a line, and alone in a line for any lines."""
     lines = [line.rstrip() for line in text.strip().splitlines()]
-    return "".join(
-        "(?:.*\n)*?" if line == "…" else "[^\n]*".join(map(re.escape, line.split("…"))) + "\n" for line in lines
-    )
+    return "".join("(?:.*\n)*?" if line == "…" else "[^\n]*".join(map(re.escape, line.split("…"))) + "\n" for line in lines)
 
 
 @pytest.mark.slow

@@ -169,6 +169,15 @@ def test_the_daemon_is_started_asked_and_stopped(
     assert run(capsys, "daemon", "stop") == (0, {"stopped": False})
 
 
+def test_a_unit_for_systemd_is_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert main(["daemon", "install"]) == 0
+    assert "systemctl --user daemon-reload" in capsys.readouterr().out
+    assert "ExecStart=" in (tmp_path / "systemd" / "user" / "cellblock.service").read_text()
+
+
 def test_a_terminal_that_lacks_a_character_gets_it_escaped() -> None:
     cellblock.get_or_create("ü")
     done = subprocess.run(
