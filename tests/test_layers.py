@@ -76,7 +76,7 @@ LAYERS: dict[str, set[str]] = {
     # Named sessions and their executions, for whatever serves them.
     "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "store", "wire"},
+    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "settings", "store", "wire"},
     # The fronts.
     "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -93,6 +93,7 @@ LAYERS: dict[str, set[str]] = {
     "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
+    "client": {"errors", "host", "model", "problems"},  # of host, what is known of a file
     # The Jupyter protocol, for whatever carries it.
     "jupyter": {"daemon", "errors", "model", "wire"},
     "gateway": _FRONT | {"daemon", "jupyter", "problems", "settings"},
@@ -100,7 +101,8 @@ LAYERS: dict[str, set[str]] = {
     "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "settings", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"errors", "executor", "host", "model", "sandbox", "store", "sync", "sync_executor", "terminal"} | _TOOLS,
+    "__init__": {"client", "errors", "executor", "host", "model", "sandbox", "store", "sync", "sync_executor", "terminal"}
+    | _TOOLS,
 }
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
@@ -155,18 +157,19 @@ TESTED_IN: dict[str, str] = {
     "zygote/boot": "host/launch/test_launcher.py",
     "zygote/server": "host/launch/test_launcher.py",
     # Both ends of the daemon's socket, and what is behind it.
-    "daemon/__main__": "test_sync.py",
+    "daemon/__main__": "daemon/test_life.py",
+    "daemon/control": "daemon/test_life.py",
     "daemon/in_process": "test_sync_memory.py",
     "loop_thread": "test_sync_executor.py",
     "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/messages": "test_sync.py",
-    "daemon/place": "test_sync.py",
+    "daemon/place": "daemon/test_life.py",
     "daemon/server": "test_sync.py",
-    "daemon/starting": "test_sync.py",
-    "named/approvals": "test_sync.py",
-    "named/executions": "test_sync.py",
+    "daemon/starting": "daemon/test_life.py",
+    "named/approvals": "named/test_sessions.py",
+    "named/executions": "named/test_sessions.py",
     "named/options": "test_sync.py",
     "named/limits": "named/test_sessions.py",
     "named/past": "named/test_sessions.py",
@@ -177,7 +180,11 @@ TESTED_IN: dict[str, str] = {
     "jupyter/kernel": "gateway/test_jupyter.py",
     "jupyter/kernels": "gateway/test_jupyter.py",
     "jupyter/questions": "gateway/test_jupyter.py",
-    "gateway/access": "gateway/test_guard.py",
+    "client/async_client": "client/test_client.py",
+    "client/calls": "client/test_client.py",
+    "client/transport": "client/test_client.py",
+    "daemon/files": "gateway/test_files.py",
+    "daemon/uploads": "gateway/test_files.py",
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
     "gateway/link": "gateway/test_events.py",
@@ -195,7 +202,16 @@ TESTED_IN: dict[str, str] = {
     "sandbox/syscall": "escape/test_system_calls.py",
     "sandbox/targets": "escape/test_mutations.py",
     # One half of something whose other half is what its tests are named after.
-    "cli/show": "cli/test_cli.py",
+    "cli/app": "cli/test_cli.py",
+    "cli/arguments": "cli/test_sessions.py",
+    "cli/machine": "cli/test_cli.py",
+    "cli/problems": "cli/test_execute.py",
+    "cli/output": "cli/test_sessions.py",
+    "cli/logs": "cli/test_sessions.py",
+    "cli/client": "cli/test_sessions.py",
+    "cli/progress": "cli/test_live.py",
+    "cli/questions": "cli/test_live.py",
+    "cli/daemon": "cli/test_sessions.py",
     "packages/fetch": "packages/test_mirror.py",
     "tools/apigen/shapes": "tools/apigen/test_render.py",
     "tools/calling/typed": "tools/apigen/test_render.py",
@@ -216,11 +232,12 @@ OTHERS: dict[str, set[str]] = {
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
     "named": {"pydantic"},  # which checks what clients send
+    "client": {"httpx2"},
     "jupyter": {"zmq"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
-    "cli": {"click", "prompt_toolkit", "pydantic", "rich", "typer", "uvicorn"},
+    "cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
 }
 """Layer → what it may import that is neither ours nor Python's."""
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from cellblock import errors
-from cellblock.errors import BusyError, CellblockError, DaemonError, OutcomeUnknownError, ProtocolError
-from cellblock.model.sessions import Language
+from cellblock.errors import BusyError, CellblockError, DaemonError, FilesError, OutcomeUnknownError, ProtocolError
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.frames import Frame, encode_frame
 from cellblock.wire.packed import Packed, pack, unpack
@@ -168,7 +167,7 @@ class Submit:
 
     op: ClassVar[str] = "submit"
     session: str
-    language: Language = "python"
+    language: Literal["python", "bash"] = "python"  # `model.sessions.Language`, which takes clients 10 ms to load
     timeout: int = 0
     key: str = ""
     live: bool = False
@@ -211,6 +210,14 @@ class Lookup:
 
 
 @record
+class Source:
+    """Say what an execution runs. Answered by its code."""
+
+    op: ClassVar[str] = "source"
+    execution: str
+
+
+@record
 class Executions:
     """List the last executions of a session, newest first. Answered by a list of `ExecutionRecord`."""
 
@@ -229,10 +236,16 @@ class Cancel:
 
 @record
 class Answer:
-    """Answer the `input()` of an execution; the line is the body. Answered by whether it had asked."""
+    """Answer the `input()` of an execution; the line is the body. Answered by whether it had asked.
+
+    Attributes:
+        execution: Its id.
+        end: Whether there are no more lines: the code gets an `EOFError`.
+    """
 
     op: ClassVar[str] = "answer"
     execution: str
+    end: bool = False
 
 
 # -- questions -----------------------------------------------------------------------------------------------------------
@@ -296,6 +309,44 @@ class WriteFile:
     op: ClassVar[str] = "write file"
     session: str
     path: str
+
+
+@record
+class ReadPart:
+    """Read a part of a file. Answered by ``file``, a `FileInfo` as JSON data, and ``data``, the bytes.
+
+    Attributes:
+        session: The session.
+        path: The file.
+        offset: Where the part begins; at or beyond the end, it is empty.
+        count: How many bytes it has, if there are so many.
+    """
+
+    op: ClassVar[str] = "read part"
+    session: str
+    path: str
+    offset: int = 0
+    count: int = 4 * 1024 * 1024
+
+
+@record
+class WritePart:
+    """Write a file in parts, which are the bodies. Answered by null until its end, then by a `FileInfo` as JSON data.
+
+    Attributes:
+        session: The session.
+        path: The file. It appears when it is complete.
+        upload: Identifies the upload: any text that no other upload has, the same for all of its parts.
+        more: Whether there are more parts to come. If none comes for a minute, the upload is given up.
+        abort: Whether it is given up now.
+    """
+
+    op: ClassVar[str] = "write part"
+    session: str
+    path: str
+    upload: str
+    more: bool = True
+    abort: bool = False
 
 
 @record
@@ -383,6 +434,7 @@ Request: TypeAlias = (
     | Submit
     | Follow
     | Lookup
+    | Source
     | Executions
     | Cancel
     | Answer
@@ -392,6 +444,8 @@ Request: TypeAlias = (
     | ListFiles
     | ReadFile
     | WriteFile
+    | ReadPart
+    | WritePart
     | RemoveFile
     | Install
     | Pending
@@ -447,6 +501,9 @@ def encode_error(number: int, error: CellblockError) -> bytes:
         details["retry_after"] = error.retry_after
     if isinstance(error, OutcomeUnknownError):
         details["execution"] = error.execution
+    if isinstance(error, FilesError):
+        path = None if error.path is None else error.path.encode("utf-8", "replace").decode()
+        details |= {"path": path, "errno": error.errno}
     header = {"type": "error", "id": number, "error": type(error).__name__, "details": details}
     return encode_frame(header, str(error)[:60_000].encode("utf-8", "replace"))
 

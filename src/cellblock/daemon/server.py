@@ -35,19 +35,23 @@ from cellblock.daemon.messages import (
     Lookup,
     Pending,
     ReadFile,
+    ReadPart,
     RemoveFile,
     Request,
     Restart,
     Revoke,
+    Source,
     Status,
     Submit,
     Wipe,
     WriteFile,
+    WritePart,
     decode_request,
     encode_error,
     encode_reply,
 )
 from cellblock.daemon.place import peer
+from cellblock.daemon.uploads import Uploads
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError
 from cellblock.named.executions import Execution
 from cellblock.named.sessions import NamedSessions
@@ -67,6 +71,7 @@ class Server:
         clients: The connections.
         asked_to_end: Set when a client has asked it to end.
         default_timeout: Seconds that code may run if its client does not say.
+        uploads: Files that come in parts.
     """
 
     def __init__(self, sessions: NamedSessions, default_timeout: float | None = 60.0) -> None:
@@ -75,6 +80,7 @@ class Server:
         self.asked_to_end = asyncio.Event()
         self.default_timeout = default_timeout
         self.started = time.time()
+        self.uploads = Uploads()
         self._ending: set[asyncio.Task[bool]] = set()
 
     def end_session(self, name: str) -> None:
@@ -122,12 +128,12 @@ class Server:
                 return await self.sessions.wipe()
             case Interrupt(session=session, key=key):
                 return await self.sessions.interrupt(session, key)
-            case Submit() | Follow() | Lookup() | Executions() | Cancel() | Answer():
+            case Submit() | Follow() | Lookup() | Source() | Executions() | Cancel() | Answer():
                 return await self._execution(request, body)
             case Complete() | Inspect() | History():
                 return await self._question(request, body.decode("utf-8", "replace"))
-            case ListFiles() | ReadFile() | WriteFile() | RemoveFile():
-                return await files.answer((await self.sessions.live(request.session)).files, request, body)
+            case ListFiles() | ReadFile() | WriteFile() | RemoveFile() | ReadPart() | WritePart():
+                return await files.answer((await self.sessions.live(request.session)).files, request, body, self.uploads)
             case Install(session=session, requirements=requirements, timeout=timeout):
                 running = await self.sessions.live(session)
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
@@ -160,7 +166,7 @@ class Server:
             **self.sessions.about(),
         }
 
-    async def _execution(self, request: Submit | Follow | Lookup | Executions | Cancel | Answer, body: bytes) -> Any:
+    async def _execution(self, request: Submit | Follow | Lookup | Source | Executions | Cancel | Answer, body: bytes) -> Any:
         match request:
             case Submit():
                 return await self._submit(request, body)
@@ -174,10 +180,12 @@ class Server:
                 return (event.to_dict() async for event in execution.follow(after))
             case Lookup():
                 return execution.record.to_dict()
+            case Source():
+                return execution.code
             case Cancel():
                 return await execution.cancel(None if named is None else named.current)
-            case Answer():
-                return execution.answer(body.decode("utf-8", "replace"))
+            case Answer(end=end):
+                return execution.answer(None if end else body.decode("utf-8", "replace"))
 
     async def _submit(self, request: Submit, body: bytes) -> Any:
         named = self.sessions.find(request.session)
