@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from cellblock import config, settings
-from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, NotFoundError, OutcomeUnknownError
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import Language, SessionRecord
 
@@ -104,7 +104,7 @@ def execute(
         NotFoundError: There is no such session.
         InvalidInputError: An argument or a setting is wrong.
         LaunchError: The session's kernel had died, and no new one could be started; the code did not run.
-        OutcomeUnknownError: The daemon ended meanwhile, and nobody can say how far the code ran.
+        OutcomeUnknownError: The daemon was killed meanwhile, and nobody can say how far the code ran. It is not run again.
     """
     return _execute(kernel, code, language, timeout)
 
@@ -122,7 +122,7 @@ def _execute(
     limit = _milliseconds(chosen.execution_timeout if timeout is None else timeout)
     request = Submit(session, language=language, timeout=limit, key=key, wait=True, retry=retry)
     try:
-        return CodeExecutionResult.from_dict(_connection(chosen).call(request, code.encode("utf-8", "surrogatepass")))
+        return CodeExecutionResult.from_dict(_call(request, code.encode("utf-8", "surrogatepass"), chosen))
     except KeyboardInterrupt:
         _stop(Interrupt(session, key))
         raise
@@ -243,8 +243,23 @@ def _name(kernel: SessionRecord | str) -> str:
     raise InvalidInputError(f"a session is a SessionRecord, a name or an id, not {kernel!r}")
 
 
-def _call(request: Any, body: bytes = b"") -> Any:
-    return _connection().call(request, body)
+def _call(request: Any, body: bytes = b"", chosen: settings.Settings | None = None) -> Any:
+    """Ask the daemon for something. If it has ended, or ends meanwhile, the next one is asked for the same.
+
+    All that is asked here can be repeated. Code has a key: the next daemon returns the outcome of what has run already.
+    """
+    connection = _connection(chosen)
+    try:
+        return connection.call(request, body)
+    except DaemonError as lost:
+        if connection.usable:
+            raise  # an answer of the daemon's
+        try:
+            return _connection(chosen).call(request, body)
+        except NotFoundError as error:
+            if request.op != "submit":
+                raise
+            raise OutcomeUnknownError(f"{lost}, and the next one does not know the session") from error
 
 
 def _connection(chosen: settings.Settings | None = None) -> Any:
