@@ -76,7 +76,7 @@ LAYERS: dict[str, set[str]] = {
     # Named sessions and their executions, for whatever serves them.
     "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "store", "wire"},
+    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "settings", "store", "wire"},
     # The fronts.
     "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -158,18 +158,19 @@ TESTED_IN: dict[str, str] = {
     "zygote/boot": "host/launch/test_launcher.py",
     "zygote/server": "host/launch/test_launcher.py",
     # Both ends of the daemon's socket, and what is behind it.
-    "daemon/__main__": "test_sync.py",
+    "daemon/__main__": "daemon/test_life.py",
+    "daemon/control": "daemon/test_life.py",
     "daemon/in_process": "test_sync_memory.py",
     "loop_thread": "test_sync_executor.py",
     "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/messages": "test_sync.py",
-    "daemon/place": "test_sync.py",
+    "daemon/place": "daemon/test_life.py",
     "daemon/server": "test_sync.py",
-    "daemon/starting": "test_sync.py",
-    "named/approvals": "test_sync.py",
-    "named/executions": "test_sync.py",
+    "daemon/starting": "daemon/test_life.py",
+    "named/approvals": "named/test_sessions.py",
+    "named/executions": "named/test_sessions.py",
     "named/options": "test_sync.py",
     "named/limits": "named/test_sessions.py",
     "named/past": "named/test_sessions.py",
@@ -202,7 +203,16 @@ TESTED_IN: dict[str, str] = {
     "sandbox/syscall": "escape/test_system_calls.py",
     "sandbox/targets": "escape/test_mutations.py",
     # One half of something whose other half is what its tests are named after.
-    "cli/show": "cli/test_cli.py",
+    "cli/app": "cli/test_cli.py",
+    "cli/arguments": "cli/test_sessions.py",
+    "cli/machine": "cli/test_cli.py",
+    "cli/problems": "cli/test_execute.py",
+    "cli/output": "cli/test_sessions.py",
+    "cli/logs": "cli/test_sessions.py",
+    "cli/client": "cli/test_sessions.py",
+    "cli/progress": "cli/test_live.py",
+    "cli/questions": "cli/test_live.py",
+    "cli/daemon": "cli/test_sessions.py",
     "packages/fetch": "packages/test_mirror.py",
     "tools/apigen/shapes": "tools/apigen/test_render.py",
     "tools/calling/typed": "tools/apigen/test_render.py",
@@ -228,7 +238,7 @@ OTHERS: dict[str, set[str]] = {
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
-    "cli": {"click", "prompt_toolkit", "pydantic", "rich", "typer", "uvicorn"},
+    "cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
 }
 """Layer → what it may import that is neither ours nor Python's."""
 

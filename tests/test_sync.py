@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import cellblock
-from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError, OutcomeUnknownError
-from cellblock.daemon.messages import End, Interrupt, Lookup, Submit
-from cellblock.sync import _call, _connection
+from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError
+from cellblock.daemon.messages import Interrupt, Lookup, Submit
+from cellblock.sync import _call
 from daemons import own_daemon
 from processes import eventually
 
@@ -197,34 +195,3 @@ def test_paths_are_those_of_the_client(daemon: Path) -> None:
         kernel, f"from base64 import b64decode; from IPython.display import Image\nImage(b64decode({PNG!r}))"
     )
     assert [path.parent for path in result.images] == [Path("below").absolute() / "images"]
-
-
-@pytest.mark.slow
-def test_a_daemon_that_is_killed_runs_nothing_twice() -> None:
-    kernel = cellblock.get_or_create("survivor")
-    cellblock.execute(kernel, "open('times', 'w').close()")
-    daemon = _connection().daemon["pid"]
-
-    def kill() -> None:
-        while not os.path.getsize("times"):
-            pass
-        os.kill(daemon, signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        code = "open('times', 'a').write('x')\nimport time; time.sleep(0.3)\n'done'"
-        assert cellblock.execute(kernel, code).return_value == "'done'"  # its kernel lived on
-    except OutcomeUnknownError as error:
-        assert error.execution  # noqa: PT017  # either is right
-    killer.join()
-    assert _connection().daemon["pid"] != daemon
-    assert Path("times").read_text() == "x"
-    assert cellblock.execute(kernel, "6 * 7").return_value == "42"
-
-
-@pytest.mark.slow
-def test_a_daemon_that_was_stopped_is_started_again() -> None:
-    cellblock.get_or_create("gone")
-    _call(End())
-    assert cellblock.execute(cellblock.get_or_create("new"), "1 + 1").return_value == "2"

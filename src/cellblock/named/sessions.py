@@ -61,6 +61,11 @@ class NamedSessions:
         self._watching: asyncio.Task[None] | None = None
         self._restore()
 
+    @property
+    def kernels(self) -> int:
+        """How many sessions have a kernel, or are about to get one."""
+        return len(self._making) + sum(named.running is not None for named in self._sessions.values())
+
     def __len__(self) -> int:
         return len(self._sessions) + len(self._making)
 
