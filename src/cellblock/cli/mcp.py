@@ -40,9 +40,7 @@ def mcp(
         _Approve, typer.Option(help="Who decides about what code asks for: nobody, a person at the client, or rules.")
     ] = _Approve.AUTO,
     rules: Annotated[Path | None, typer.Option(metavar="FILE", help="Rules that decide first (docs/approvals.md).")] = None,
-    approve_shell_cmds: Annotated[
-        bool, typer.Option("--approve-shell-cmds", help="Have !commands approved, too.")
-    ] = False,
+    approve_shell_cmds: Annotated[bool, typer.Option("--approve-shell-cmds", help="Have !commands approved, too.")] = False,
     allow_host: AllowHost = None,
     sandbox_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What the sandbox allows (docs/sandbox.md).")
@@ -57,9 +55,7 @@ def mcp(
     ] = None,
     transport: Annotated[_Transport, typer.Option(help="stdio for one client, http for many.")] = _Transport.STDIO,
     host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=_HTTP)] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.", rich_help_panel=_HTTP)
-    ] = 8900,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.", rich_help_panel=_HTTP)] = 8900,
     token: Annotated[
         str,
         typer.Option(

@@ -39,8 +39,13 @@ async def _serve(options: ServerOptions) -> None:
     ended: list[int] = []
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def end(number: int) -> None:
+        ended.append(number)
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, lambda number=number: (ended.append(number), stop.set()))
+        loop.add_signal_handler(number, end, number)
     clients = Clients(options)
     try:
         clients.begin()  # a process of its own warms up while the SDK is imported here, which takes as long
