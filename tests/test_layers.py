@@ -138,7 +138,6 @@ TESTED_IN: dict[str, str] = {
     "host/keeping": "host/test_adoption.py",
     "host/kernels/cells": "host/test_lifecycle.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
-    "host/kernels/recording": "host/test_adoption.py",
     "host/kernels/requests": "host/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
     "host/launch/control": "host/kernels/test_kernel.py",

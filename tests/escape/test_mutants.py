@@ -663,23 +663,38 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}landlock.py::test_a_session_over_its_memory_ends",
         Edit("host/launch/kernel_spec.py", "KernelSpec.memory", "return None"),
     ),
-    "57 signatures": mutant(
+    "57 another user": mutant(
+        "custody/test_custodian.py::test_a_directory_that_others_can_enter_is_refused",
+        Edit("custody/custodian.py", "_is_private", "return True"),
+    ),
+    "57 memory": mutant(
+        "host/kernels/test_tape.py::test_a_long_tape_takes_little_memory", Edit("host/kernels/tape.py", "Tape._drop", "pass")
+    ),
+    "57 bytes of another": mutant(
+        "host/kernels/test_tape.py::test_what_nobody_takes_does_not_become_anothers",
+        Edit("host/kernels/tape.py", "Aux.drain", "pass"),
+    ),
+    "57 twice": mutant(
+        "host/kernels/test_recording.py::test_what_was_begun_is_not_begun_again",
+        Edit("host/kernels/recording.py", "Recording.begun", "pass"),
+    ),
+    "58 signatures": mutant(
         "jupyter/test_zeromq.py::test_a_kernel_serves_until_it_is_told_to_end",
         Edit("jupyter/zeromq.py", "signed", "return True"),
     ),
-    "57 kernels of others": mutant(
+    "58 kernels of others": mutant(
         "gateway/test_jupyter.py::test_every_named_session_is_a_kernel",
         Edit("gateway/jupyter.py", "check_session_of", "pass"),
     ),
-    "57 clients that do not read": mutant(
+    "58 clients that do not read": mutant(
         "gateway/test_jupyter.py::test_a_client_that_does_not_read_is_let_go",
         Edit("gateway/jupyter.py", "too_slow", "return False"),
     ),
-    "57 requests without end": mutant(
+    "58 requests without end": mutant(
         "gateway/test_jupyter.py::test_requests_do_not_wait_without_limit",
         Edit("jupyter/kernel.py", "check_room", "return True"),
     ),
-    "57 kernels that are killed": mutant(
+    "58 kernels that are killed": mutant(
         "jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
         Edit("daemon/server.py", "Client._bind", "pass"),
     ),
