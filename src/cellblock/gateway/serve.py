@@ -93,8 +93,11 @@ def check_address(host: str, *, auth: bool) -> None:
 def _config(app: Any, certificate: Path | None, key: Path | None) -> Any:
     import uvicorn
 
+    from cellblock.gateway.protocol import BoundedHttp
+
     return uvicorn.Config(
         app,
+        http=BoundedHttp,
         log_level="warning",
         access_log=False,  # which would write tokens in the addresses of WebSockets
         proxy_headers=False,
