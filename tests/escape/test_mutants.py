@@ -210,7 +210,19 @@ MUTANTS: dict[str, Mutant] = {
         Edit("terminal.py", "_escaped", "return found.group()"),
     ),
     "38 names": mutant(
-        "test_terminal.py::test_the_terminal_front_shows_names_as_names", Edit("cli/show.py", "_name", "return text")
+        "test_terminal.py::test_the_terminal_front_shows_names_as_names", Edit("cli/machine.py", "_name", "return text")
+    ),
+    "38 live output": mutant(
+        "cli/test_live.py::test_output_is_shown_as_it_comes_and_nothing_in_it_steers_the_terminal",
+        Edit("cli/live.py", "_shown", "return text"),
+    ),
+    "38 decisions that nobody saw": mutant(
+        "cli/test_live.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
+        Edit("cli/questions.py", "Questions._forget_what_was_typed", "pass"),
+    ),
+    "38 tables": mutant(
+        "cli/test_files.py::test_names_and_contents_do_not_steer_the_terminal",
+        Edit("cli/output.py", "_cell", "from rich.text import Text; return Text(str(value))"),
     ),
     "39 values are bounded": mutant(
         "host/output/test_collect.py::test_values_that_do_not_fit_are_left_out",
@@ -651,6 +663,21 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}landlock.py::test_a_session_over_its_memory_ends",
         Edit("host/launch/kernel_spec.py", "KernelSpec.memory", "return None"),
     ),
+    "57 another user": mutant(
+        "custody/test_custodian.py::test_a_directory_that_others_can_enter_is_refused",
+        Edit("custody/custodian.py", "_is_private", "return True"),
+    ),
+    "57 memory": mutant(
+        "host/kernels/test_tape.py::test_a_long_tape_takes_little_memory", Edit("host/kernels/tape.py", "Tape._drop", "pass")
+    ),
+    "57 bytes of another": mutant(
+        "host/kernels/test_tape.py::test_what_nobody_takes_does_not_become_anothers",
+        Edit("host/kernels/tape.py", "Aux.drain", "pass"),
+    ),
+    "57 twice": mutant(
+        "host/kernels/test_recording.py::test_what_was_begun_is_not_begun_again",
+        Edit("host/kernels/recording.py", "Recording.begun", "pass"),
+    ),
     "53 pickle": mutant(
         "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")
     ),
@@ -665,7 +692,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
 }
 
-OPTIONS = ("-v", "-n", "0", "-x", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}", "--tb=short")
+# Where a test runs in both sandboxes that are ours, the native one is what the mutation is about.
+NATIVE = ("-k", "not (landlock- or landlock])")
+OPTIONS = (*NATIVE, "-v", "-n", "0", "-x", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}", "--tb=short")
 # The server has imported plugins before pytest could rewrite their asserts.
 UNREWRITTEN = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 
