@@ -117,6 +117,8 @@ def test_what_is_wrong_is_named() -> None:
         cellblock.get_or_create(5)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="tags must be"):
         cellblock.get_or_create("wrong", tags={"a": 1})  # type: ignore[dict-item]
+    with pytest.raises(InvalidInputError, match="tags must be"):
+        cellblock.get_or_create("wrong", tags=["a"])  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="which is JSON data: function is not"):
         cellblock.get_or_create("wrong", kernel_env={"A": lambda: 1})
     with pytest.raises(InvalidInputError, match="on_error_fn must be a function"):
