@@ -203,7 +203,16 @@ TESTED_IN: dict[str, str] = {
     "sandbox/syscall": "escape/test_system_calls.py",
     "sandbox/targets": "escape/test_mutations.py",
     # One half of something whose other half is what its tests are named after.
-    "cli/show": "cli/test_cli.py",
+    "cli/app": "cli/test_cli.py",
+    "cli/arguments": "cli/test_sessions.py",
+    "cli/machine": "cli/test_cli.py",
+    "cli/problems": "cli/test_execute.py",
+    "cli/output": "cli/test_sessions.py",
+    "cli/logs": "cli/test_sessions.py",
+    "cli/client": "cli/test_sessions.py",
+    "cli/progress": "cli/test_live.py",
+    "cli/questions": "cli/test_live.py",
+    "cli/daemon": "cli/test_sessions.py",
     "packages/fetch": "packages/test_mirror.py",
     "tools/apigen/shapes": "tools/apigen/test_render.py",
     "tools/calling/typed": "tools/apigen/test_render.py",
@@ -229,7 +238,7 @@ OTHERS: dict[str, set[str]] = {
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
-    "cli": {"click", "prompt_toolkit", "pydantic", "rich", "typer", "uvicorn"},
+    "cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
 }
 """Layer → what it may import that is neither ours nor Python's."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 from collections import deque
@@ -94,6 +95,19 @@ class Connection:
             except GeneratorExit:
                 self.close()
                 raise
+
+    def hears_before(self, descriptor: int) -> bool:
+        """While an answer in many parts is being read: wait until the daemon says more, or a descriptor can be read.
+
+        Returns:
+            Whether the daemon has said more.
+        """
+        if self._received:
+            return True
+        watched = select.poll()  # which a descriptor that is closed does not fail
+        watched.register(self._socket, select.POLLIN)
+        watched.register(descriptor, select.POLLIN)
+        return any(number == self._socket.fileno() for number, _ in watched.poll())
 
     def _ask(self, request: Request, body: bytes) -> Iterator[tuple[Any, bool]]:
         if not self.usable:

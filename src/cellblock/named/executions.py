@@ -103,7 +103,7 @@ class Execution:
         self._readers = 0
         self._changed = asyncio.Event()
         self._lost = False
-        self._line: asyncio.Future[str] | None = None
+        self._line: asyncio.Future[str | None] | None = None
         self.task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -280,8 +280,8 @@ class Execution:
         if not self.ended:  # the result is the last event
             self.add("decided", {"id": request, "state": state})
 
-    async def ask(self, prompt: Prompt) -> str:
-        """Have a client answer `input()`, and return the line."""
+    async def ask(self, prompt: Prompt) -> str | None:
+        """Have a client answer `input()`, and return the line; None if its input has ended."""
         self._line = asyncio.get_running_loop().create_future()
         self.add("input", {"prompt": str(prompt), "password": prompt.password})
         try:
@@ -289,8 +289,8 @@ class Execution:
         finally:
             self._line = None
 
-    def answer(self, line: str) -> bool:
-        """Answer `input()`; return whether it had asked."""
+    def answer(self, line: str | None) -> bool:
+        """Answer `input()`, or say by None that there are no more lines; return whether it had asked."""
         if self._line is None or self._line.done():
             return False
         self._line.set_result(line)
