@@ -103,5 +103,11 @@ STEPS = (
     ),
     Step("tools: rules", "tools.rules", {"cellblock": {"n": 2000, "count": 10}}, {"cellblock": {"n": 100}}),
     Step("tools: many", "tools.many", _counts(1000, 1000, 0, 0), _counts(20, 5, 0, 0), rounds=2),
+    Step(
+        "named: functions",
+        "named.functions",
+        {"cellblock": {"n": 2000, "sessions": 60}, "kernelbox": {"n": 300, "sessions": 6}},
+        {"cellblock": {"n": 200, "sessions": 5}, "kernelbox": {"n": 20, "sessions": 1}},
+    ),
     Step("tools: generate", "tools.generate", {"cellblock": _PYTHON, "ipybox": _PYTHON}, rounds=2),
 )

@@ -78,7 +78,7 @@ LAYERS: dict[str, set[str]] = {
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
     "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "wire"},
     # The fronts.
-    "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
+    "executor": _FRONT | {"gateway", "kernel_mgr", "named", "options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
     "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
@@ -96,12 +96,25 @@ LAYERS: dict[str, set[str]] = {
     "client": {"errors", "host", "model", "problems"},  # of host, what is known of a file
     # The Jupyter protocol, for whatever carries it.
     "jupyter": {"daemon", "errors", "model", "wire"},
-    "gateway": _FRONT | {"daemon", "jupyter", "problems", "settings"},
+    "gateway": _FRONT | {"daemon", "jupyter", "named", "running", "problems", "settings"},
+    "kernel_mgr": {"config", "daemon", "errors", "gateway", "host", "named", "running"},
     "mcp_server": _FRONT | {"named"},
     "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "settings", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"client", "errors", "executor", "host", "model", "sandbox", "store", "sync", "sync_executor", "terminal"}
+    "__init__": {
+        "client",
+        "errors",
+        "executor",
+        "host",
+        "kernel_mgr",
+        "model",
+        "sandbox",
+        "store",
+        "sync",
+        "sync_executor",
+        "terminal",
+    }
     | _TOOLS,
 }
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
@@ -125,7 +138,6 @@ TESTED_IN: dict[str, str] = {
     "host/keeping": "host/test_adoption.py",
     "host/kernels/cells": "host/test_lifecycle.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
-    "host/kernels/recording": "host/test_adoption.py",
     "host/kernels/requests": "host/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
     "host/launch/control": "host/kernels/test_kernel.py",
@@ -176,6 +188,7 @@ TESTED_IN: dict[str, str] = {
     "named/past": "named/test_sessions.py",
     "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
+    "gateway/embedded": "kernel_mgr/test_server.py",
     "jupyter/__main__": "jupyter/test_zeromq.py",
     "jupyter/execution": "gateway/test_jupyter.py",
     "jupyter/kernel": "gateway/test_jupyter.py",
@@ -227,6 +240,7 @@ _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
+    "kernel_mgr": {"websockets"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic", "starlette"},  # of starlette, its types
