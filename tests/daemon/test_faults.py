@@ -1,6 +1,6 @@
 """Everything is killed, again and again, at any moment: what must live on does, and nothing happens twice.
 
-``CELLBLOCK_TEST_ROUNDS=200`` runs more rounds.
+``KILL_ROUNDS=200`` runs more rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from processes import alive, below, command_line, eventually
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = int(os.environ.get("CELLBLOCK_TEST_ROUNDS", "12"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "12"))
 LINES = 30
 
 CODE = """
