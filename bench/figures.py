@@ -97,6 +97,7 @@ class Figure:
 
 _CREATE = {"ipybox": 300.0, "kernelbox": 50.0}
 _TRIP = {"ipybox": 90.0, "kernelbox": 12.0}
+_COMMAND = {"kernelbox": 3.0}
 _MAKE, _LOADED = "new kernel to first result", "new kernel to first result, pandas + matplotlib"
 _SANDBOXED = "sandboxed kernel to first result"
 _DIRECT = "… the same call by the MCP SDK's own client"
@@ -132,6 +133,9 @@ FIGURES = (
     Figure("1,000 kernels alive, round trip p99", "many", "ms", "p99", "ms", 20),
     Figure("cold start: a program that runs one cell", "cold start", "ms", "p50", "ms", 600, chart=True),
     Figure("import, over bare Python", "import", "ms", "p50", "ms", 40, chart=True),
+    Figure(
+        "`exec` on the command line, daemon warm, whole process, p50", "command line", "ms", "p50", "ms", 90, times=_COMMAND
+    ),
     Figure("late at its deadline, `time.sleep`", "timeout", "sleeps", "max", "ms", 50),
     Figure("… the next cell answers after", "timeout", "sleeps: next cell", "max", "ms"),
     Figure("late at its deadline, ignores signals", "timeout", "ignores signals", "max", "ms", 3000),
