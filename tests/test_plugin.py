@@ -15,6 +15,7 @@ import pytest
 import typer
 from mcp import Client, StdioServerParameters
 
+from cellblock import __version__
 from cellblock.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +44,7 @@ def commands() -> list[list[str]]:
     for kind, text in BLOCK.findall(GUIDE):
         if kind != "python":
             found.append(json.loads(text) if kind == "json" else tomllib.loads(text))
-    servers = [next(iter(data.values()))["cellblock"] for data in found]
+    servers = [servers["cellblock"] for data in found if isinstance(servers := next(iter(data.values())), dict)]
     return [[server["command"], *server["args"]] for server in servers]
 
 
@@ -71,6 +72,22 @@ async def test_what_a_client_starts_serves_tools(tmp_path: Path) -> None:
     )
     async with Client(server) as client:
         assert "reset" in {tool.name for tool in (await client.list_tools()).tools}
+
+
+def test_the_entry_for_the_registry_of_servers() -> None:
+    entry = json.loads((ROOT / "server.json").read_text())
+    (package,) = entry["packages"]
+    # What the registry checks: its schema, and that the README of the package names the server.
+    assert entry["$schema"] == "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", entry["name"])
+    assert f"mcp-name: {entry['name']} " in (ROOT / "README.md").read_text()
+    assert 0 < len(entry["description"]) <= 100
+    assert entry["version"] == package["version"] == __version__
+    assert (package["registryType"], package["identifier"]) == ("pypi", "cellblock")
+    assert package["transport"] == {"type": "stdio"}
+    positional, named = package["packageArguments"]
+    assert (positional["type"], named["type"]) == ("positional", "named")
+    assert (positional["value"], named["name"]) == tuple(arguments()[0][:2])
 
 
 def test_the_skill_is_described_within_limits() -> None:
