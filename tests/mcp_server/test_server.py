@@ -206,9 +206,22 @@ async def test_an_answer_is_for_what_was_asked(client: Connect, tmp_path: Path) 
         assert text(started).startswith("McpServerError: ")
 
 
-async def call_once(connected: Client, arguments: dict[str, Any], **more: Any) -> object:
+async def test_a_client_decides_nothing_for_another(client: Connect, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"approve": "ask", "approve_shell_cmds": True, "transport": "http"}
+    async with client(tmp_path, "auto", Person(), **options) as connected:
+        question = await call_once(connected, {"code": "!echo one"}, "execute_ipython_cell")
+        assert isinstance(question, InputRequiredResult)
+        (number,) = question.input_requests or {}
+        yes = {number: ElicitResult(action="accept", content={"decision": "once"})}
+        other = await call_once(connected, {"code": "'mine'"}, "execute_ipython_cell", input_responses=yes)
+        assert text(other).endswith("\n'mine'")
+        again = await call_once(connected, {"code": "!echo one"}, "execute_ipython_cell", request_state=question.request_state)
+        assert isinstance(again, InputRequiredResult)
+
+
+async def call_once(connected: Client, arguments: dict[str, Any], tool: str = "register_mcp_server", **more: Any) -> object:
     """Make a call without answering what the server asks."""
-    return await connected.session.call_tool("register_mcp_server", arguments, allow_input_required=True, **more)
+    return await connected.session.call_tool(tool, arguments, allow_input_required=True, **more)
 
 
 @pytest.mark.slow
