@@ -62,14 +62,21 @@ LAYERS: dict[str, set[str]] = {
     "packages": set(),
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},
-    "store": {"approvals", "config", "errors", "model", "tools/mcp"},  # of tools/mcp, what the parameters of a server are
+    "store": {
+        "approvals",
+        "config",
+        "errors",
+        "model",
+        "tools/mcp",
+        "wire",
+    },  # of tools/mcp, what the parameters of a server are
     "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
     "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     # Named sessions and their executions, for whatever serves them.
     "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "wire"},
+    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "store", "wire"},
     # The fronts.
     "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -160,7 +167,9 @@ TESTED_IN: dict[str, str] = {
     "named/approvals": "test_sync.py",
     "named/executions": "test_sync.py",
     "named/options": "test_sync.py",
-    "named/sessions": "test_sync.py",
+    "named/limits": "named/test_sessions.py",
+    "named/past": "named/test_sessions.py",
+    "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
     "jupyter/execution": "gateway/test_jupyter.py",
     "jupyter/kernel": "gateway/test_jupyter.py",

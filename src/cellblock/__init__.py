@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         LaunchError,
         McpServerError,
         NotFoundError,
+        NotRunError,
         OutcomeUnknownError,
         PreloadError,
         ProtocolError,
@@ -50,7 +51,14 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, KernelRecord, PendingApproval, SessionRecord
+    from cellblock.model.sessions import (
+        ExecutionEvent,
+        ExecutionRecord,
+        KernelRecord,
+        PendingApproval,
+        Permission,
+        SessionRecord,
+    )
     from cellblock.store.approvals import Approvals
     from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
     from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
@@ -130,6 +138,8 @@ _HOME = {
     "ConflictError": "errors",
     "AccessError": "errors",
     "BusyError": "errors",
+    "NotRunError": "errors",
+    "Permission": "model.sessions",
     "DaemonError": "errors",
     "OutcomeUnknownError": "errors",
 }
@@ -172,9 +182,11 @@ __all__ = [
     "McpServerError",
     "Network",
     "NotFoundError",
+    "NotRunError",
     "OutcomeUnknownError",
     "OutputItem",
     "PendingApproval",
+    "Permission",
     "Policy",
     "PreloadError",
     "ProtocolError",

@@ -7,16 +7,18 @@ itself failed, or was asked for something that it cannot do::
     ├── InvalidInputError         an argument is wrong; the message says how to fix it       (also a ValueError)
     ├── StateError                used before start, after stop, or after a fork             (also a RuntimeError)
     ├── NotFoundError             there is no session, execution or approval of that name or id (also a LookupError)
-    ├── ConflictError             there is a session of that name already
+    ├── ConflictError             there is a session of that name already, or a key was used with other code
     ├── BusyError                 a limit of the daemon is reached; ``retry_after`` says when to try again
     ├── AccessError               the gateway refuses: no valid token, or one that may not do this
     ├── DaemonError               the daemon cannot be started or reached, or ended during a request
+    │   ├── NotRunError           … before the code began to run: it can be submitted again
     │   └── OutcomeUnknownError   … and nobody can say whether or how far the code ran
     ├── UnsupportedError          this machine or this version cannot do what was asked
     ├── LaunchError               no kernel could be started
     │   ├── InterpreterError      the interpreter is missing, too old, or has no IPython
     │   ├── PreloadError          a module to preload failed to import
-    │   └── SandboxError          the sandbox cannot be enforced, so nothing was started
+    │   ├── SandboxError          the sandbox cannot be enforced, so nothing was started
+    │   └── CustodianError        the process that holds the kernels' descriptors is not there, or can hold no more
     ├── KernelDiedError           the kernel died during a request that is not a cell
     ├── ProtocolError             the other end of a connection violated the protocol
     ├── ToolRunnerError           a tool failed, or approval of its call was denied
@@ -91,6 +93,10 @@ class AccessError(CellblockError):
 
 class DaemonError(CellblockError):
     """The daemon, which keeps named sessions, or the gateway cannot be started or reached, or ended during a request."""
+
+
+class NotRunError(DaemonError):
+    """The daemon ended before the code began to run. Nothing of it was run; it can be submitted again."""
 
 
 class OutcomeUnknownError(DaemonError):

@@ -110,7 +110,7 @@ def test_submitted_code_is_looked_up_and_runs_once(api: httpx.Client) -> None:
     assert first.status_code == 202
     record = first.json()
     assert first.headers["location"] == f"/executions/{record['id']}"
-    again = api.post("/sessions/s/executions", json={"code": "n = 100", "key": "k"})
+    again = api.post("/sessions/s/executions", json={"code": "n = globals().get('n', 0) + 1", "key": "k"})
     assert again.json()["id"] == record["id"]
     assert api.post("/kernels/s/execute", json={"code": "n"}).json()["return_value"] == "1"
     assert api.get(f"/executions/{record['id']}").json()["state"] == "done"

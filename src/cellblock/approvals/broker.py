@@ -45,6 +45,7 @@ class Broker:
         rules: What decides first. May be replaced; what is pending stays pending.
         ask: Shows requests to somebody; None if nobody is there. May be replaced.
         timeout: Seconds that a request waits, or None for no limit.
+        on_always: Told what was accepted for the rest of the session: the request, and a key for `remember` and `revoke`.
         pending: What waits for a decision, by id, oldest first.
     """
 
@@ -69,6 +70,7 @@ class Broker:
         self.rules = rules or Rules()
         self.ask = ask
         self.timeout = timeout
+        self.on_always: Callable[[ApprovalRequest, tuple[str, ...]], None] | None = None
         self.pending: dict[str, ApprovalRequest] = {}
         self._record = record
         self._session = session
@@ -129,6 +131,14 @@ class Broker:
     def forget(self) -> None:
         """Forget what was accepted for the rest of the session."""
         self._remembered.clear()
+
+    def remember(self, key: tuple[str, ...]) -> None:
+        """Accept for the rest of the session what `on_always` was told."""
+        self._remembered.add(key)
+
+    def revoke(self, key: tuple[str, ...]) -> None:
+        """Ask again about what was accepted for the rest of the session."""
+        self._remembered.discard(key)
 
     def close(self, reason: str = "the session has ended") -> None:
         """Withdraw whatever is pending: those calls are denied.
@@ -199,7 +209,7 @@ class Broker:
             self._waited += time.monotonic() - self._since
 
     def _decided(self, call: Call, request: ApprovalRequest) -> Decision:
-        by = "caller" if request.id in self._by_caller else "person"
+        by = "caller" if request.id in self._by_caller else f"person: {request.by}" if request.by else "person"
         if request.state == "withdrawn":
             return self._decision(call, "deny", "nobody", request.reason)
         if request.state == "rejected":
@@ -213,7 +223,14 @@ class Broker:
         """
         if request.state != "accepted" or request.always is None or len(self._remembered) >= _MAX_REMEMBERED:
             return
-        self._remembered.add(_keys(self._calls[request.id])[request.always])
+        key = _keys(self._calls[request.id])[request.always]
+        if key not in self._remembered and self.on_always is not None:
+            try:
+                self.on_always(request, key)
+            except CellblockError as error:
+                _LOG.error("what was accepted for the rest of the session is asked again: %s", error)
+                return
+        self._remembered.add(key)
         for other in list(self.pending.values()):
             if not self._remembered.isdisjoint(_keys(self._calls[other.id]).values()):
                 other.settle("accepted")

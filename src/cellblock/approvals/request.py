@@ -54,6 +54,7 @@ class ApprovalRequest:
         state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
         always: What else the acceptance is for: ``tool``, ``call`` or None.
         reason: Why it was withdrawn.
+        by: Who decided, if they said.
         changed: How the tool differs from the one that an API was generated for, in a few words; empty if it does not.
     """
 
@@ -90,6 +91,7 @@ class ApprovalRequest:
         self.state: State = "pending"
         self.always: Always | None = None
         self.reason = ""
+        self.by = ""
         self._respond = respond
         self._over = asyncio.Event()
         self._callbacks: list[Callable[[ApprovalRequest], object]] = []

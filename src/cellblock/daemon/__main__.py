@@ -50,9 +50,11 @@ async def _serve(place: Place, ready: int) -> None:
     from cellblock.daemon.server import Server
     from cellblock.host import Host
     from cellblock.named.sessions import NamedSessions
+    from cellblock.store.named import NamedStore
 
+    store = NamedStore(place.directory)
     host = Host(isolate="none")  # each session says how it is to be isolated
-    sessions = NamedSessions(host)
+    sessions = NamedSessions(host, store)
     server = Server(sessions)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

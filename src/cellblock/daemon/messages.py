@@ -17,7 +17,7 @@ from cellblock.errors import BusyError, CellblockError, DaemonError, OutcomeUnkn
 from cellblock.model.sessions import Language
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.frames import Frame, encode_frame
-from cellblock.wire.packed import pack, unpack
+from cellblock.wire.packed import Packed, pack, unpack
 from cellblock.wire.record import record
 
 PROTOCOL = 1
@@ -42,10 +42,26 @@ class Hello:
 
 
 @record
+class About:
+    """Say how the daemon is.
+
+    Answered by ``pid``, ``version``, ``protocol``, ``started``, ``uptime``, how many ``clients``, ``sessions``, and
+    ``running`` and ``waiting`` executions there are, ``memory`` in bytes, ``limits``, and ``problems``, a list of texts.
+    """
+
+    op: ClassVar[str] = "about"
+
+
+@record
 class End:
-    """End the daemon and all of its sessions."""
+    """End the daemon and all of its sessions.
+
+    Attributes:
+        keep: Whether the sessions stay listed; their kernels end, and with them their variables.
+    """
 
     op: ClassVar[str] = "end"
+    keep: bool = False
 
 
 # -- sessions ------------------------------------------------------------------------------------------------------------
@@ -178,10 +194,18 @@ class Follow:
 
 @record
 class Lookup:
-    """Say how far an execution is. Answered by an `ExecutionRecord`."""
+    """Say how far an execution is. Answered by an `ExecutionRecord`.
+
+    Attributes:
+        execution: Its id, or nothing:
+        session: Then it is the one that was submitted to this session
+        key: with this key.
+    """
 
     op: ClassVar[str] = "lookup"
-    execution: str
+    execution: str = ""
+    session: str = ""
+    key: str = ""
 
 
 @record
@@ -297,10 +321,16 @@ class Install:
 
 @record
 class Pending:
-    """List what waits for a decision, oldest first; of one session, or of all. Answered by a list of `PendingApproval`."""
+    """List what waits for a decision, oldest first; of one session, or of all. Answered by a list of `PendingApproval`.
+
+    Attributes:
+        session: The session; empty for all.
+        withdrawn: Whether to list what waited when the last daemon ended, too.
+    """
 
     op: ClassVar[str] = "pending"
     session: str = ""
+    withdrawn: bool = False
 
 
 @record
@@ -321,8 +351,25 @@ class Decide:
     by: str = ""
 
 
+@record
+class Allowed:
+    """List what was allowed for the rest of a session, oldest first; of one, or of all. Answered by a list of `Permission`."""
+
+    op: ClassVar[str] = "allowed"
+    session: str = ""
+
+
+@record
+class Revoke:
+    """Revoke what was allowed for the rest of a session. Answered by the list of ids that there were."""
+
+    op: ClassVar[str] = "revoke"
+    ids: tuple[str, ...]
+
+
 Request: TypeAlias = (
     Hello
+    | About
     | End
     | Create
     | List
@@ -347,6 +394,8 @@ Request: TypeAlias = (
     | Install
     | Pending
     | Decide
+    | Allowed
+    | Revoke
 )
 
 _KINDS: dict[str, type[Request]] = {kind.op: kind for kind in Request.__args__}
@@ -384,10 +433,9 @@ def decode_request(frame: Frame) -> tuple[int, Request]:
 
 def encode_reply(number: int, answer: Any, *, more: bool = False) -> bytes:
     """Return an answer as a frame: JSON data with bytes in it, or nothing but bytes."""
-    body = answer if isinstance(answer, bytes) else pack(answer)
-    return encode_frame(
-        {"type": "reply", "id": number, "more": more, "raw": isinstance(answer, bytes)}, body, max_body=MAX_REPLY
-    )
+    raw = isinstance(answer, bytes) and not isinstance(answer, Packed)
+    body = answer if raw else pack(answer)
+    return encode_frame({"type": "reply", "id": number, "more": more, "raw": raw}, body, max_body=MAX_REPLY)
 
 
 def encode_error(number: int, error: CellblockError) -> bytes:

@@ -14,6 +14,8 @@ from cellblock.daemon import files
 from cellblock.daemon.messages import (
     MAX_REQUEST,
     PROTOCOL,
+    About,
+    Allowed,
     Answer,
     Cancel,
     Complete,
@@ -36,6 +38,7 @@ from cellblock.daemon.messages import (
     RemoveFile,
     Request,
     Restart,
+    Revoke,
     Status,
     Submit,
     Wipe,
@@ -91,7 +94,11 @@ class Server:
                         "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
                     )
                 return {"protocol": PROTOCOL, "version": __version__, "pid": os.getpid(), "started": self.started}
-            case End():
+            case About():
+                return self._about()
+            case End(keep=keep):
+                if not keep:
+                    await self.sessions.wipe()
                 self.asked_to_end.set()
                 return True
             case Create(name=name, options=options, tags=tags, fresh=fresh):
@@ -113,16 +120,38 @@ class Server:
             case Complete() | Inspect() | History():
                 return await self._question(request, body.decode("utf-8", "replace"))
             case ListFiles() | ReadFile() | WriteFile() | RemoveFile():
-                return await files.answer(self.sessions.find(request.session).session.files, request, body)
+                return await files.answer((await self.sessions.live(request.session)).files, request, body)
             case Install(session=session, requirements=requirements, timeout=timeout):
-                return (await self.sessions.find(session).session.install(*requirements, timeout=_seconds(timeout))).to_dict(
-                    raw=True
-                )
-            case Pending(session=session):
+                running = await self.sessions.live(session)
+                return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
+            case Pending() | Decide() | Allowed() | Revoke():
+                return await self._approval(request)
+
+    async def _approval(self, request: Pending | Decide | Allowed | Revoke) -> Any:
+        approvals = self.sessions.approvals
+        match request:
+            case Pending(session=session, withdrawn=withdrawn):
                 known = self.sessions.find(session).record.kernel_id if session else None
-                return [pending.to_dict() for pending in self.sessions.approvals.waiting(known)]
-            case Decide(ids=ids, allow=allow, always=always):
-                return await self.sessions.approvals.decide(ids, allow=allow, always=always)
+                return [pending.to_dict() for pending in approvals.waiting(known, withdrawn=withdrawn)]
+            case Decide(ids=ids, allow=allow, always=always, by=by):
+                return await approvals.decide(ids, allow=allow, always=always, by=by)
+            case Allowed(session=session):
+                known = self.sessions.find(session).record.kernel_id if session else None
+                return [permission.to_dict() for permission in approvals.allowed(known)]
+            case Revoke(ids=ids):
+                return approvals.revoke(ids)
+
+    def _about(self) -> dict[str, Any]:
+        """Say how the daemon is."""
+        return {
+            "protocol": PROTOCOL,
+            "version": __version__,
+            "pid": os.getpid(),
+            "started": self.started,
+            "uptime": time.time() - self.started,
+            "clients": len(self.clients),
+            **self.sessions.about(),
+        }
 
     async def _execution(self, request: Submit | Follow | Lookup | Executions | Cancel | Answer, body: bytes) -> Any:
         match request:
@@ -130,6 +159,8 @@ class Server:
                 return await self._submit(request, body)
             case Executions(session=session, count=count):
                 return [record.to_dict() for record in self.sessions.executions(session, count)]
+        if isinstance(request, Lookup) and not request.execution:
+            return self.sessions.execution_of_key(request.session, request.key).record.to_dict()
         named, execution = self.sessions.execution(request.execution)
         match request:
             case Follow(after=after):
@@ -137,7 +168,7 @@ class Server:
             case Lookup():
                 return execution.record.to_dict()
             case Cancel():
-                return await execution.cancel(named.session)
+                return await execution.cancel(None if named is None else named.current)
             case Answer():
                 return execution.answer(body.decode("utf-8", "replace"))
 
@@ -157,15 +188,16 @@ class Server:
             silent=request.silent,
             parent=request.parent,
         )
-        execution = self.sessions.submit(named, execution)
+        submitted = self.sessions.submit(named, execution)
         if request.follow:
-            return (event.to_dict() async for event in execution.follow())
+            return (event.to_dict() async for event in submitted.follow())
         if request.wait:
-            return (await execution.wait()).to_dict(raw=True)
-        return execution.record.to_dict()
+            result = await submitted.wait()
+            return submitted.packed or result.to_dict(raw=True)
+        return submitted.record.to_dict()
 
     async def _question(self, request: Complete | Inspect | History, code: str) -> Any:
-        session = self.sessions.find(request.session).session
+        session = await self.sessions.live(request.session)
         match request:
             case Complete(cursor=cursor):
                 found = await session.complete(code, None if cursor < 0 else cursor)

@@ -12,7 +12,7 @@ from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
-    from cellblock.named.sessions import NamedSession
+    from cellblock.named.session import NamedSession
 
 _IMAGES = 5
 _IMAGE_BYTES = 1024 * 1024

@@ -15,13 +15,14 @@ from mcp_types.version import is_version_at_least
 
 from cellblock.errors import NotFoundError
 from cellblock.named.executions import Execution
+from cellblock.named.past import PastExecution
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
     from cellblock.mcp_server.clients import Clients
     from cellblock.model.sessions import PendingApproval
-    from cellblock.named.sessions import NamedSession
+    from cellblock.named.session import NamedSession
 
 _STATELESS = "2026-07-28"
 """Since this version of the protocol, a server cannot ask its client during a call: it returns its questions."""
@@ -37,7 +38,7 @@ _CHOICES = ["once", "always for this tool", "no"]
 
 
 async def run(
-    clients: Clients, named: NamedSession, execution: Execution, wait: float, ctx: Context[Any, Any]
+    clients: Clients, named: NamedSession, execution: Execution | PastExecution, wait: float, ctx: Context[Any, Any]
 ) -> InputRequiredResult | None:
     """Wait until a cell has ended, or for so long; meanwhile report progress, and have what it asks for decided.
 
@@ -69,7 +70,7 @@ async def run(
     return None
 
 
-async def _pause(clients: Clients, named: NamedSession, execution: Execution, most: float) -> None:
+async def _pause(clients: Clients, named: NamedSession, execution: Execution | PastExecution, most: float) -> None:
     """Wait until the cell has ended or asks for something, and no longer than that."""
     with suppress(TimeoutError):
         async with asyncio.timeout(most):
@@ -77,13 +78,13 @@ async def _pause(clients: Clients, named: NamedSession, execution: Execution, mo
                 await execution.changed()
 
 
-def _last_words(execution: Execution) -> str:
+def _last_words(execution: Execution | PastExecution) -> str:
     lines = execution.said.strip().splitlines()
     return lines[-1][-200:] if lines else "running"
 
 
 async def _decide(
-    clients: Clients, waiting: list[PendingApproval], execution: Execution, ctx: Context[Any, Any]
+    clients: Clients, waiting: list[PendingApproval], execution: Execution | PastExecution, ctx: Context[Any, Any]
 ) -> InputRequiredResult | None:
     """Have what waits decided, all of it at once."""
     ids = tuple(asked.id for asked in waiting)
@@ -148,7 +149,7 @@ def _state(ctx: Context[Any, Any]) -> dict[str, Any]:
     return state
 
 
-def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[NamedSession, Execution] | None:
+def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[NamedSession, Execution | PastExecution] | None:
     """Return the cell that a call goes on with: one that it came back for with answers, or that it names.
 
     Raises:
@@ -158,6 +159,9 @@ def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[Name
     if not number:
         return None
     try:
-        return clients.sessions.execution(number)
+        named, execution = clients.sessions.execution(number)
     except NotFoundError:
-        raise NotFoundError(f"there is no cell {number!r}, or no longer: run the code again") from None
+        named = None
+    if named is None:
+        raise NotFoundError(f"there is no cell {number!r}, or no longer: run the code again")
+    return named, execution

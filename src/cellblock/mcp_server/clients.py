@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from cellblock.errors import NotFoundError
 from cellblock.host import Host
 from cellblock.named.options import read_options
-from cellblock.named.sessions import NamedSession, NamedSessions
+from cellblock.named.session import NamedSession
+from cellblock.named.sessions import NamedSessions
 
 if TYPE_CHECKING:
     from cellblock.mcp_server.options import ServerOptions

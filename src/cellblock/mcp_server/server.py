@@ -71,8 +71,9 @@ class Tools:
             if not code.strip():
                 raise InvalidInputError("there is no code to run: give code, or the cell that you want to look at")
             named = await self._clients.session(session)
-            execution = Execution(named.record.kernel_id, named.record.name, code, timeout=timeout, live=True)
-            self._clients.sessions.submit(named, execution)
+            execution = self._clients.sessions.submit(
+                named, Execution(named.record.kernel_id, named.record.name, code, timeout=timeout, live=True)
+            )
         else:
             named, execution = found
         questions = await cells.run(self._clients, named, execution, wait, ctx)

@@ -171,6 +171,7 @@ class PendingApproval:
         arguments: The arguments, as they will be executed.
         since: When it began to wait, in seconds since the epoch.
         text: All of it in one line, in which nothing hides.
+        state: ``pending``; ``withdrawn`` if the daemon ended while it waited, and its call with it.
     """
 
     id: str
@@ -183,6 +184,7 @@ class PendingApproval:
     arguments: Mapping[str, Any]
     since: float = field(default_factory=time.time)
     text: str = ""
+    state: Literal["pending", "withdrawn"] = "pending"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
@@ -190,5 +192,43 @@ class PendingApproval:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PendingApproval:
+        """Return what `to_dict` has written."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What was allowed for the rest of a session. It can be revoked.
+
+    Attributes:
+        id: Its id.
+        session: The id of the session.
+        session_name: Its name.
+        scope: ``tool``: whatever the arguments; ``call``: with exactly these arguments.
+        kind: ``tool``, ``shell`` or ``network``.
+        server: The MCP server's name, or ``shell``, or ``network``.
+        tool: The tool's name.
+        text: The call that it was given for, in one line.
+        by: Who has given it, if they said.
+        since: When, in seconds since the epoch.
+    """
+
+    id: str
+    session: str
+    session_name: str
+    scope: Literal["tool", "call"]
+    kind: str
+    server: str
+    tool: str
+    text: str = ""
+    by: str = ""
+    since: float = field(default_factory=time.time)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Permission:
         """Return what `to_dict` has written."""
         return cls(**data)

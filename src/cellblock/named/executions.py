@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import hashlib
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cellblock.approvals.request import ApprovalRequest
-from cellblock.errors import CellblockError, LaunchError, StateError
+from cellblock.errors import CellblockError, InvalidInputError, LaunchError, NotRunError, StateError, StoreError
 from cellblock.host.kernels.cell import Cleared, Notice, Prompt
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord, Language, PendingApproval
+from cellblock.store.journal import Journal, new_id
 from cellblock.wire.messages import Comm
+from cellblock.wire.packed import Packed, pack
 
 if TYPE_CHECKING:
     from cellblock.host import Session
@@ -28,16 +30,25 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 _SAID = 2000
 """Characters of its last words that are at hand for those who look at it while it runs."""
 
+_DROPPED_AT_ONCE = 256
+_NOT_RUN = (LaunchError, StateError, InvalidInputError, StoreError, NotRunError)
+"""What is raised before code begins to run, and never after."""
+
 
 class Execution:
-    """One execution, and what happens in it.
+    """One execution that has not ended, or has just ended.
+
+    What happens in it is in the journal before a reader is told.
 
     Attributes:
         record: How far it is.
         code: Its code.
+        digest: What tells its code from other code.
         result: Its result, once it has ended; None if it `failed`.
+        packed: The result as it is in the journal (`wire.packed`); None before.
         failed: What cellblock met instead of running it to its end.
         said: The end of what it has printed, if it is `live`.
+        task: Runs it.
     """
 
     def __init__(
@@ -68,50 +79,100 @@ class Execution:
             silent: Whether it leaves no trace in the session.
             parent: The id of the Jupyter message that asks for it, if one does.
         """
-        self.record = ExecutionRecord(secrets.token_hex(16), session, submitted=time.time(), key=key)
+        self.record = ExecutionRecord(new_id(), session, submitted=time.time(), key=key)
         self.code = f"%%bash\n{code}" if language == "bash" else code
         self.result: CodeExecutionResult | None = None
+        self.packed: Packed | None = None
         self.failed: CellblockError | None = None
         self.said = ""
         self._session_name = session_name
         self._timeout = timeout
         self._live, self._stdin, self._silent, self._parent = live, stdin, silent, parent
+        self._journal: Journal | None = None
         self._events: dict[int, tuple[ExecutionEvent, int]] = {}
         self._size = 0
         self._seq = 0
         self._dropped = 0
+        self._told = 0
+        self._telling = False
+        self._readers = 0
         self._changed = asyncio.Event()
+        self._lost = False
         self._line: asyncio.Future[str] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """What tells its code from other code."""
+        return hashlib.sha256(self.code.encode("utf-8", "surrogatepass")).digest()
 
     @property
     def ended(self) -> bool:
         """Whether it has ended, or never will."""
         return self.record.state in ("done", "unknown")
 
-    def start(self, session: Session, turn: asyncio.Lock, approvals: PendingApprovals, *, auto: bool) -> asyncio.Task[None]:
-        """Have it run when it is its turn.
+    def submit(self, journal: Journal, *, at_once: bool) -> None:
+        """Enter it in the journal. It is written when this returns.
 
         Args:
-            session: Where.
+            journal: The journal.
+            at_once: Whether it begins now; else it waits for its turn.
+
+        Raises:
+            StoreError: It cannot be written; the execution must not run.
+        """
+        if at_once:
+            self.record = replace(self.record, state="running", begun=self.record.submitted)
+        journal.add(self.record, self.digest, self.code)
+        self._journal = journal
+
+    def start(
+        self,
+        session: Callable[[], Awaitable[Session]],
+        turn: asyncio.Lock,
+        approvals: PendingApprovals,
+        *,
+        auto: bool,
+        lost: Callable[[], bool],
+    ) -> asyncio.Task[None]:
+        """Have it run when it is its turn; it was submitted before.
+
+        Args:
+            session: Returns the session, which may have to be started.
             turn: Held by the execution that runs there.
             approvals: Where its approval requests wait.
             auto: Whether they are allowed at once instead.
+            lost: Tells whether the session's variables were lost, and no result has said so.
         """
-        self._task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto))
-        return self._task
+        self.task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto, lost))
+        return self.task
 
-    async def _run_in_turn(self, session: Session, turn: asyncio.Lock, approvals: PendingApprovals, auto: bool) -> None:
+    async def _run_in_turn(
+        self,
+        session: Callable[[], Awaitable[Session]],
+        turn: asyncio.Lock,
+        approvals: PendingApprovals,
+        auto: bool,
+        lost: Callable[[], bool],
+    ) -> None:
+        assert self._journal is not None
         try:
             async with turn:
-                self.record = replace(self.record, state="running", begun=time.time())
-                self.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
-                await self._run(session, approvals, auto)
+                started = await session()
+                if self.record.state == "queued":
+                    begun = replace(self.record, state="running", begun=time.time())
+                    self._journal.begin(begun)
+                    self.record = begun
+                self.add("begun", {"execution": self.record.id, "execution_count": started.next_count})
+                self._lost = lost()
+                await self._run(started, approvals, auto)
         except CellblockError as error:
-            self._fail(error, "no" if isinstance(error, LaunchError | StateError) else "unknown")
+            self._fail(error, "no" if isinstance(error, _NOT_RUN) else "unknown")
         except asyncio.CancelledError:
-            ran = "no" if self.record.begun is None else "unknown"
-            self._fail(StateError("it was cancelled, or its session was closed"), ran)
+            if self.record.state == "queued":
+                self._fail(NotRunError("it was cancelled, or its session was ended, before it began to run"), "no")
+            else:
+                self._fail(StateError("its session was ended while it ran"), "yes")
             raise
         finally:
             if not self.ended:
@@ -135,13 +196,12 @@ class Execution:
         match event:
             case CodeExecutionChunk(text=text, name=name):
                 self.said = (self.said + text)[-_SAID:]
-                self.add("stream", {"name": name or "stdout", "text": text}, len(text))
+                self.add("stream", {"name": name or "stdout", "text": text})
             case OutputItem():
                 data = event.to_dict(raw=True)
-                self.add("display", data, sum(map(len, data["data"].values())))
+                self.add("display", data)
             case Comm(kind=kind, content=content, buffers=buffers):
-                size = len(content) + sum(map(len, buffers))
-                self.add("comm", {"kind": kind, "content": content, "buffers": [*buffers]}, size)
+                self.add("comm", {"kind": kind, "content": content, "buffers": [*buffers]})
             case Cleared(wait=wait):
                 self.add("clear", {"wait": wait})
             case Notice(about=ApprovalRequest() as request):
@@ -164,8 +224,12 @@ class Execution:
             arguments=request.tool_args,
             text=str(request),
         )
-        approvals.add(pending, request, lambda state: self.add("decided", {"id": request.id, "state": state}))
-        self.add("approval", pending.to_dict(), len(pending.text))
+        self.add("approval", pending.to_dict())
+        approvals.add(pending, request, lambda state: self._decided(request.id, state))
+
+    def _decided(self, request: str, state: str) -> None:
+        if not self.ended:  # the result is the last event
+            self.add("decided", {"id": request, "state": state})
 
     async def _ask(self, prompt: Prompt) -> str:
         self._line = asyncio.get_running_loop().create_future()
@@ -183,31 +247,72 @@ class Execution:
         return True
 
     def _end(self, result: CodeExecutionResult) -> None:
-        self.result = result
+        self.result = replace(result, recovery="restarted") if self._lost else result
+        self.packed = pack(self.result.to_dict(raw=True))
         self.record = replace(self.record, state="done", ended=time.time())
-        self.add("result", {})
+        self._enter("result", {}, self.packed)
+        self._note_end()
 
     def _fail(self, error: CellblockError, ran: str) -> None:
         self.failed = error
         self.record = replace(self.record, state="unknown" if ran == "unknown" else "done", ended=time.time())
         self.add("failed", {"error": type(error).__name__, "message": str(error), "ran": ran})
+        self._note_end()
+
+    def _note_end(self) -> None:
+        assert self._journal is not None
+        self._journal.end(self.record, self._size)
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def add(self, kind: EventKind, data: Mapping[str, Any], size: int = 0) -> None:
+    def add(self, kind: EventKind, data: Mapping[str, Any]) -> None:
         """Add an event. The oldest are dropped if there are too many."""
+        self._enter(kind, data, pack(data))
+
+    def _enter(self, kind: EventKind, data: Mapping[str, Any], packed: Packed) -> None:
+        assert self._journal is not None
         self._seq += 1
-        self._events[self._seq] = (ExecutionEvent(self._seq, kind, data), size)
-        self._size += size
-        while len(self._events) > MAX_EVENTS or (self._size > MAX_EVENT_BYTES and len(self._events) > 1):
+        self._journal.event(self.record.id, self._seq, kind, packed)
+        self._events[self._seq] = (ExecutionEvent(self._seq, kind, data), len(packed))
+        self._size += len(packed)
+        if len(self._events) > MAX_EVENTS or (self._size > MAX_EVENT_BYTES and len(self._events) > 1):
+            self._drop()
+        if self._readers or self.ended:
+            self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        assert self._journal is not None
+        if not self._telling:
+            self._telling = True
+            self._journal.writer.then(self._tell)
+
+    def _drop(self) -> None:
+        """Drop the oldest events: some more than needed, so that it is not done for every event."""
+        assert self._journal is not None
+        while len(self._events) > 1 and (len(self._events) > MAX_EVENTS - _DROPPED_AT_ONCE or self._size > MAX_EVENT_BYTES):
             self._dropped += 1
             self._size -= self._events.pop(self._dropped)[1]
+        self._journal.drop(self.record.id, self._dropped)
+
+    def _tell(self) -> None:
+        """Tell readers what is in the journal now. If nothing can be written to it, they are told all the same."""
+        self._telling = False
+        self._told = self._seq
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
+    @property
+    def settled(self) -> bool:
+        """Whether it has ended, and readers were told."""
+        return self.ended and self._told == self._seq
+
     async def changed(self) -> None:
         """Wait for its next event."""
-        await self._changed.wait()
+        self._readers += 1
+        try:
+            await self._changed.wait()
+        finally:
+            self._readers -= 1
 
     async def wait(self) -> CodeExecutionResult:
         """Wait for its end, and return its result.
@@ -215,7 +320,7 @@ class Execution:
         Raises:
             CellblockError: It failed.
         """
-        while not self.ended:
+        while not self.settled:
             await self._changed.wait()
         if self.result is None:
             raise self.failed or CellblockError("it has no result")
@@ -230,29 +335,48 @@ class Execution:
         Yields:
             The events after that. If some are no longer kept, a ``gap`` says how many.
         """
+        self._readers += 1
+        try:
+            async for event in self._events_after(after):
+                yield event
+        finally:
+            self._readers -= 1
+
+    async def _events_after(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
+        if self._told < self._seq:
+            self._tell_soon()
         while True:
             changed = self._changed
-            if after < self._dropped:
+            if after < self._dropped <= self._told:
                 yield ExecutionEvent(self._dropped, "gap", {"dropped": self._dropped - after})
                 after = self._dropped
-            while after < self._seq and after >= self._dropped:
+            while after < self._told and after >= self._dropped:
                 after += 1
                 event, _ = self._events[after]
                 if event.kind == "result" and not event.data and self.result is not None:
                     event = ExecutionEvent(event.seq, "result", self.result.to_dict(raw=True))
                 yield event
-            if after < self._dropped:
+            if after < self._dropped <= self._told:
                 continue
             if self.ended and after >= self._seq:
                 return
             await changed.wait()
 
-    async def cancel(self, session: Session) -> bool:
-        """Stop it, or keep it from running; return whether it had not ended."""
-        if self.ended or self._task is None:
+    async def cancel(self, session: Session | None) -> bool:
+        """Stop it, or keep it from running; return whether it had not ended.
+
+        Args:
+            session: The session, if it has a kernel.
+        """
+        if self.ended or self.task is None:
             return False
         if self.record.state == "running":
-            return await session.interrupt()
-        self._task.cancel()
-        await asyncio.wait([self._task])
+            if session is None or not await session.interrupt():
+                return False
+            await asyncio.wait([self.task])
+            return True
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        if not self.ended:  # its task had not even begun
+            self._fail(NotRunError("it was cancelled before it began to run"), "no")
         return True

@@ -3,89 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import re
 import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
+from cellblock.errors import BusyError, CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
-from cellblock.model.sessions import ExecutionRecord, SessionRecord, SessionStatus
+from cellblock.model.sessions import ExecutionRecord, SessionRecord
 from cellblock.named.approvals import PendingApprovals
 from cellblock.named.executions import Execution
-from cellblock.named.options import Options, read_options
-from cellblock.running import RunningSession
+from cellblock.named.limits import NamedLimits, check_room
+from cellblock.named.options import read_options
+from cellblock.named.past import PastExecution, close_unfinished
+from cellblock.named.session import NamedSession
+from cellblock.store.named import NamedStore
 
 _log = logging.getLogger("cellblock.named")
 
 _NAME = re.compile(r"[\w.@:+-][\w.@:+ -]{0,127}")
-_KEPT = 200
-"""Executions of a session that can still be asked for after they have ended."""
-
-
-class NamedSession:
-    """One session with a name.
-
-    Attributes:
-        record: What everybody sees of it, without its status.
-        options: Its options.
-        running: The session that runs, and its services.
-        executions: Its last executions, oldest first, by id.
-        turn: Held by the execution that runs.
-        used: When it was last used (`time.monotonic`).
-    """
-
-    def __init__(self, record: SessionRecord, options: Options, running: RunningSession) -> None:
-        self.record = record
-        self.options = options
-        self.running = running
-        self.executions: dict[str, Execution] = {}
-        self.turn = asyncio.Lock()
-        self.used = time.monotonic()
-
-    @property
-    def session(self) -> Session:
-        """The session.
-
-        Raises:
-            StateError: It has ended.
-        """
-        if self.running.session is None or self.running.closing:
-            raise StateError(f"session {self.record.name!r} has ended")
-        return self.running.session
-
-    @property
-    def status(self) -> SessionStatus:
-        """What it does now."""
-        if self.running.closing:
-            return "dead"
-        return "running" if self.turn.locked() else "idle"
-
-    def shown(self) -> SessionRecord:
-        """Return its record as of now."""
-        return replace(self.record, status=self.status)
-
-    def touch(self) -> None:
-        """Take note that it is used."""
-        self.used = time.monotonic()
-        self.record = replace(self.record, last_used_at=datetime.now(UTC).isoformat())
-
-    def count_attempt(self) -> None:
-        """Take note of an attempt of `execute_with_retry`."""
-        self.record = replace(self.record, attempt_count=self.record.attempt_count + 1)
-
-    def keep(self, execution: Execution) -> None:
-        """Keep an execution; the oldest that have ended are forgotten."""
-        self.executions[execution.record.id] = execution
-        if len(self.executions) > _KEPT:
-            for old in list(self.executions.values())[: len(self.executions) - _KEPT]:
-                if old.ended:
-                    del self.executions[old.record.id]
+_MAX_KEY = 200
 
 
 class NamedSessions:
@@ -93,24 +35,47 @@ class NamedSessions:
 
     Attributes:
         approvals: What waits for a decision.
+        limits: How much there may be.
+        store: What outlives this process.
     """
 
-    def __init__(self, host: Host) -> None:
-        """Begin without a session.
+    def __init__(self, host: Host, store: NamedStore | None = None, limits: NamedLimits | None = None) -> None:
+        """Begin with the sessions that are in the store. They have no kernels: the next cell gets a fresh one.
 
         Args:
             host: Runs them, and stays open.
+            store: What outlives this process, and is closed with this; None for one that does not.
+            limits: How much there may be.
+
+        Raises:
+            StoreError: The store cannot be used.
         """
-        self.approvals = PendingApprovals()
+        self.store = store or NamedStore()
+        self.limits = limits or NamedLimits()
+        self.approvals = PendingApprovals(self.store.sessions)
         self._host = host
         self._sessions: dict[str, NamedSession] = {}
         self._names: dict[str, NamedSession] = {}
         self._making: dict[str, asyncio.Task[NamedSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
+        self._restore()
 
     def __len__(self) -> int:
         return len(self._sessions) + len(self._making)
+
+    def _restore(self) -> None:
+        close_unfinished(self.store.journal)
+        self.store.sessions.withdraw_requests()
+        for stored in self.store.sessions.all():
+            named = NamedSession(self._host, stored.record, stored.options)
+            named.lost = True
+            self._add(named)
+
+    def _add(self, named: NamedSession) -> None:
+        self._sessions[named.record.kernel_id] = self._names[named.record.name] = named
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
 
     # -- making and ending ---------------------------------------------------------------------------------------------
 
@@ -133,18 +98,25 @@ class NamedSessions:
         Raises:
             ConflictError: There is one already.
             InvalidInputError: The name or an option is wrong.
+            BusyError: There are as many sessions as there may be, or they use as much memory.
             LaunchError: Its kernel could not be started.
+            StoreError: It cannot be entered in the store.
         """
         name = name or f"session-{secrets.token_hex(4)}"
         if not _NAME.fullmatch(name):
             raise InvalidInputError(f"a session's name has 1 to 128 letters, digits, spaces and ._@:+- , not {name[:200]!r}")
-        found = self._by_name(name)
+        found = self._names.get(name)
         if found is not None or name in self._making:
             if fresh:
                 raise ConflictError(f"there is a session {name!r} already")
             return found if found is not None else await self._made(name)
+        check_room(self.limits, len(self), self._sessions.values())
+        now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
         read = read_options(options or {}, self._host)
-        self._making[name] = task = asyncio.create_task(self._make(name, read, dict(tags or {})))
+        named = NamedSession(
+            self._host, SessionRecord(number, name, now, now, tags=dict(tags or {})), dict(options or {}), read
+        )
+        self._making[name] = task = asyncio.create_task(self._make(named))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
 
@@ -156,31 +128,39 @@ class NamedSessions:
             raise StateError(f"session {name!r} was destroyed while it started")
         return task.result()
 
-    async def _make(self, name: str, options: Options, tags: Mapping[str, str]) -> NamedSession:
-        if (ending := self._closing.get(name)) is not None:
+    async def _make(self, named: NamedSession) -> NamedSession:
+        if (ending := self._closing.get(named.record.name)) is not None:
             await asyncio.wait([ending])
-        now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
-        running = RunningSession(self._host)
         try:
-            await running.start(options.session, options.services, number, None, None)
+            session = await named.live()
+            self._join(named, session)
+            self.store.sessions.add(named.record, named.options)
         except BaseException:
-            await running.close()
+            await named.close()
             raise
-        assert running.session is not None
-        record = SessionRecord(
-            number, name, now, now, tags=tags, workspace=running.session.workspace, isolate=running.session.isolate
-        )
-        made = self._sessions[number] = self._names[name] = NamedSession(record, options, running)
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._end_idle())
-        await self._run_startup_code(made)
-        return made
+        self._add(named)
+        return named
 
-    async def _run_startup_code(self, named: NamedSession) -> None:
-        if code := named.options.named.startup_code:
-            result = await named.session.execute(code)
-            if not result.ok:
-                _log.warning("the startup code of session %r failed: %s", named.record.name, result.text)
+    def _join(self, named: NamedSession, session: Session) -> None:
+        """Complete the record of a session that has started, and have its permissions kept."""
+        named.record = named.shown_in(session)
+        services = named.running.services if named.running is not None else None
+        if services is not None:
+            self.approvals.join(named.record, services.broker)
+
+    async def live(self, session: str) -> Session:
+        """Return what runs a session, by the session's name or id. It is started if it is not there.
+
+        Raises:
+            NotFoundError, StateError, LaunchError, InvalidInputError: There is none; it has ended; it cannot be started.
+        """
+        return await self._live(self.find(session))
+
+    async def _live(self, named: NamedSession) -> Session:
+        if (session := named.current) is None:
+            session = await named.live()
+            self._join(named, session)
+        return session
 
     def find(self, session: str) -> NamedSession:
         """Return a session by its name or id.
@@ -188,14 +168,11 @@ class NamedSessions:
         Raises:
             NotFoundError: There is none.
         """
-        found = self._by_name(session) or self._sessions.get(session)
+        found = self._names.get(session) or self._sessions.get(session)
         if found is None:
             raise NotFoundError(f"there is no session {session!r}")
         found.touch()
         return found
-
-    def _by_name(self, name: str) -> NamedSession | None:
-        return self._names.get(name)
 
     def records(self) -> list[SessionRecord]:
         """Return all sessions, oldest first."""
@@ -208,10 +185,15 @@ class NamedSessions:
             NotFoundError, StateError, LaunchError: There is none; it has ended; no kernel could be started.
         """
         named = self.find(session)
-        await named.session.reset()
-        if named.running.services is not None:
+        named.lost = False
+        self.approvals.forget(named.record.kernel_id)
+        if (running := named.current) is None:
+            await self._live(named)
+            return named.shown()
+        await running.reset()
+        if named.running is not None and named.running.services is not None:
             await named.running.services.reset()
-        await self._run_startup_code(named)
+        await named.run_startup_code(running)
         return named.shown()
 
     async def destroy(self, session: str) -> bool:
@@ -220,7 +202,7 @@ class NamedSessions:
             making.cancel()
             await asyncio.wait([making])
             return True
-        named = self._by_name(session) or self._sessions.get(session)
+        named = self._names.get(session) or self._sessions.get(session)
         if named is None:
             return False
         await self._end(named)
@@ -239,52 +221,111 @@ class NamedSessions:
         name = named.record.name
         if self._sessions.pop(named.record.kernel_id, None) is not None:
             del self._names[name]
-            self._closing[name] = task = asyncio.create_task(named.running.close())
+            self.store.sessions.remove(named.record.kernel_id)
+            self.approvals.leave(named.record.kernel_id)
+            self._closing[name] = task = asyncio.create_task(named.close())
             task.add_done_callback(lambda _: self._closing.pop(name, None))
         if (ending := self._closing.get(name)) is not None:
             await asyncio.wait([ending])
 
     async def close(self) -> None:
-        """End everything. The host stays open."""
+        """End all kernels. The sessions stay in the store, and the host stays open."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
-        await self.wipe()
+        making = [*self._making.values()]
+        for task in making:
+            task.cancel()
+        if making:
+            await asyncio.wait(making)
+        named = [*self._sessions.values()]
+        await asyncio.gather(*(one.close() for one in named), *self._closing.values())
+        tasks = [execution.task for one in named for execution in one.executions.values() if execution.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        for one in named:
+            self.store.sessions.update(one.stamp())
+        self.store.close()
 
-    async def _end_idle(self) -> None:
-        """End sessions that nobody has used for as long as their options say."""
+    async def _watch(self) -> None:
+        """End sessions that nobody has used for as long as their options say, and note when the others were used."""
         while True:
             await asyncio.sleep(1.0)
             now = time.monotonic()
             for named in [*self._sessions.values()]:
-                limit = named.options.named.idle_timeout
-                if limit is not None and not named.turn.locked() and now - named.used > limit:
+                if named.executions:
+                    continue
+                limit = named.idle_timeout
+                if limit is not None and now - named.used > limit:
                     _log.info("session %r is ended: not used for %g s", named.record.name, limit)
                     await self._end(named)
+                elif named.changed:
+                    named.changed = False
+                    self.store.sessions.update(named.stamp())
+
+    def about(self) -> dict[str, Any]:
+        """Return how many there are, how much they use, and what is wrong."""
+        sessions = self._sessions.values()
+        problems = []
+        if self.store.writer.moved is not None:
+            problems.append(f"the stored sessions were damaged; the file was moved to {self.store.writer.moved}")
+        if self.store.writer.problem:
+            problems.append(f"nothing can be stored, so nothing new is run: {self.store.writer.problem}")
+        return {
+            "sessions": len(self),
+            "running": sum(named.turn.locked() for named in sessions),
+            "waiting": sum(max(len(named.executions) - 1, 0) for named in sessions),
+            "memory": sum(named.memory for named in sessions),
+            "limits": dataclasses.asdict(self.limits),
+            "problems": problems,
+        }
 
     # -- executions ----------------------------------------------------------------------------------------------------
 
-    def submit(self, named: NamedSession, execution: Execution) -> Execution:
-        """Have an execution run when it is its turn.
+    def submit(self, named: NamedSession, execution: Execution) -> Execution | PastExecution:
+        """Have an execution run when it is its turn. It is in the journal when this returns.
 
         Args:
             named: The session.
             execution: The execution; if another one was submitted with its key before, that one is returned.
 
         Raises:
-            StateError: The session has ended.
+            ConflictError: The key was used with other code.
+            BusyError: As many executions wait as may.
+            StoreError: It cannot be entered in the journal, and was not run.
         """
-        if execution.record.key:
-            for known in named.executions.values():
-                if known.record.key == execution.record.key:
-                    return known
-        session = named.session
-        named.keep(execution)
-        execution.start(session, named.turn, self.approvals, auto=named.options.named.approve == "auto").add_done_callback(
-            _retrieve
+        if key := execution.record.key:
+            if len(key) > _MAX_KEY or not key.isprintable():
+                raise InvalidInputError(f"a key has at most {_MAX_KEY} characters, all printable, not {key[:_MAX_KEY]!r}")
+            known = self.store.journal.find_key(named.record.kernel_id, key, execution.digest)
+            if known is not None:
+                return named.executions.get(known.id) or PastExecution(known, self.store.journal)
+        if len(named.executions) > self.limits.waiting:
+            raise BusyError(f"{self.limits.waiting} executions wait in session {named.record.name!r} already", 1.0)
+        at_once = not named.executions and not named.turn.locked() and named.current is not None
+        execution.submit(self.store.journal, at_once=at_once)
+        named.executions[execution.record.id] = execution
+        task = execution.start(
+            lambda: self._live(named), named.turn, self.approvals, auto=named.approve == "auto", lost=named.take_loss
         )
+        task.add_done_callback(lambda task: self._over(named, execution, task))
         return execution
+
+    def _over(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):
+            _log.error("an execution failed", exc_info=error)
+        named.touch()
+        self._release(named, execution)
+
+    def _release(self, named: NamedSession, execution: Execution) -> None:
+        """Leave an execution that has ended to the journal, as soon as it is all there."""
+        if execution.settled and not self.store.writer.problem:
+            named.executions.pop(execution.record.id, None)
+        elif execution.settled:
+            asyncio.get_running_loop().call_later(1.0, self._release, named, execution)
+        else:
+            self.store.writer.then(lambda: self._release(named, execution))
 
     async def interrupt(self, session: str, key: str = "") -> bool:
         """Stop what runs in a session; return whether something ran, after it has stopped.
@@ -294,16 +335,18 @@ class NamedSessions:
             key: If it is given, only the execution that was submitted with it is stopped, or kept from running.
 
         Raises:
-            NotFoundError, StateError: There is no such session; it has ended.
+            NotFoundError: There is no such session.
         """
         named = self.find(session)
-        if not key:
-            return await named.session.interrupt()
-        found = [execution for execution in named.executions.values() if execution.record.key == key]
-        return bool(found) and await found[0].cancel(named.session)
+        found = [
+            execution
+            for execution in named.executions.values()
+            if (execution.record.key == key if key else execution.record.state == "running")
+        ]
+        return bool(found) and await found[0].cancel(named.current)
 
-    def execution(self, number: str) -> tuple[NamedSession, Execution]:
-        """Return an execution and its session by its id.
+    def execution(self, number: str) -> tuple[NamedSession | None, Execution | PastExecution]:
+        """Return an execution by its id, and its session if that has not ended.
 
         Raises:
             NotFoundError: It is not known, or no longer.
@@ -311,13 +354,23 @@ class NamedSessions:
         for named in self._sessions.values():
             if (found := named.executions.get(number)) is not None:
                 return named, found
-        raise NotFoundError(f"there is no execution {number!r}, or no longer")
+        record = self.store.journal.find(number)
+        if record is None:
+            raise NotFoundError(f"there is no execution {number!r}, or no longer")
+        return self._sessions.get(record.session), PastExecution(record, self.store.journal)
+
+    def execution_of_key(self, session: str, key: str) -> Execution | PastExecution:
+        """Return the execution that was submitted to a session with a key.
+
+        Raises:
+            NotFoundError: None was.
+        """
+        named = self.find(session)
+        record = self.store.journal.find_key(named.record.kernel_id, key)
+        if record is None:
+            raise NotFoundError(f"no execution of session {session!r} has the key {key!r}")
+        return named.executions.get(record.id) or PastExecution(record, self.store.journal)
 
     def executions(self, session: str, count: int) -> list[ExecutionRecord]:
         """Return the last executions of a session, newest first."""
-        return [execution.record for execution in reversed(self.find(session).executions.values())][:count]
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):
-        _log.error("an execution failed", exc_info=error)
+        return self.store.journal.last(self.find(session).record.kernel_id, count)

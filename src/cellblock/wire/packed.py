@@ -19,22 +19,29 @@ _LENGTH = struct.Struct("!I")
 _LONG = 16 * 1024
 """Characters of a text that goes beside the JSON."""
 
+
+class Packed(bytes):
+    """Data that was packed before, in place of the data itself."""
+
+
 _Taken = tuple[list[str | int], bool, int]
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-def pack(data: Any) -> bytes:
+def pack(data: Any) -> Packed:
     """Return JSON data, in which values can also be bytes, as bytes.
 
     Args:
         data: Dicts with texts as keys, lists, tuples, texts, numbers, booleans, None and bytes. Lone surrogates become ``?``.
     """
+    if isinstance(data, Packed):
+        return data
     taken: list[_Taken] = []
     values: list[bytes] = []
     rest = _without_large(data, [], taken, values)
     head = _encode([rest, taken]).encode("utf-8", "replace")
-    return b"".join([_LENGTH.pack(len(head)), head, *values])
+    return Packed(b"".join([_LENGTH.pack(len(head)), head, *values]))
 
 
 def unpack(packed: bytes) -> Any:

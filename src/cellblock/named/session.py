@@ -1,0 +1,196 @@
+"""One named session: what is kept of it, and its kernel as long as it has one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from cellblock.errors import StateError
+from cellblock.host import Host, Session
+from cellblock.model.sessions import SessionRecord, SessionStatus
+from cellblock.named.executions import Execution
+from cellblock.named.options import NamedOptions, Options, read_options
+from cellblock.running import RunningSession
+
+_log = logging.getLogger("cellblock.named")
+
+
+class NamedSession:
+    """One session with a name.
+
+    Attributes:
+        record: What everybody sees of it, without its status.
+        options: Its options, as its maker has given them.
+        running: The session that runs, and its services; None until the session is first used in this process.
+        executions: Those that have not ended, oldest first, by id.
+        turn: Held by the execution that runs.
+        used: When it was last used (`time.monotonic`).
+        changed: Whether the record has changed since it was last written.
+        lost: Whether its variables were lost, and no result has said so yet.
+    """
+
+    def __init__(self, host: Host, record: SessionRecord, options: Mapping[str, Any], read: Options | None = None) -> None:
+        """Begin without a kernel.
+
+        Args:
+            host: Where it runs.
+            record: What everybody sees of it.
+            options: Its options, as its maker has given them.
+            read: The same, if they were read already.
+        """
+        self.record = record
+        self.options = options
+        self.running: RunningSession | None = None
+        self.executions: dict[str, Execution] = {}
+        self.turn = asyncio.Lock()
+        self.used = time.monotonic() - _seconds_since(record.last_used_at)
+        self.changed = False
+        self.lost = False
+        self._host = host
+        self._read = read
+        self._starting: asyncio.Task[Session] | None = None
+        self._ended = False
+
+    @property
+    def read(self) -> Options:
+        """Its options.
+
+        Raises:
+            InvalidInputError: One is wrong; what they name may be gone by now.
+        """
+        if self._read is None:
+            self._read = read_options(self.options, self._host)
+        return self._read
+
+    @property
+    def current(self) -> Session | None:
+        """The session that runs; None if it has no kernel in this process yet, or has ended."""
+        running = self.running
+        return None if running is None or running.closing or not running.started else running.session
+
+    @property
+    def session(self) -> Session:
+        """The session that runs.
+
+        Raises:
+            StateError: It has no kernel in this process yet, or has ended.
+        """
+        if (session := self.current) is None:
+            raise StateError(f"session {self.record.name!r} has ended")
+        return session
+
+    async def live(self) -> Session:
+        """Return the session, which is started if it is not there. Any number of callers may wait for that.
+
+        Raises:
+            StateError: It has ended.
+            LaunchError, InvalidInputError: It cannot be started; the next call tries again.
+        """
+        if (session := self.current) is not None:
+            return session
+        if self._ended:
+            raise StateError(f"session {self.record.name!r} has ended")
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+            self._starting.add_done_callback(self._forget)
+        starting = self._starting
+        await asyncio.wait([starting])
+        if starting.cancelled():
+            raise StateError(f"session {self.record.name!r} was ended while it started")
+        return starting.result()
+
+    def _forget(self, task: asyncio.Task[Session]) -> None:
+        self._starting = None
+        if not task.cancelled():
+            task.exception()  # mark as retrieved: there may be no waiter, and the next one tries again
+
+    async def _start(self) -> Session:
+        running = self.running = RunningSession(self._host)
+        try:
+            await running.start(self.read.session, self.read.services, self.record.kernel_id, None, None)
+        except BaseException:
+            self.running = None
+            await running.close()
+            raise
+        assert running.session is not None
+        await self.run_startup_code(running.session)
+        return running.session
+
+    async def run_startup_code(self, session: Session) -> None:
+        """Run the code that its options have for each fresh kernel."""
+        if code := self.read.named.startup_code:
+            result = await session.execute(code)
+            if not result.ok:
+                _log.warning("the startup code of session %r failed: %s", self.record.name, result.text)
+
+    @property
+    def status(self) -> SessionStatus:
+        """What it does now."""
+        if self.turn.locked():
+            return "running"
+        return "dead" if self.current is None else "idle"
+
+    def shown(self) -> SessionRecord:
+        """Return its record as of now."""
+        return replace(self.stamp(), status=self.status)
+
+    def count_attempt(self) -> None:
+        """Take note of an attempt of `execute_with_retry`."""
+        self.record = replace(self.record, attempt_count=self.record.attempt_count + 1)
+        self.changed = True
+
+    def shown_in(self, session: Session) -> SessionRecord:
+        """Return its record with what is known since it has started."""
+        return replace(self.record, workspace=session.workspace, isolate=session.isolate)
+
+    def take_loss(self) -> bool:
+        """Return whether its variables were lost, and no result has said so yet; from now on, one has."""
+        lost, self.lost = self.lost, False
+        return lost
+
+    @property
+    def approve(self) -> str:
+        """Who decides about its tool calls (`NamedOptions`)."""
+        return str(self.options.get("approve", "ask"))
+
+    @property
+    def idle_timeout(self) -> float | None:
+        """Seconds without use after which it ends; None: never."""
+        if self._read is not None:
+            return self._read.named.idle_timeout
+        given: float | None = self.options.get("idle_timeout", NamedOptions().idle_timeout)
+        return given
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it uses, as far as is known."""
+        return 0
+
+    def touch(self) -> None:
+        """Take note that it is used."""
+        self.used = time.monotonic()
+        self.changed = True
+
+    def stamp(self) -> SessionRecord:
+        """Return its record with the time at which it was last used."""
+        at = datetime.fromtimestamp(time.time() - (time.monotonic() - self.used), UTC)
+        self.record = replace(self.record, last_used_at=at.isoformat())
+        return self.record
+
+    async def close(self) -> None:
+        """End it, whatever it does."""
+        self._ended = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self.running is not None:
+            await self.running.close()
+
+
+def _seconds_since(iso: str) -> float:
+    return max(time.time() - datetime.fromisoformat(iso).timestamp(), 0.0)

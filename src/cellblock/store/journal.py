@@ -1,0 +1,288 @@
+"""The journal of executions: each one before it runs, and what happens in it as it happens.
+
+What is large lies in a file beside the database. How much is kept is bounded: for each execution by `Execution`, and in all by
+age, number and bytes; the oldest executions that have ended go first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from cellblock.errors import ConflictError, ProtocolError
+from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord
+from cellblock.store.writer import Writer
+from cellblock.wire.packed import unpack
+
+_log = logging.getLogger("cellblock.store")
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS executions (
+    n INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    session TEXT NOT NULL,
+    key TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    state TEXT NOT NULL,
+    submitted REAL NOT NULL,
+    begun REAL,
+    ended REAL,
+    size INTEGER NOT NULL,
+    code TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS executions_by_key ON executions (session, key) WHERE key <> '';
+CREATE TABLE IF NOT EXISTS events (
+    execution INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    data BLOB,
+    PRIMARY KEY (execution, seq)
+) STRICT, WITHOUT ROWID
+"""
+
+MAX_INLINE = 64 * 1024
+"""Bytes of an event that are kept in the database; a larger one has a file of its own."""
+
+MAX_CODE = 64 * 1024
+"""Characters of code that are kept, to be shown."""
+
+MAX_EXECUTIONS = 50_000
+MAX_BYTES = 1024 * 1024 * 1024
+MAX_AGE = 30 * 86_400.0
+"""How much is kept of executions that have ended: so many, of so many bytes together, for so many seconds."""
+
+_TRIM_EVERY, _TRIM = 64, 64  # executions: at a time, so that it takes a few milliseconds
+
+_INSERT = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?)"
+_BEGIN = "UPDATE executions SET state = 'running', begun = ? WHERE n = ?"
+_END = "UPDATE executions SET state = ?, ended = ?, size = size + ? WHERE n = ?"
+_EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)"
+_SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
+_OLDEST = "SELECT n, size, ended FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
+_EVENTS = "SELECT seq, kind, data FROM events WHERE execution = ? AND seq > ? ORDER BY seq LIMIT ?"
+_PAGE = 200
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_ID = re.compile("[0-7][0-9a-f]{31}")
+
+
+def new_id() -> str:
+    """Return an id for an execution. Later ones sort after earlier ones, which keeps the database in order."""
+    return f"{time.time_ns():016x}{secrets.token_hex(8)}"
+
+
+class Journal:
+    """All executions, in one file and a directory beside it.
+
+    Attributes:
+        writer: Writes the file.
+    """
+
+    def __init__(self, writer: Writer, directory: Path | None) -> None:
+        """Use a file that has the tables of `SCHEMA`.
+
+        Args:
+            writer: Writes the file.
+            directory: Where what is large is kept; None to keep it with the rest.
+        """
+        self.writer = writer
+        self._directory = directory
+        if directory is not None:
+            directory.mkdir(mode=0o700, exist_ok=True)
+        ((self._count, self._bytes),) = writer.read("SELECT count(*), coalesce(sum(size), 0) FROM executions")
+        self._until_trim = 0
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def add(self, record: ExecutionRecord, digest: bytes, code: str) -> None:
+        """Add an execution. It is written when this returns.
+
+        Args:
+            record: What is known of it.
+            digest: What tells its code from other code.
+            code: Its code.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        if self._until_trim <= 0:
+            self.trim()
+        kept = code[:MAX_CODE].encode("utf-8", "replace").decode()
+        self.writer.write((_INSERT, (
+            _number(record.id), record.id, record.session, record.key, digest, record.state, record.submitted, record.begun,
+            len(kept), kept,
+        )))  # fmt: skip
+        self._count += 1
+        self._bytes += len(kept)
+        self._until_trim -= 1
+
+    def begin(self, record: ExecutionRecord) -> None:
+        """Take note that an execution that waited is about to run. It is written when this returns.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        self.writer.write((_BEGIN, (record.begun, _number(record.id))))
+
+    def event(self, execution: str, seq: int, kind: EventKind, packed: bytes) -> None:
+        """Add an event soon. Its data is packed (`wire.packed`)."""
+        number = _number(execution)
+        data = packed if len(packed) <= MAX_INLINE or not self._put_beside(number, seq, packed) else None
+        self.writer.later(_EVENT, (number, seq, kind, data), 0 if data is None else len(data))
+
+    def end(self, record: ExecutionRecord, size: int) -> None:
+        """Take note, soon, that an execution has ended.
+
+        Args:
+            record: What is known of it.
+            size: Bytes of its events.
+        """
+        self._bytes += size
+        self.writer.later(_END, (record.state, record.ended, size, _number(record.id)))
+
+    def drop(self, execution: str, until: int) -> None:
+        """Forget the first events of an execution, up to a number."""
+        number = _number(execution)
+        self._unlink("SELECT seq FROM events WHERE execution = ? AND seq <= ? AND data IS NULL", (number, until))
+        self.writer.later("DELETE FROM events WHERE execution = ? AND seq <= ?", (number, until))
+
+    def trim(self) -> None:
+        """Forget what is too old or too much; a little at a time."""
+        self._until_trim = _TRIM_EVERY
+        before = time.time() - MAX_AGE
+        for number, size, ended in self.writer.read(_OLDEST, (_TRIM,)):
+            if ended > before and self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES:
+                break
+            self._forget(number, size)
+
+    def _forget(self, number: int, size: int) -> None:
+        self._unlink("SELECT seq FROM events WHERE execution = ? AND data IS NULL", (number,))
+        self.writer.later("DELETE FROM events WHERE execution = ?", (number,))
+        self.writer.later("DELETE FROM executions WHERE n = ?", (number,))
+        self._count -= 1
+        self._bytes -= size
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def find(self, execution: str) -> ExecutionRecord | None:
+        """Return what is known of an execution, by its id."""
+        if not is_id(execution):
+            return None
+        rows = self.writer.read(f"{_SELECT} WHERE n = ? AND id = ?", (_number(execution), execution))
+        return ExecutionRecord(*rows[0]) if rows else None
+
+    def find_key(self, session: str, key: str, digest: bytes | None = None) -> ExecutionRecord | None:
+        """Return the execution that was submitted to a session with an idempotency key.
+
+        Args:
+            session: The session's id.
+            key: The key.
+            digest: What tells the code from other code; None if it does not matter.
+
+        Raises:
+            ConflictError: It has other code.
+        """
+        rows = self.writer.read(
+            "SELECT digest, id, session, state, submitted, begun, ended, key FROM executions "
+            "WHERE session = ? AND key = ? AND key <> ''",
+            (session, key),
+        )
+        if not rows:
+            return None
+        if digest is not None and rows[0][0] != digest:
+            raise ConflictError(f"the key {key[:100]!r} was used before in this session, with other code: use a new key")
+        return ExecutionRecord(*rows[0][1:])
+
+    def last(self, session: str, count: int) -> list[ExecutionRecord]:
+        """Return the last executions of a session, newest first."""
+        return [
+            ExecutionRecord(*row)
+            for row in self.writer.read(f"{_SELECT} WHERE session = ? ORDER BY n DESC LIMIT ?", (session, max(count, 0)))
+        ]
+
+    def code(self, execution: str) -> str:
+        """Return the code of an execution, or its first `MAX_CODE` characters; empty if it is not known."""
+        rows = self.writer.read("SELECT code FROM executions WHERE n = ?", (_number(execution),))
+        return str(rows[0][0]) if rows else ""
+
+    def events(self, execution: str, after: int = 0) -> Iterator[ExecutionEvent]:
+        """Yield the events of an execution after a number. If some are missing, a ``gap`` says how many."""
+        number = _number(execution)
+        while True:
+            rows = self.writer.read(_EVENTS, (number, after, _PAGE))
+            for seq, kind, data in rows:
+                if seq > after + 1:
+                    yield ExecutionEvent(seq - 1, "gap", {"dropped": seq - 1 - after})
+                yield self._event(number, seq, kind, data)
+                after = seq
+            if len(rows) < _PAGE:
+                return
+
+    def last_event(self, execution: str) -> ExecutionEvent | None:
+        """Return the last event of an execution; None if there is none."""
+        number = _number(execution)
+        query = "SELECT seq, kind, data FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
+        for seq, kind, data in self.writer.read(query, (number,)):
+            return self._event(number, seq, kind, data)
+        return None
+
+    def last_seq(self, execution: str) -> int:
+        """Return the number of the last event of an execution; 0 if there is none."""
+        ((seq,),) = self.writer.read("SELECT coalesce(max(seq), 0) FROM events WHERE execution = ?", (_number(execution),))
+        return int(seq)
+
+    def unfinished(self) -> list[ExecutionRecord]:
+        """Return the executions that had not ended when the last process that ran them did, oldest first."""
+        return [
+            ExecutionRecord(*row) for row in self.writer.read(f"{_SELECT} WHERE state IN ('queued', 'running') ORDER BY n")
+        ]
+
+    # -- what is large -------------------------------------------------------------------------------------------------
+
+    def _event(self, number: int, seq: int, kind: EventKind, data: bytes | None) -> ExecutionEvent:
+        try:
+            return ExecutionEvent(seq, kind, unpack(self._file(number, seq).read_bytes() if data is None else data))
+        except (OSError, ProtocolError) as error:
+            _log.warning("event %d of execution %x is lost: %s", seq, number, error)
+            if kind == "result":
+                lost = {"error": "OutcomeUnknownError", "message": "it ran, but its result is lost", "ran": "yes"}
+                return ExecutionEvent(seq, "failed", lost)
+            return ExecutionEvent(seq, "gap", {"dropped": 1})
+
+    def _put_beside(self, number: int, seq: int, packed: bytes) -> bool:
+        """Write an event to a file of its own; return whether that was possible."""
+        if self._directory is None:
+            return False
+        path = self._file(number, seq)
+        try:
+            with open(os.open(path, _NEW_FILE, 0o600), "wb") as file:
+                file.write(packed)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", path, error)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            return False
+        return True
+
+    def _unlink(self, query: str, values: tuple[int, ...]) -> None:
+        """Remove the files of the events that a query finds."""
+        for (seq,) in self.writer.read(query, values):
+            self._file(values[0], seq).unlink(missing_ok=True)
+
+    def _file(self, number: int, seq: int) -> Path:
+        assert self._directory is not None
+        return self._directory / f"{number:x}-{seq}"
+
+
+def _number(execution: str) -> int:
+    return int(execution[:16], 16)
+
+
+def is_id(text: str) -> bool:
+    """Whether a text can be the id of an execution."""
+    return _ID.fullmatch(text) is not None

@@ -1,0 +1,39 @@
+"""What outlives a process that runs named sessions: the sessions, their executions, and what was decided for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cellblock.store import journal, sessions
+from cellblock.store.journal import Journal
+from cellblock.store.sessions import SessionRegistry
+from cellblock.store.writer import Writer
+
+_FILE, _DIRECTORY = "named.db", "named"
+
+
+class NamedStore:
+    """The file ``named.db`` in a directory, which only one process at a time may use, and the directory ``named`` beside it.
+
+    Attributes:
+        writer: Writes the file.
+        journal: The executions.
+        sessions: The sessions, and what was decided for them.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        """Open it.
+
+        Args:
+            directory: Where it is; None to keep it in memory only.
+
+        Raises:
+            StoreError: The directory or the file cannot be used.
+        """
+        self.writer = Writer(directory, _FILE, f"{journal.SCHEMA};{sessions.SCHEMA}")
+        self.journal = Journal(self.writer, None if directory is None else directory / _DIRECTORY)
+        self.sessions = SessionRegistry(self.writer)
+
+    def close(self) -> None:
+        """Write what waits to be written, and close it."""
+        self.writer.close()

@@ -1,0 +1,242 @@
+"""Writes to one SQLite file from an event loop: many small changes, in few transactions.
+
+The file belongs to one process, which keeps one connection open. A change can be written at once, or together with everything
+else of this turn of the loop. Writing never waits for the disk (``synchronous=NORMAL``): what was written survives the death
+of every process, and a power failure can lose the last moments, but nothing from the middle. What has to wait for the disk,
+the checkpoints, happens in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from cellblock.errors import StoreError
+from cellblock.store.database import Database
+
+_log = logging.getLogger("cellblock.store")
+
+Change = tuple[str, tuple[Any, ...]]
+
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+"""Bytes of the write-ahead log after which it is moved into the file."""
+
+MAX_WAITING = 64 * 1024 * 1024
+"""Bytes of changes that wait while nothing can be written; those beyond are given up."""
+
+_COMMIT = 12 * 1024
+"""Bytes that a small transaction takes."""
+
+_SOON, _RETRY = 0.005, 1.0
+_PATIENCE = 0.04
+"""Seconds that another process may hold the file up, and with it the loop."""
+
+_CHECKED = 64 * 1024 * 1024
+"""Bytes of a file that is checked as a whole when it is opened; of a larger one, that would take seconds."""
+
+_FILES = ("", "-wal", "-shm")
+
+
+class Writer:
+    """One file, and its connection.
+
+    Attributes:
+        moved: Where a file was put that could not be read; None if it could.
+        problem: Why nothing can be written now; empty if it can.
+        lost: How many changes were given up because nothing could be written for long.
+    """
+
+    def __init__(self, directory: Path | None, name: str, schema: str) -> None:
+        """Open the file, or make it. One that is damaged is moved aside, and a new one made.
+
+        Args:
+            directory: Where it is; None for no file at all: all is forgotten with this.
+            name: Its name.
+            schema: Its tables.
+
+        Raises:
+            StoreError: The directory or the file cannot be used.
+        """
+        self._path = None if directory is None else directory / name
+        self.moved = None if directory is None else _prepare(directory, name, schema)
+        self._connection = sqlite3.connect(self._path or ":memory:", timeout=_PATIENCE, isolation_level=None)
+        if directory is None:
+            self._connection.executescript(schema)
+        for setting in ("synchronous = NORMAL", "wal_autocheckpoint = 0", f"journal_size_limit = {4 * CHECKPOINT_BYTES}"):
+            self._connection.execute(f"PRAGMA {setting}")
+        self.problem = ""
+        self.lost = 0
+        self._changes: list[Change] = []
+        self._bytes = 0
+        self._scheduled: asyncio.Handle | None = None
+        self._delayed = False
+        self._then: list[Callable[[], object]] = []
+        self._checkpoint: threading.Thread | None = None
+        self._written = 0
+
+    def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Return rows, among them what is not written yet.
+
+        Raises:
+            StoreError: They cannot be read.
+        """
+        if self._changes:
+            self.flush()
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path} cannot be read: {error}") from error
+
+    def write(self, *changes: Change) -> None:
+        """Write changes now, wholly or not at all, and before them all that wait.
+
+        Raises:
+            StoreError: They cannot be written; those that waited go on to wait.
+        """
+        if error := self._commit([*self._changes, *changes]):
+            raise StoreError(f"{self._path} cannot be written: {error}; nothing was done") from error
+        self._note_written()
+
+    def later(self, statement: str, values: tuple[Any, ...], size: int = 0) -> None:
+        """Write a change soon, together with others. While nothing can be written, it waits.
+
+        Args:
+            statement: The change.
+            values: Its values.
+            size: How large they are.
+        """
+        if self._bytes + size > MAX_WAITING and self.problem:
+            self.lost += 1
+            return
+        self._bytes += size + 64
+        self._changes.append((statement, values))
+        self._schedule(_SOON)
+
+    def then(self, function: Callable[[], object]) -> None:
+        """Write what waits at the end of this turn of the loop, and call a function when it is written or cannot be."""
+        self._then.append(function)
+        self._schedule(0)
+
+    def flush(self) -> None:
+        """Write what waits, if that can be done."""
+        self._cancel_schedule()
+        if self._changes and self._commit(self._changes) is None:
+            self._note_written()
+        then, self._then = self._then, []
+        for function in then:
+            function()
+        if self._changes:
+            self._schedule(_RETRY)
+
+    def close(self) -> None:
+        """Write what waits, and close the file."""
+        self._cancel_schedule()
+        if self._checkpoint is not None:
+            self._checkpoint.join()
+        self._commit(self._changes)
+        self._changes = []
+        self._connection.close()
+
+    def _cancel_schedule(self) -> None:
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
+
+    def _schedule(self, delay: float) -> None:
+        """Write after some time, unless that is to happen earlier anyway; 0 is the end of this turn of the loop."""
+        if self._scheduled is None or (delay == 0 and self._delayed):
+            self._cancel_schedule()
+            loop, self._delayed = asyncio.get_running_loop(), delay > 0
+            self._scheduled = loop.call_later(delay, self.flush) if delay else loop.call_soon(self.flush)
+
+    def _commit(self, changes: list[Change]) -> sqlite3.Error | None:
+        """Write changes in one transaction; return why they cannot be written."""
+        execute = self._connection.execute
+        try:
+            execute("BEGIN IMMEDIATE")
+            for statement, values in changes:
+                execute(statement, values)
+            execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):  # it may have been rolled back already
+                execute("ROLLBACK")
+            if not self.problem:
+                _log.error("%s cannot be written: %s", self._path, error)
+            self.problem = str(error)
+            return error
+        if self.problem:
+            _log.warning("%s can be written again", self._path)
+            self.problem = ""
+        return None
+
+    def _note_written(self) -> None:
+        self._written += self._bytes + _COMMIT
+        self._changes, self._bytes = [], 0
+        if self._path is None or self._written < CHECKPOINT_BYTES:
+            return
+        if self._checkpoint is not None and self._checkpoint.is_alive():
+            return
+        self._written = 0
+        with suppress(OSError, sqlite3.Error):
+            if os.stat(f"{self._path}-wal").st_size > 4 * CHECKPOINT_BYTES:
+                # The thread never catches up with what is written meanwhile.
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        self._checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
+        self._checkpoint.start()
+
+
+def _prepare(directory: Path, name: str, schema: str) -> Path | None:
+    """Make sure that the file can be used; return where a damaged one was put, if it was."""
+    try:
+        _check(Database(directory, name, schema))
+    except StoreError as error:
+        if not _is_damaged(error):
+            raise
+        moved = _move_aside(directory / name)
+        _log.error("%s is damaged (%s); it was moved to %s, and a new one is made", directory / name, error, moved)
+        Database(directory, name, schema)
+        return moved
+    return None
+
+
+def _checkpoint(path: Path) -> None:
+    """Move the write-ahead log into the file: it is synchronised, which can take long."""
+    try:
+        with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    except sqlite3.Error as error:
+        _log.debug("no checkpoint of %s: %s", path, error)
+
+
+def _check(database: Database) -> None:
+    with database.reading() as connection:
+        pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        if pages * size > _CHECKED:
+            return
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise StoreError(f"it is damaged: {found}") from sqlite3.DatabaseError(found)
+
+
+def _is_damaged(error: StoreError) -> bool:
+    cause = error.__cause__
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is None:
+        return isinstance(cause, sqlite3.DatabaseError)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+
+
+def _move_aside(path: Path) -> Path:
+    moved = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+    for suffix in _FILES:
+        with suppress(FileNotFoundError):
+            os.replace(f"{path}{suffix}", f"{moved}{suffix}")
+    return moved

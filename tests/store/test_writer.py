@@ -1,0 +1,145 @@
+"""One file, written from an event loop: batches, what cannot be written, what is damaged, and power cuts."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from cellblock.errors import StoreError
+from cellblock.store.writer import Writer
+from processes import eventually
+
+SCHEMA = "CREATE TABLE IF NOT EXISTS counts (n INTEGER PRIMARY KEY, text TEXT) STRICT"
+INSERT = "INSERT INTO counts VALUES (?, ?)"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+def rows(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    try:
+        return int(connection.execute("SELECT count(*) FROM counts").fetchone()[0])
+    finally:
+        connection.close()
+
+
+async def test_what_is_written_later_is_there_soon_and_in_order(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    told: list[int] = []
+    for number in range(10):
+        writer.later(INSERT, (number, ""))
+    writer.then(lambda: told.append(rows(tmp_path / "x.db")))
+    assert rows(tmp_path / "x.db") == 0
+    await eventually(lambda: told)
+    assert told == [10]
+    writer.later("UPDATE counts SET text = 'a' WHERE n = 1", ())
+    assert writer.read("SELECT text FROM counts WHERE n = 1") == [("a",)]
+    writer.close()
+
+
+async def test_without_a_listener_changes_are_written_soon(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    writer.later(INSERT, (1, ""))
+    await eventually(lambda: rows(tmp_path / "x.db") == 1)
+    writer.close()
+
+
+async def test_a_full_disk_refuses_new_things_and_keeps_what_waits(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    writer._connection.execute("PRAGMA max_page_count = 2")
+    told: list[str] = []
+    for number in range(5):
+        writer.later(INSERT, (number, "x" * 3000))
+    writer.then(lambda: told.append(writer.problem))
+    await eventually(lambda: told)
+    assert "full" in told[0]
+    with pytest.raises(StoreError, match=r"full; nothing was done"):
+        writer.write((INSERT, (100, "x" * 3000)))
+    writer._connection.execute("PRAGMA max_page_count = 100000")
+    await eventually(lambda: rows(tmp_path / "x.db") == 5)
+    assert writer.problem == ""
+    writer.write((INSERT, (100, "")))
+    writer.close()
+    assert rows(tmp_path / "x.db") == 6
+
+
+async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cellblock.store.writer.MAX_WAITING", 10_000)
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    writer._connection.execute("PRAGMA max_page_count = 2")
+    for number in range(20):
+        writer.later(INSERT, (number, "x" * 3000), 3000)
+        writer.flush()
+    assert writer.lost > 10
+    writer.close()
+
+
+@pytest.mark.parametrize("damage", [b"this is not a database, and long enough to be looked at " * 30, b""])
+async def test_a_damaged_file_is_moved_aside(tmp_path: Path, damage: bytes) -> None:
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    for number in range(500):
+        writer.later(INSERT, (number, "x" * 300))
+    writer.close()
+    data = bytearray((tmp_path / "x.db").read_bytes())
+    if damage:
+        data[: len(damage)] = damage
+    else:
+        data[4096:-4096] = b"\xa5" * (len(data) - 8192)
+    (tmp_path / "x.db").write_bytes(data)
+    again = Writer(tmp_path, "x.db", SCHEMA)
+    assert again.moved is not None
+    assert again.moved.read_bytes()[:100] == bytes(data[:100])
+    again.write((INSERT, (1, "")))
+    again.close()
+
+
+async def test_after_a_power_cut_the_file_opens_with_a_prefix_of_what_was_written(tmp_path: Path) -> None:
+    """The log of writes may be cut anywhere, or end in nonsense."""
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    for number in range(60):
+        writer.write((INSERT, (number, "x" * 500)))
+    log = (tmp_path / "x.db-wal").read_bytes()
+    assert log
+    random.seed(1)
+    counts = []
+    for cut in [*sorted(random.sample(range(len(log)), 25)), len(log)]:
+        copy = tmp_path / f"copy{cut}"
+        copy.mkdir()
+        shutil.copy(tmp_path / "x.db", copy)
+        (copy / "x.db-wal").write_bytes(log[:cut] + (b"\x5a" * 5000 if cut % 2 else b""))
+        opened = Writer(copy, "x.db", SCHEMA)
+        found = [n for (n,) in opened.read("SELECT n FROM counts ORDER BY n")]
+        assert opened.moved is None
+        assert found == list(range(len(found)))
+        counts.append(len(found))
+        opened.close()
+    assert counts == sorted(counts)
+    assert counts[-1] == 60
+    writer.close()
+
+
+async def test_the_log_of_writes_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cellblock.store.writer.CHECKPOINT_BYTES", 50_000)
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    for number in range(500):
+        writer.write((INSERT, (number, "x" * 1000)))
+        if writer._checkpoint is not None:
+            writer._checkpoint.join()
+    assert (tmp_path / "x.db-wal").stat().st_size < 500_000
+    writer.close()
+
+
+async def test_without_a_file_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    writer = Writer(None, "x.db", SCHEMA)
+    writer.write((INSERT, (1, "a")))
+    assert writer.read("SELECT text FROM counts") == [("a",)]
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
