@@ -103,5 +103,6 @@ STEPS = (
     ),
     Step("tools: rules", "tools.rules", {"cellblock": {"n": 2000, "count": 10}}, {"cellblock": {"n": 100}}),
     Step("tools: many", "tools.many", _counts(1000, 1000, 0, 0), _counts(20, 5, 0, 0), rounds=2),
+    Step("mcp: server", "mcp.server", _counts(200, 20, 0, 0, starts=3), _counts(5, 2, 0, 0, starts=1), rounds=2),
     Step("tools: generate", "tools.generate", {"cellblock": _PYTHON, "ipybox": _PYTHON}, rounds=2),
 )
