@@ -9,7 +9,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore
 PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
-QUICK := not slow and not srt and not npm
+QUICK := not slow and not srt and not npm and not clients
 
 # Run the tests with some marks. With AGAIN=1, as in CI, what has failed is run once more, one test after the other: the machine
 # may have been busy with something else. Both runs show what failed.
@@ -18,15 +18,16 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
 endef
 
-.PHONY: help demo test test-all slow srt npm user pythons lint types fuzz bench clean
+.PHONY: help demo test test-all slow srt npm clients user pythons lint types fuzz bench clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
 	@echo 'make test       the quick tests: all that a change usually needs'
-	@echo 'make test-all   everything else: slow srt npm demo fuzz user pythons, each of which is a target, too'
+	@echo 'make test-all   everything else: slow srt npm clients demo fuzz user pythons, each of which is a target, too'
 	@echo 'make slow       slow tests: each defence switched off in turn, faults, long waits'
 	@echo 'make srt        tests of the srt sandbox, which must be installed (.ci/install)'
 	@echo 'make npm        tests of MCP servers from npm, which must be installed (.ci/install)'
+	@echo 'make clients    tests with programs of others: JupyterLab in a browser, nbclient, papermill, other kernels (.ci/install)'
 	@echo 'make user       the quick tests as an ordinary user, if this is root'
 	@echo 'make pythons    the quick tests on another Python'
 	@echo 'make lint       ruff            make types   mypy, strict'
@@ -45,17 +46,21 @@ $(VENV)/test.stamp: pyproject.toml
 	@$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/examples.stamp
 
+$(VENV)/slow.stamp: $(VENV)/test.stamp
+	@$(PIP) --editable '.[slow]'
+	@touch $@
+
 demo: $(VENV)/examples.stamp
 	@$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/test.stamp
 	$(call run,$(QUICK))
 
-test-all: slow srt npm fuzz user pythons
+test-all: slow srt npm clients fuzz user pythons
 	@$(MAKE) --no-print-directory demo >/dev/null
 
-slow: $(VENV)/test.stamp
-	$(call run,slow and not srt and not npm)
+slow: $(VENV)/slow.stamp
+	$(call run,slow and not srt and not npm and not clients)
 
 # One after the other: these tests look at a directory that all sandboxes of srt share.
 srt: WORKERS := 0
@@ -64,6 +69,16 @@ srt: $(VENV)/test.stamp
 
 npm: $(VENV)/test.stamp
 	$(call run,npm)
+
+$(VENV)/clients.stamp: pyproject.toml $(VENV)/test.stamp
+	@$(PIP) --editable '.[test,clients]'
+	@$(BIN)/python -m bash_kernel.install --sys-prefix >/dev/null
+	@touch $@
+
+# One after the other: they start browsers and servers, which take both cores.
+clients: WORKERS := 0
+clients: $(VENV)/clients.stamp
+	$(call run,clients)
 
 user: $(VENV)/test.stamp
 	@.ci/as-user

@@ -87,6 +87,13 @@ async def native_host() -> AsyncIterator[Host]:
         yield host
 
 
+@pytest.fixture(scope="session")
+async def landlock_host() -> AsyncIterator[Host]:
+    """A warm host whose sessions are kept in by Landlock."""
+    async with _sharing(Host(isolate="landlock")) as host:
+        yield host
+
+
 @pytest.fixture
 async def host(zygote_host: Host) -> Host:
     """A warm host."""

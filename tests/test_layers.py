@@ -111,7 +111,6 @@ TESTED_IN: dict[str, str] = {
     "egress/connection": "egress/test_proxy.py",
     "egress/exchange": "egress/test_proxy.py",
     "egress/network": "host/test_network.py",
-    "egress/tunnel": "egress/test_proxy.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/beneath": "host/files/test_attacks.py",
     "host/files/info": "host/files/test_files.py",
@@ -123,7 +122,6 @@ TESTED_IN: dict[str, str] = {
     "host/doctor": "cli/test_cli.py",
     "host/kernels/cells": "host/test_lifecycle.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
-    "host/kernels/kernel_slot": "host/test_lifecycle.py",
     "host/kernels/requests": "host/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
     "host/launch/control": "host/kernels/test_kernel.py",
@@ -146,6 +144,7 @@ TESTED_IN: dict[str, str] = {
     "worker/display": "conformance/test_output.py",
     "worker/exchange": "host/test_exchange.py",
     "worker/gate": "conformance/test_signals.py",
+    "worker/other_kernel": "named/test_kernel_types.py",
     "worker/main": "conformance/test_language.py",
     "worker/run_pip": "packages/test_run_pip.py",
     "worker/shell": "conformance/test_language.py",
@@ -171,6 +170,7 @@ TESTED_IN: dict[str, str] = {
     "named/past": "named/test_sessions.py",
     "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
+    "jupyter/__main__": "jupyter/test_zeromq.py",
     "jupyter/execution": "gateway/test_jupyter.py",
     "jupyter/kernel": "gateway/test_jupyter.py",
     "jupyter/kernels": "gateway/test_jupyter.py",
@@ -206,7 +206,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "comm", "matplotlib_inline", "traitlets"},
+    "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
@@ -214,6 +214,7 @@ OTHERS: dict[str, set[str]] = {
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
     "named": {"pydantic"},  # which checks what clients send
+    "jupyter": {"zmq"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},

@@ -74,38 +74,33 @@ class RunningSession:
             StateError: It was closed meanwhile.
             LaunchError: The kernel did not start, or not in time.
         """
-        self._starting = asyncio.create_task(self._start(options, services, session_id, tool_server, timeout))
+
+        async def begin() -> None:
+            host = await self._find_host()
+            host.begin(options)
+            await _load("cellblock.host.session", "cellblock.services")
+            from cellblock.services import open_session
+
+            self.session, self.services = open_session(host, options, services, session_id)
+            await _start_within(self.session, timeout)
+            if tool_server is not None:
+                await self.services.serve(*tool_server)
+            self.started = True
+
+        self._starting = asyncio.create_task(begin())
         await asyncio.wait([self._starting])
         if self._starting.cancelled():
             raise StateError("the session was stopped while it started")
         self._starting.result()
 
-    async def _start(
-        self,
-        options: SessionOptions,
-        services: ServiceOptions,
-        session_id: str,
-        tool_server: tuple[str, int] | None,
-        timeout: float | None,
-    ) -> None:
-        if "cellblock.host.shared" not in sys.modules:
-            await _load("cellblock.host.shared")
+    async def _find_host(self) -> Host:
+        if self._host is not None:
+            return self._host
+        await _load("cellblock.host.shared")
         from cellblock.host import shared
 
-        host = self._host
-        if host is None:
-            host = self._shared_host = await shared.acquire()
-        host.begin(options)
-        for needed in ("cellblock.host.session", "cellblock.services"):
-            if needed not in sys.modules:
-                await _load(needed)
-        from cellblock.services import open_session
-
-        self.session, self.services = open_session(host, options, services, session_id)
-        await _start_within(self.session, timeout)
-        if tool_server is not None:
-            await self.services.serve(*tool_server)
-        self.started = True
+        self._shared_host = await shared.acquire()
+        return self._shared_host
 
     async def close(self) -> None:
         """End all of it, whether or not it has started. It can be repeated, and cancelling a caller does not stop it."""
@@ -140,13 +135,19 @@ class RunningSession:
                 self._shared_host = None
 
 
-async def _load(name: str) -> None:
-    """Import a module in a thread: it takes long, and the loop goes on meanwhile."""
-    pool = ThreadPoolExecutor(1)  # not the loop's own, which asyncio.run() ends with another thread, if there is one or not
+async def _load(*names: str) -> None:
+    """Import modules that are not loaded yet in a thread: it takes long, and the loop goes on meanwhile."""
+    for name in names:
+        if name not in sys.modules:
+            await _import_in_thread(name)
+
+
+async def _import_in_thread(name: str) -> None:
+    pool = ThreadPoolExecutor(1)  # not the loop's own: `asyncio.run` starts one more thread to end that, if it was used
     try:
         await asyncio.get_running_loop().run_in_executor(pool, import_module, name)
     except RuntimeError:
-        import_module(name)  # no thread can be started; that no process can either is told soon, with the reason
+        import_module(name)  # no thread can be started; the start that follows fails for the same reason, and says so
     finally:
         pool.shutdown(wait=False)
 

@@ -209,3 +209,16 @@ async def start() -> AsyncIterator[Starter]:
     """What starts proxies and servers."""
     async with starter() as started:
         yield started
+
+
+async def to_web(start: Starter, port: int, limits: EgressLimits | None = None) -> Running:
+    """Return a proxy that lets clients reach web.test on a port, which is this machine."""
+    return await start.proxy(f"web.test:{port}", f"127.0.0.1:{port}", names={"web.test": ["127.0.0.1"]}, limits=limits)
+
+
+async def tunnel(running: Running, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a tunnel through a proxy, to web.test."""
+    reader, writer = await running.connect()
+    writer.write(f"CONNECT web.test:{port} HTTP/1.1\r\nHost: web.test:{port}\r\n\r\n".encode())
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 200 Connection established\r\n\r\n"
+    return reader, writer

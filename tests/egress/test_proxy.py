@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import socket
 import subprocess
@@ -19,23 +18,11 @@ from cellblock.egress.rules import Denial, Rules
 from cellblock.errors import InvalidInputError, StateError
 from processes import eventually
 
-from .conftest import Running, Starter, listener
+from .conftest import Starter, listener, to_web, tunnel
 
 
 def get(port: int, host: str = "web.test", path: str = "/", extra: str = "") -> bytes:
     return f"GET http://{host}:{port}{path} HTTP/1.1\r\nHost: {host}:{port}\r\n{extra}\r\n".encode()
-
-
-async def to_web(start: Starter, port: int, limits: EgressLimits | None = None) -> Running:
-    """Return a proxy that lets clients reach web.test on a port, which is this machine."""
-    return await start.proxy(f"web.test:{port}", f"127.0.0.1:{port}", names={"web.test": ["127.0.0.1"]}, limits=limits)
-
-
-async def tunnel(running: Running, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await running.connect()
-    writer.write(f"CONNECT web.test:{port} HTTP/1.1\r\nHost: web.test:{port}\r\n\r\n".encode())
-    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 200 Connection established\r\n\r\n"
-    return reader, writer
 
 
 async def test_connect_with_early_data(start: Starter) -> None:
@@ -244,81 +231,6 @@ async def test_a_response_cut_short_looks_cut_short(start: Starter) -> None:
     with pytest.raises(ConnectionResetError):
         await reader.read()
     writer.close()
-
-
-async def test_tunnel_carries_megabytes_both_ways(start: Starter) -> None:
-    port = await start.echo()
-    running = await to_web(start, port)
-    reader, writer = await tunnel(running, port)
-    data = os.urandom(8_000_000)
-
-    async def send() -> None:
-        writer.write(data)
-        await writer.drain()
-        writer.write_eof()
-
-    sending = asyncio.create_task(send())
-    got = await reader.read(-1)
-    await sending
-    assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
-    writer.close()
-
-
-async def test_tunnel_half_closes(start: Starter) -> None:
-    async def after_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"you said " + await reader.read(-1))
-        await writer.drain()
-
-    port = await start.server(after_the_end)
-    running = await to_web(start, port)
-    reader, writer = await tunnel(running, port)
-    writer.write(b"this")
-    writer.write_eof()
-    assert await reader.read() == b"you said this"
-    writer.close()
-
-
-async def test_tunnel_pushes_back(start: Starter) -> None:
-    """A server that does not read stops the client, not the memory of the host."""
-    release = asyncio.Event()
-
-    async def stalled(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await release.wait()
-
-    port = await start.server(stalled)
-    running = await to_web(start, port)
-    client = socket.create_connection(("127.0.0.1", running.port))
-    client.setblocking(False)
-    loop = asyncio.get_running_loop()
-    await loop.sock_sendall(client, f"CONNECT web.test:{port} HTTP/1.1\r\nHost: web.test:{port}\r\n\r\n".encode())
-    assert await loop.sock_recv(client, 100)
-    sent = 0
-    for _ in range(1000):
-        try:
-            async with asyncio.timeout(0.2):
-                await loop.sock_sendall(client, bytes(1_000_000))
-        except TimeoutError:
-            break
-        sent += 1
-    assert sent < 100  # megabytes, in the kernel's buffers
-    client.close()
-    release.set()
-
-
-async def test_tunnel_breaks_when_the_server_does(start: Starter) -> None:
-    async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-
-    port = await start.server(breaking)
-    running = await to_web(start, port)
-    reader, writer = await tunnel(running, port)
-    writer.write(b"!")
-    with pytest.raises(ConnectionResetError):
-        await reader.read()
-    writer.close()
-    await eventually(lambda: running.proxy.connections == 0)
 
 
 async def test_what_cannot_be_reached(start: Starter) -> None:

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
+from cellblock.sandbox import landlock
 from cellblock.sandbox.syscall_numbers import AARCH64, X86_64
 from cells import ok
+
+from .landlock import DIFFERENT
 
 NUMBERS = {"x86_64": X86_64, "aarch64": AARCH64}[os.uname().machine]
 
@@ -23,11 +26,36 @@ async def arm(session: Session) -> Session:
     return session
 
 
+# In a native sandbox with names as if there were no other, because the table of attacks and the mutations name them.
+SANDBOXES = [pytest.param("native", id=pytest.HIDDEN_PARAM), pytest.param("landlock", marks=pytest.mark.slow)]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what is different under Landlock: `DIFFERENT` says how."""
+    items[:] = [item for item in items if not _differs(item)]
+
+
+def _differs(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    name, parameters = item.originalname.removeprefix("test_"), item.callspec.id.removeprefix("landlock-")
+    return item.callspec.params.get("attacked_host") == "landlock" and bool({name, f"{name}[{parameters}]"} & {*DIFFERENT})
+
+
+@pytest.fixture(scope="session", params=SANDBOXES)
+def attacked_host(request: pytest.FixtureRequest) -> Host:
+    """A warm host that sandboxes its kernels, in both kinds of sandbox that are ours."""
+    if request.param == "landlock" and (missing := landlock.missing()):
+        pytest.skip("; ".join(missing))
+    host: Host = request.getfixturevalue(f"{request.param}_host")
+    return host
+
+
 @pytest.fixture(scope="session")
-async def cell(native_host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
+async def cell(attacked_host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
     """One sandboxed session for all attacks that change nothing."""
     place = tmp_path_factory.mktemp("cell")
-    async with native_host.session(working_dir=place, images_dir=place / "images") as session:
+    async with attacked_host.session(working_dir=place, images_dir=place / "images") as session:
         yield await arm(session)
 
 
@@ -40,7 +68,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def jail(native_host: Host, workspace: Path, tmp_path: Path) -> AsyncIterator[Session]:
+async def jail(attacked_host: Host, workspace: Path, tmp_path: Path) -> AsyncIterator[Session]:
     """A fresh sandboxed session, with the attacker's tools."""
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
         yield await arm(session)

@@ -95,7 +95,7 @@ async def test_the_channel_gives_nothing_but_the_hosts_frames(jail: Session) -> 
     assert set(answers[2:]) <= {"EISCONN", "EINVAL", "ENOENT", None}
 
 
-async def test_patches_of_the_worker_hurt_only_their_session(native_host: Host, jail: Session, tmp_path: Path) -> None:
+async def test_patches_of_the_worker_hurt_only_their_session(attacked_host: Host, jail: Session, tmp_path: Path) -> None:
     """Attack 46: the kernel that comes next is a fork of a process that has seen none of it."""
     code = """
 import builtins, sys, IPython, cellblock.worker.shell as shells, cellblock.wire.frames as frames
@@ -107,18 +107,18 @@ get_ipython().run_cell_async = None
     await jail.execute(code, timeout=5)
     place = tmp_path / "other"
     place.mkdir()
-    async with native_host.session(working_dir=place, images_dir=tmp_path / "images") as other:
+    async with attacked_host.session(working_dir=place, images_dir=tmp_path / "images") as other:
         assert await value(other, "import json; json.loads('3'), len([1, 2])") == (3, 2)
     assert await value(jail, "import json; json.loads('3'), len([1, 2])") == (3, 2)
 
 
-async def test_sessions_do_not_share_luck(native_host: Host, tmp_path: Path) -> None:
+async def test_sessions_do_not_share_luck(attacked_host: Host, tmp_path: Path) -> None:
     """Attack 47."""
     drawn: list[list[str]] = []
     for number in range(3):
         place = tmp_path / str(number)
         place.mkdir()
-        async with native_host.session(working_dir=place, images_dir=tmp_path / "images") as session:
+        async with attacked_host.session(working_dir=place, images_dir=tmp_path / "images") as session:
             code = """
 import random, uuid, tempfile, secrets, numpy, multiprocessing, os
 [random.random(), numpy.random.random(), numpy.random.default_rng().random(), str(uuid.uuid4()), str(uuid.uuid1()),
@@ -131,7 +131,7 @@ import random, uuid, tempfile, secrets, numpy, multiprocessing, os
 
 
 async def test_the_hosts_environment_and_memory_are_not_in_the_session(
-    native_host: Host, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attacked_host: Host, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attack 22: a secret that stands in the host's environment and memory is nowhere to be found.
 

@@ -111,14 +111,14 @@ places = [os.path.dirname(path) for path in (sys.executable, os.path.realpath(sy
         assert set(answers) == {"EROFS"}
 
 
-async def test_the_next_session_finds_the_system_as_it_was(native_host: Host, tmp_path: Path) -> None:
+async def test_the_next_session_finds_the_system_as_it_was(attacked_host: Host, tmp_path: Path) -> None:
     workspaces = [tmp_path / name for name in ("first", "second")]
     for workspace in workspaces:
         workspace.mkdir()
-    async with native_host.session(working_dir=workspaces[0], images_dir=tmp_path) as first:
+    async with attacked_host.session(working_dir=workspaces[0], images_dir=tmp_path) as first:
         await arm(first)
         await ok(first, "for place in ('/tmp', '/dev/shm', '/home/user', '/home/user/.ipython'): write(place + '/planted')")
-        async with native_host.session(working_dir=workspaces[1], images_dir=tmp_path) as second:
+        async with attacked_host.session(working_dir=workspaces[1], images_dir=tmp_path) as second:
             await arm(second)
             code = "[os.listdir(place) for place in ('/tmp', '/dev/shm', '/home/user')]"
             # The second has a mark of its own only where its workspace lies below /tmp.
@@ -159,8 +159,8 @@ all(found)
     assert await value(cell, code) is True
 
 
-async def test_no_descriptor_leads_out(native_host: Host, workspace: Path, tmp_path: Path) -> None:
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+async def test_no_descriptor_leads_out(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
         code = """
 import os
 found = {}
@@ -257,14 +257,14 @@ subprocess.run([f'/proc/self/fd/{memory}', '/proc/self/status'], pass_fds=[memor
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm", "/home/user"])
 async def test_what_is_in_memory_can_be_filled_but_not_overfilled(
-    native_host: Host, workspace: Path, tmp_path: Path, place: str
+    attacked_host: Host, workspace: Path, tmp_path: Path, place: str
 ) -> None:
     from dataclasses import replace
 
     from cellblock.sandbox.policy import Policy, Resources
 
     policy = replace(Policy(), resources=Resources(tmp=8 * 2**20))
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
         await arm(session)
         code = f"""
 made = os.open('{place}/large', os.O_CREAT | os.O_WRONLY)
@@ -279,13 +279,13 @@ answers + [got, count]
         assert (await value(session, code))[:2] == ["ENOSPC", "ENOSPC"]
 
 
-async def test_files_and_locked_memory_have_limits(native_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_files_and_locked_memory_have_limits(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
     from cellblock.sandbox.policy import Policy, Resources
 
     policy = replace(Policy(), resources=Resources(file_size=2**20))
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
         await arm(session)
         code = """
 import mmap
@@ -298,9 +298,9 @@ address = ctypes.addressof(ctypes.c_char.from_buffer(page))
         assert await value(session, code) == ["EFBIG", "EFBIG", "ENOMEM", "ENOMEM"]
 
 
-async def test_odd_things_in_the_workspace_hang_nobody(native_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_odd_things_in_the_workspace_hang_nobody(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
     """Attack 42: a pipe, a socket, a huge hole and a deep tree, where the next session looks for what it protects."""
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
         await arm(session)
         code = """
 import socket
@@ -314,7 +314,7 @@ for _ in range(1000):
     here = os.open('deep', os.O_PATH, dir_fd=here)
 """
         await ok(session, code)
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
         await arm(session)
         planted = {".env", ".zshrc", ".git", ".bashrc", "hole", ".profile", "deep"}
         assert planted <= set(await value(session, "os.listdir('.')"))
@@ -324,7 +324,7 @@ for _ in range(1000):
 
 @pytest.mark.parametrize("already", [False, True], ids=["at work", "before"])
 async def test_what_the_host_writes_follows_no_link_of_the_session(
-    native_host: Host, workspace: Path, tmp_path: Path, already: bool
+    attacked_host: Host, workspace: Path, tmp_path: Path, already: bool
 ) -> None:
     """Images and spilled output go to directories in the workspace; the session leads both elsewhere, or one before it did."""
     victim = tmp_path / "victim"
@@ -332,10 +332,10 @@ async def test_what_the_host_writes_follows_no_link_of_the_session(
     plant = f"import os\nfor name in ('images', 'spilled'): os.symlink({str(victim)!r}, name)\n"
     show = "from IPython.display import display, Image\ndisplay(Image(b'\\x89PNG\\r\\n\\x1a\\n', format='png'))\nprint('x' * 50_000)"
     if already:
-        async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+        async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
             await ok(session, plant)
     images, spilled = workspace / "images", workspace / "spilled"
-    async with native_host.session(
+    async with attacked_host.session(
         working_dir=workspace, limits=Limits(text=2000), images_dir=images, spill_dir=spilled
     ) as session:
         result = await session.execute(show if already else plant + show)

@@ -36,13 +36,6 @@ VERSIONS = [
 ]
 
 
-@pytest.fixture(scope="module")
-async def landlock_host() -> AsyncIterator[Host]:
-    """A warm host whose sessions are kept in by Landlock."""
-    async with Host(isolate="landlock") as host:
-        yield host
-
-
 @contextlib.asynccontextmanager
 async def session_at(version: int, host: Host, place: Path, policy: Policy | None = None) -> AsyncIterator[Session]:
     """A session with the attacker's tools, and with the rights of a version of Landlock."""
@@ -379,7 +372,9 @@ def send(flags):
     assert await value(attacker, code) == ["EPERM", "EPERM"]
 
 
-@pytest.mark.parametrize("name", [*REFUSED, "shmget", "shmat", "msgget", "semget", "mq_open", "inotify_add_watch"])
+@pytest.mark.parametrize(
+    "name", [*REFUSED, "shmget", "shmat", "msgget", "semget", "mq_open", "inotify_init1", "inotify_add_watch"]
+)
 async def test_a_dangerous_call_is_refused_here_too(attacker: Session, name: str) -> None:
     assert await value(attacker, f"call(NR[{name!r}], 0, 0, 0, 0, 0, 0)") == "EPERM"
 

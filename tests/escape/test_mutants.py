@@ -282,7 +282,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/launch/launcher.py", "_give_back", "pass"),
     ),
     "36 old failures": mutant(
-        f"{LIFE}a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell",
+        "host/kernels/test_kernel_slot.py::test_a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell",
         Edit("host/kernels/kernel_slot.py", "KernelSlot._forget", "pass"),
     ),
     "36 what is stopped": mutant(

@@ -85,12 +85,12 @@ got
 
 
 async def test_another_sessions_listener_and_workspace_are_out_of_reach(
-    native_host: Host, jail: Session, tmp_path: Path
+    attacked_host: Host, jail: Session, tmp_path: Path
 ) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "file").write_text("theirs")
-    async with native_host.session(working_dir=theirs, images_dir=tmp_path / "images") as other:
+    async with attacked_host.session(working_dir=theirs, images_dir=tmp_path / "images") as other:
         port = await value(other, "import socket\nserver = socket.create_server(('127.0.0.1', 0))\nserver.getsockname()[1]")
         await ok(other, "local = socket.socket(socket.AF_UNIX); local.bind('\\0theirs'); local.listen()")
         assert (
@@ -104,10 +104,10 @@ async def test_another_sessions_listener_and_workspace_are_out_of_reach(
         assert await value(other, "open('file').read()") == "theirs"
 
 
-async def test_shared_memory_and_queues_are_each_sessions_own(native_host: Host, jail: Session, tmp_path: Path) -> None:
+async def test_shared_memory_and_queues_are_each_sessions_own(attacked_host: Host, jail: Session, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    async with native_host.session(working_dir=theirs, images_dir=tmp_path / "images") as other:
+    async with attacked_host.session(working_dir=theirs, images_dir=tmp_path / "images") as other:
         await arm(other)
         make = "[call(NR['shmget'], 4711, 4096, 0o1600) != 'ENOENT', call(NR['msgget'], 4711, 0o1600) != 'ENOENT']"
         assert await value(other, make) == [True, True]
@@ -123,7 +123,7 @@ from multiprocessing.shared_memory import SharedMemory
 
 
 async def test_where_everything_can_be_read_sockets_in_it_cannot_be_talked_to(
-    native_host: Host, workspace: Path, tmp_path: Path
+    attacked_host: Host, workspace: Path, tmp_path: Path
 ) -> None:
     """A read-only mount does not keep anybody from connecting, so that there are no such sockets."""
     policy = replace(Policy(), filesystem=Filesystem(read=("/",)))

@@ -26,11 +26,11 @@ def git(*arguments: str, place: Path) -> str:
 
 
 @pytest.fixture
-def attack(native_host: Host, workspace: Path, tmp_path: Path) -> Attack:
+def attack(attacked_host: Host, workspace: Path, tmp_path: Path) -> Attack:
     """Start a session in the workspace, as it is now, and return what a cell evaluates to."""
 
     async def run(code: str) -> object:
-        async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+        async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
             await arm(session)
             return await value(session, code)
 
@@ -262,11 +262,11 @@ async def test_a_repository_and_start_up_files_can_be_made(attack: Attack) -> No
     ],
 )
 async def test_what_a_policy_denies_cannot_be_made(
-    native_host: Host, workspace: Path, tmp_path: Path, denied: str, attempts: str, answers: list[str]
+    attacked_host: Host, workspace: Path, tmp_path: Path, denied: str, attempts: str, answers: list[str]
 ) -> None:
     (workspace / "link").symlink_to("later")
     policy = Policy(filesystem=Filesystem(deny_write=(denied.format(workspace=workspace),)))
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
         await arm(session)
         assert await value(session, attempts) == answers
         assert await value(session, "[write('.vscode/x')]") == [None]  # nobody said anything about that
@@ -285,10 +285,10 @@ async def test_what_runs_code_cannot_be_made_in_other_directories_either(workspa
     assert [*(tmp_path / "other").iterdir()] == [*workspace.iterdir()] == []
 
 
-async def test_a_workspace_that_cannot_be_written_gets_no_placeholders(native_host: Host, tmp_path: Path) -> None:
+async def test_a_workspace_that_cannot_be_written_gets_no_placeholders(attacked_host: Host, tmp_path: Path) -> None:
     place = tmp_path / "sealed"
     place.mkdir(mode=0o555)
-    async with native_host.session(working_dir=place, images_dir=tmp_path / "images") as session:
+    async with attacked_host.session(working_dir=place, images_dir=tmp_path / "images") as session:
         await arm(session)
         # Its owner can change the mode from inside, too: so they are there all the same.
         assert await value(session, "answer(os.chmod, '.', 0o755); [write('.vscode/x')]") == ["EROFS"]

@@ -236,7 +236,7 @@ import signal
 
 
 async def test_process_1_that_is_told_to_end_ends_its_own_session_only(
-    native_host: Host, jail: Session, workspace: Path
+    attacked_host: Host, jail: Session, workspace: Path
 ) -> None:
     result = await jail.execute("import signal, time; os.kill(1, signal.SIGTERM); time.sleep(60)")
     assert result.status == "died"
@@ -252,8 +252,8 @@ async def test_stopping_everything_does_not_stop_the_host(jail: Session) -> None
     assert await value(jail, "6 * 7") == 42
 
 
-async def test_processes_outside_do_not_exist(native_host: Host, jail: Session, workspace: Path, tmp_path: Path) -> None:
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as other:
+async def test_processes_outside_do_not_exist(attacked_host: Host, jail: Session, workspace: Path, tmp_path: Path) -> None:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as other:
         await ok(other, "import subprocess; child = subprocess.Popen(['sleep', '60'])")
         code = """
 import signal
@@ -287,9 +287,9 @@ made, pid
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["fork", "threads"])
-async def test_a_fork_bomb_stops_at_the_limit(native_host: Host, workspace: Path, tmp_path: Path, way: str) -> None:
+async def test_a_fork_bomb_stops_at_the_limit(attacked_host: Host, workspace: Path, tmp_path: Path, way: str) -> None:
     policy = replace(Policy(), resources=Resources(processes=64))
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
         await arm(session)
         fork = """
 made = 0
@@ -320,9 +320,9 @@ pid, made
     await eventually(lambda: len(below(os.getpid())) < 30)
 
 
-async def test_a_daemon_ends_with_its_session(native_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_a_daemon_ends_with_its_session(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
     before = below(os.getpid())
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
         await arm(session)
         code = """
 import time, ctypes

@@ -43,9 +43,9 @@ def decider() -> Decider:
 
 
 @pytest.fixture
-async def cage(native_host: Host, workspace: Path, tmp_path: Path, decider: Decider) -> AsyncIterator[Session]:
+async def cage(attacked_host: Host, workspace: Path, tmp_path: Path, decider: Decider) -> AsyncIterator[Session]:
     """A fresh session that may execute no programs, with the attacker's tools."""
-    async with native_host.session(
+    async with attacked_host.session(
         working_dir=workspace, images_dir=tmp_path / "images", on_command=decider, forbid_programs=True
     ) as session:
         yield await arm(session)
@@ -53,11 +53,11 @@ async def cage(native_host: Host, workspace: Path, tmp_path: Path, decider: Deci
 
 @pytest.fixture(params=["zygote", "spawn"])
 async def any_cage(
-    request: pytest.FixtureRequest, native_host: Host, workspace: Path, tmp_path: Path, decider: Decider
+    request: pytest.FixtureRequest, attacked_host: Host, workspace: Path, tmp_path: Path, decider: Decider
 ) -> AsyncIterator[Session]:
     """Likewise, of both ways to launch."""
     async with AsyncExitStack() as stack:
-        host = native_host
+        host = attacked_host
         if request.param == "spawn":
             host = await stack.enter_async_context(Host(isolate="native", launch="spawn"))
         session = host.session(working_dir=workspace, images_dir=tmp_path / "images", on_command=decider, forbid_programs=True)
@@ -69,7 +69,7 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "execve": ("call(NR['execve'], b'/usr/bin/touch', ARGV, None)", "EPERM"),
     "execveat": ("call(NR['execveat'], -100, b'/usr/bin/touch', ARGV, None, 0)", "EPERM"),
     "fexecve of a program in memory": (
-        "fd = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR, 0o700); os.write(fd, open('/usr/bin/touch', 'rb').read()); "
+        "fd = os.open(os.environ.get('TMPDIR', '/dev/shm'), os.O_TMPFILE | os.O_RDWR, 0o700); os.write(fd, open('/usr/bin/touch', 'rb').read()); "
         "call(NR['execveat'], fd, b'', ARGV, None, 0x1000)",
         "EPERM",
     ),

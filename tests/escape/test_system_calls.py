@@ -148,7 +148,9 @@ got
 
 async def test_odd_address_families_do_not_exist(cell: Session) -> None:
     code = "{family: call(NR['socket'], family, kind, 0) for family in range(3, 46) if family != 10 for kind in (1, 2, 3, 5)}"
-    assert set((await value(cell, code)).values()) == {"EAFNOSUPPORT"}
+    found = await value(cell, code)
+    assert found.pop(16) in ("ENOTSUP", "EOPNOTSUPP")  # one number with two names
+    assert set(found.values()) == {"EAFNOSUPPORT"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from .landlock import DIFFERENT
 from .test_mutants import MUTANTS
 from .test_mutations import CODE, DATA
 
@@ -53,6 +54,14 @@ def test_every_attack_has_tests_that_exist(number: int) -> None:
     names = table()[number]
     assert names
     assert {f"test_{name}" for name in names} <= defined()
+
+
+def test_every_attack_that_ends_differently_under_landlock_is_in_the_document() -> None:
+    _, _, section = DOCUMENT.read_text().partition("## The attacks under Landlock")
+    rows = [row.strip("| ").split(" | ") for row in section.partition("\n## ")[0].splitlines() if row.startswith("| ")][1:]
+    told = {name: how for how, names in rows for name in re.findall("`([^`]+)`", names)}
+    assert told == DIFFERENT
+    assert {f"test_{name.partition('[')[0]}" for name in DIFFERENT} <= defined()
 
 
 def test_every_attack_has_a_mutation() -> None:

@@ -67,9 +67,9 @@ async def armed(executor: CodeExecutor) -> CodeExecutor:
 
 
 @pytest.fixture
-async def agent(native_host: Host, project: Path, tmp_path: Path, nothing_left_behind: None) -> AsyncIterator[CodeExecutor]:
+async def agent(attacked_host: Host, project: Path, tmp_path: Path, nothing_left_behind: None) -> AsyncIterator[CodeExecutor]:
     """A sandboxed session whose code attacks."""
-    async with CodeExecutor(host=native_host, working_dir=project, images_dir=tmp_path / "images") as executor:
+    async with CodeExecutor(host=attacked_host, working_dir=project, images_dir=tmp_path / "images") as executor:
         yield await armed(executor)
 
 
@@ -316,12 +316,12 @@ async def test_registry_and_record_do_not_exist_inside(agent: CodeExecutor) -> N
 
 
 async def test_another_sessions_tool_port_is_in_another_network(
-    agent: CodeExecutor, native_host: Host, project: Path, tmp_path: Path
+    agent: CodeExecutor, attacked_host: Host, project: Path, tmp_path: Path
 ) -> None:
     port = (await agent.execute("PORT")).return_value
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(port or "")))
-    async with CodeExecutor(host=native_host, working_dir=project, images_dir=tmp_path / "images") as other:
+    async with CodeExecutor(host=attacked_host, working_dir=project, images_dir=tmp_path / "images") as other:
         await armed(other)
         own, asked = await attack(other, "PORT")
         got, asked = await attack(other, f"ask({{'server_name': 'bad', 'tool': 'echo'}}, port={port})")
@@ -365,12 +365,12 @@ async def test_what_a_cell_plants_beside_the_program_is_not_imported_by_a_server
 
 
 @pytest.mark.slow
-async def test_no_server_is_started_to_decide_about_a_call(native_host: Host, project: Path, tmp_path: Path) -> None:
+async def test_no_server_is_started_to_decide_about_a_call(attacked_host: Host, project: Path, tmp_path: Path) -> None:
     """Not for rules that mention hints either: `deny` means that nothing happens on the host."""
     started = tmp_path / "started"
     ServerRegistry().register("noisy", StdioServer("touch", (str(started),)), "", str(project / "mcptools"))
     rules = Rules((Rule("allow", read_only=True), Rule("ask", tool="asked", destructive=True)), default="deny")
-    options: dict[str, Any] = {"host": native_host, "working_dir": project, "images_dir": tmp_path / "images"}
+    options: dict[str, Any] = {"host": attacked_host, "working_dir": project, "images_dir": tmp_path / "images"}
     async with CodeExecutor(rules=rules, **options) as executor:
         await armed(executor)
         got, asked = await attack(executor, "[run('noisy', tool) for tool in ('echo', 'asked')]")

@@ -17,10 +17,10 @@ from .conftest import arm
 
 
 async def test_a_workspace_given_through_a_link_is_the_directory_behind_it(
-    native_host: Host, workspace: Path, tmp_path: Path
+    attacked_host: Host, workspace: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(workspace)
-    async with native_host.session(working_dir=tmp_path / "link", images_dir=tmp_path / "images") as session:
+    async with attacked_host.session(working_dir=tmp_path / "link", images_dir=tmp_path / "images") as session:
         await arm(session)
         assert await value(session, "[os.getcwd(), write('file')]") == [str(workspace), None]
         assert await value(session, f"[os.path.lexists('{tmp_path}/link'), answer(os.listdir, '..')]") == [
@@ -32,12 +32,12 @@ async def test_a_workspace_given_through_a_link_is_the_directory_behind_it(
 
 @pytest.mark.parametrize(("link", "target"), [("task", "{elsewhere}"), ("sub", "../elsewhere"), ("far", "{elsewhere}/..")])
 async def test_a_link_that_a_session_made_does_not_choose_the_next_workspace(
-    native_host: Host, workspace: Path, tmp_path: Path, link: str, target: str
+    attacked_host: Host, workspace: Path, tmp_path: Path, link: str, target: str
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "task").mkdir(parents=True)
     (workspace / "real").mkdir()
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
         await arm(session)
         await ok(session, f"os.symlink({target.format(elsewhere=elsewhere)!r}, {link!r})")
     (tmp_path / "ours").symlink_to(workspace)
@@ -48,20 +48,20 @@ async def test_a_link_that_a_session_made_does_not_choose_the_next_workspace(
         tmp_path / "ours" / "real" / ".." / link,
     ):
         with pytest.raises(InvalidInputError, match=f"{link} is a symbolic link in a directory that a session can write"):
-            native_host.session(working_dir=path, images_dir=tmp_path / "images")
-    async with native_host.session(working_dir=tmp_path / "ours" / "real", images_dir=tmp_path / "images") as session:
+            attacked_host.session(working_dir=path, images_dir=tmp_path / "images")
+    async with attacked_host.session(working_dir=tmp_path / "ours" / "real", images_dir=tmp_path / "images") as session:
         assert await value(session, "import os; os.getcwd()") == str(workspace / "real")
 
 
 async def test_a_directory_that_becomes_a_link_before_the_session_starts_is_refused(
-    native_host: Host, workspace: Path, tmp_path: Path
+    attacked_host: Host, workspace: Path, tmp_path: Path
 ) -> None:
     """What one session may write, another starts in; the one exchanges it for a link to what neither may see."""
     outside, inner = tmp_path / "outside", workspace / "inner"
     outside.mkdir()
     inner.mkdir()
-    session = native_host.session(working_dir=inner, images_dir=tmp_path / "images")
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as attacker:
+    session = attacked_host.session(working_dir=inner, images_dir=tmp_path / "images")
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as attacker:
         await arm(attacker)
         assert await value(attacker, f"[os.rename('inner', 'old'), os.symlink('{outside}', 'inner')]") == [None, None]
         with pytest.raises(SandboxError, match="symbolic links"):
@@ -69,11 +69,11 @@ async def test_a_directory_that_becomes_a_link_before_the_session_starts_is_refu
     await session.close()
 
 
-async def test_a_link_on_the_way_is_refused_too(native_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_a_link_on_the_way_is_refused_too(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
     inner = workspace / "way" / "inner"
     inner.mkdir(parents=True)
     (tmp_path / "outside" / "inner").mkdir(parents=True)
-    session = native_host.session(working_dir=inner, images_dir=tmp_path / "images")
+    session = attacked_host.session(working_dir=inner, images_dir=tmp_path / "images")
     (workspace / "way").rename(workspace / "old")
     (workspace / "way").symlink_to(tmp_path / "outside")
     with pytest.raises(SandboxError, match="symbolic links"):
@@ -81,11 +81,11 @@ async def test_a_link_on_the_way_is_refused_too(native_host: Host, workspace: Pa
     await session.close()
 
 
-async def test_a_session_beneath_another_does_not_see_the_rest(native_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_a_session_beneath_another_does_not_see_the_rest(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
     inner = workspace / "inner"
     inner.mkdir()
     (workspace / "secret").write_text("outer")
-    async with native_host.session(working_dir=inner, images_dir=tmp_path / "images") as session:
+    async with attacked_host.session(working_dir=inner, images_dir=tmp_path / "images") as session:
         await arm(session)
         code = "[read('../secret'), write('../x'), answer(os.listdir, '..'), answer(os.rename, '../inner', '../y')]"
         assert await value(session, code) == [
@@ -106,11 +106,11 @@ def _own(path: Path) -> list[str]:
 
 
 async def test_two_sessions_in_one_workspace_share_its_files_and_nothing_else(
-    native_host: Host, workspace: Path, tmp_path: Path
+    attacked_host: Host, workspace: Path, tmp_path: Path
 ) -> None:
     async with (
-        native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as one,
-        native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as other,
+        attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as one,
+        attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as other,
     ):
         await arm(one)
         await arm(other)
@@ -159,14 +159,14 @@ async def test_what_cellblock_keeps_cannot_be_read_although_everything_else_can(
 
 @pytest.mark.parametrize("place", ["/usr/lib", "/dev", "/tmp", "/home/user", "/proc/self", "/", sys.prefix, "venv", ".vscode"])
 async def test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session(
-    native_host: Host, workspace: Path, tmp_path: Path, place: str
+    attacked_host: Host, workspace: Path, tmp_path: Path, place: str
 ) -> None:
     (workspace / ".vscode").mkdir()
     (workspace / ".vscode" / "settings.json").write_text("{}")
     policy = replace(Policy(), filesystem=replace(Policy().filesystem, deny_write=(".vscode", "venv")))
     (workspace / "venv").mkdir()
     (workspace / ".env").symlink_to(place)
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
         code = "import os, json, tempfile; tempfile.TemporaryFile().close()\n[[*os.scandir(path)] is not None if os.path.isdir(path) else bool(os.stat(path)) for path in PATHS]"
         paths = ["/usr/lib", "/dev/null", "/tmp", "/home/user", "/proc/self/stat", sys.prefix, ".vscode/settings.json"]
         assert await value(session, f"PATHS = {paths!r}\n{code}") == [True] * len(paths)
@@ -179,11 +179,11 @@ async def test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_sessi
 
 
 async def test_a_secret_that_a_link_leads_to_in_the_workspace_is_masked(
-    native_host: Host, workspace: Path, tmp_path: Path
+    attacked_host: Host, workspace: Path, tmp_path: Path
 ) -> None:
     (workspace / "config").mkdir()
     (workspace / "config" / "env").write_text("SECRET")
     (workspace / ".env").symlink_to("config/env")
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
         await arm(session)
         assert await value(session, "[read('.env'), read('config/env')]") == ["EACCES", "EACCES"]

@@ -21,8 +21,6 @@ from hypothesis import strategies as st
 
 from cellblock import CellblockError, CodeExecutor, Host, InvalidInputError, LaunchError, Session, StateError
 from cellblock.host import host as host_module
-from cellblock.host.kernels.exit_status import Death
-from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.launch import start
 from cellblock.host.shared import _shared
 from iterations import cancelled_after
@@ -374,32 +372,6 @@ async def test_a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on(
             assert (await kept.execute("x")).return_value == "1"
         finally:
             os.kill(zygote, signal.SIGCONT)
-
-
-async def test_a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell() -> None:
-    attempts = 0
-
-    async def launch() -> Any:
-        nonlocal attempts
-        attempts += 1
-        raise LaunchError(f"attempt {attempts}")
-
-    slot = KernelSlot(launch)
-    slot.current = _Dead()  # type: ignore[assignment]  # what has died is only asked whether it has
-    slot.replace_dead()
-    await eventually(lambda: attempts == 1)
-    with pytest.raises(LaunchError, match="attempt 2"):
-        await slot.live()
-
-
-class _Dead:
-    death = Death("it was killed")
-
-    async def settle(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
 
 
 # -- everything at once ------------------------------------------------------------------------------------------------

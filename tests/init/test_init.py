@@ -38,6 +38,10 @@ def stopped(pid: int) -> Callable[[], bool]:
     return lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
+def is_sleep(pid: int) -> bool:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0")
+
+
 @pytest.mark.parametrize("isolate", ["native", "none"])
 @pytest.mark.parametrize(
     ("launch", "ends"), [("zygote", "host"), ("spawn", "host"), ("zygote", "fork server"), ("spawn", "guard")]
@@ -59,7 +63,9 @@ async def test_a_stopped_init_ends_with_whom_it_belongs_to(
         await process.stdout.readline()
         table = parents()
         everything = set(below(process.pid))
-        (program,) = [pid for pid in everything if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0")]
+        # A new program's command line is there a moment after whoever started it goes on.
+        await eventually(lambda: any(is_sleep(pid) for pid in everything))
+        (program,) = filter(is_sleep, everything)
         init = table[table[program]]
         assert init in everything
         os.kill(init, signal.SIGSTOP)

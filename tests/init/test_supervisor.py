@@ -80,6 +80,32 @@ def test_modes_and_times_change_where_files_may_be_changed(tmp_path: Path) -> No
     assert (found.st_mode & 0o777, found.st_mtime) == (0o600, 1)
 
 
+def test_owners_stay_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    file = tmp_path / "ours" / "file"
+    (tmp_path / "ours" / "link").symlink_to("file")
+    for place in (file, tmp_path / "other"):
+        place.touch(0o600)
+    uid, gid = file.stat().st_uid, file.stat().st_gid
+    tops = [str(tmp_path / "ours")]
+    for same in (
+        lambda: os.chown(file, uid, gid),
+        lambda: os.chown(file, -1, gid),
+        lambda: os.lchown(tmp_path / "ours" / "link", uid, -1),
+        lambda: os.fchown(os.open(file, os.O_RDONLY), uid, gid),
+        lambda: os.chown("file", uid, gid, dir_fd=os.open(tmp_path / "ours", os.O_PATH), follow_symlinks=False),
+    ):
+        assert supervised(same, tops) == ""
+    for change in (
+        lambda: os.chown(file, uid + 1, gid),
+        lambda: os.chown(file, uid, gid + 1),
+        lambda: os.fchown(os.open(file, os.O_RDONLY), uid, gid + 1),
+        lambda: os.chown(tmp_path / "other", uid, gid),
+    ):
+        assert supervised(change, tops) == "EPERM"
+    assert (file.stat().st_uid, file.stat().st_gid) == (uid, gid)
+
+
 def test_a_directory_whose_name_begins_alike_is_another(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "workers").touch(0o600)
@@ -94,6 +120,22 @@ def test_links_are_followed_as_the_caller_asks_and_magic_ones_never(tmp_path: Pa
     assert supervised(lambda: os.chmod(tmp_path / "ours" / "out", 0o777), tops) == "EPERM"
     assert supervised(lambda: os.utime(tmp_path / "ours" / "out", (1, 1), follow_symlinks=False), tops) == ""
     assert supervised(lambda: os.chmod("/proc/self/cwd", 0o777), tops) == "ELOOP"
+
+
+def test_a_descriptor_may_be_named_by_its_path(tmp_path: Path) -> None:
+    """As the C library does for the mode of what may be a link, and so tar for every directory."""
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "file").touch(0o600)
+    (tmp_path / "other").touch(0o600)
+
+    def change(path: Path) -> None:
+        os.chmod(f"/proc/self/fd/{os.open(path, os.O_PATH)}", 0o640)
+
+    tops = [str(tmp_path / "ours")]
+    assert supervised(lambda: change(tmp_path / "ours" / "file"), tops) == ""
+    assert supervised(lambda: change(tmp_path / "other"), tops) == "EPERM"
+    assert supervised(lambda: os.chmod("/proc/self/fd/999", 0o640), tops) in ("ENOENT", "EBADF")
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("ours/file", "other")] == [0o640, 0o600]
 
 
 @pytest.mark.parametrize("path", [b"", b"/none", b"x" * 5000])

@@ -222,9 +222,10 @@ def test_the_internet_is_tcp_and_udp(ask: Filter, family: int) -> None:
 
 
 def test_no_other_family_exists(ask: Filter) -> None:
-    assert {ask("socket", family, kind) for family in range(64) if family not in (1, 2, 10) for kind in range(6)} == {
+    assert {ask("socket", family, kind) for family in range(64) if family not in (1, 2, 10, 16) for kind in range(6)} == {
         EAFNOSUPPORT
     }
+    assert {ask("socket", 16, kind, protocol) for kind in range(6) for protocol in range(24)} == {error(errno.EOPNOTSUPP)}
 
 
 @pytest.mark.parametrize("machine", TABLES)

@@ -76,6 +76,7 @@ class Create:
         options: Its options (`named.options`), as JSON data. They are ignored if there is a session of that name.
         tags: Labels, likewise.
         fresh: Whether it is an error if there is one of that name.
+        bound: Whether it ends when the connection does that it is made on. It has to be fresh, then.
     """
 
     op: ClassVar[str] = "create"
@@ -83,6 +84,7 @@ class Create:
     options: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
+    bound: bool = False
 
 
 @record

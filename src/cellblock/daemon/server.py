@@ -48,7 +48,7 @@ from cellblock.daemon.messages import (
     encode_reply,
 )
 from cellblock.daemon.place import peer
-from cellblock.errors import CellblockError, DaemonError, ProtocolError
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError
 from cellblock.named.executions import Execution
 from cellblock.named.sessions import NamedSessions
 from cellblock.wire.frames import Frame, FrameParser
@@ -75,6 +75,13 @@ class Server:
         self.asked_to_end = asyncio.Event()
         self.default_timeout = default_timeout
         self.started = time.time()
+        self._ending: set[asyncio.Task[bool]] = set()
+
+    def end_session(self, name: str) -> None:
+        """Begin to end a session whose connection is gone."""
+        task = asyncio.create_task(self.sessions.destroy(name))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def connect(self) -> Client:
         """Make the protocol for one more client."""
@@ -181,6 +188,7 @@ class Server:
             named.record.name,
             body.decode("utf-8", "surrogatepass"),
             language=request.language,
+            kernel_type=named.record.kernel_type,
             timeout=self.default_timeout if request.timeout == 0 else _seconds(request.timeout),
             key=request.key,
             live=request.live,
@@ -222,6 +230,7 @@ class Client(asyncio.Protocol):
         self._room = asyncio.Event()
         self._room.set()
         self._greeted = False
+        self._bound: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -262,16 +271,31 @@ class Client(asyncio.Protocol):
 
     async def _answer(self, number: int, request: Request, body: bytes) -> None:
         try:
+            self._bind(request)
             answer = await self._server.answer(request, body)
             if isinstance(answer, AsyncIterator):
                 await self._answer_in_parts(number, answer)
             else:
                 await self._write(encode_reply(number, answer))
         except CellblockError as error:
+            if isinstance(request, Create):
+                self._bound.discard(request.name)
             await self._write(encode_error(number, error))
         except Exception as error:
             _log.exception("the request %r failed", request.op)
             await self._write(encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log")))
+
+    def _bind(self, request: Request) -> None:
+        """Take note of a session that is to end with this connection, before it is made.
+
+        Raises:
+            InvalidInputError: It could be a session of somebody else.
+        """
+        if isinstance(request, Create) and request.bound:
+            if not (request.name and request.fresh):
+                raise InvalidInputError("a session that ends with its connection must be fresh, and have a name")
+            if request.name not in self._bound:
+                self._bound.add(request.name)
 
     async def _answer_in_parts(self, number: int, parts: AsyncIterator[Any]) -> None:
         """Send parts as they come, and then that there are no more."""
@@ -303,6 +327,8 @@ class Client(asyncio.Protocol):
         self._room.set()
         for task in self._tasks:
             task.cancel()
+        for name in self._bound:
+            self._server.end_session(name)
 
 
 def _seconds(milliseconds: int) -> float | None:

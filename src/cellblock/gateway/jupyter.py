@@ -225,6 +225,7 @@ class Channels:
 
     Attributes:
         session: The id of its side of the conversation.
+        connected: Whether it is there.
     """
 
     def __init__(self, socket: WebSocket, session: str, *, v1: bool) -> None:
@@ -236,6 +237,7 @@ class Channels:
             v1: Whether it speaks the subprotocol `V1`.
         """
         self.session = session
+        self.connected = True
         self._socket = socket
         self._v1 = v1
         self._unread: deque[str | bytes] = deque()

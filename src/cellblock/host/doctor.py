@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import platform
@@ -137,8 +138,12 @@ def _memory(place: cgroups.Availability) -> Check:
 async def report() -> dict[str, Any]:
     """Make a session with the default policy, look at this machine, and return what was found, as JSON data."""
     chosen = default_isolation()
-    native = await try_session("native")
-    other = await try_session("landlock") if chosen == "landlock" or not native.ok else None
+    other: Trial | None = None
+    if chosen == "landlock":
+        native, other = await asyncio.gather(try_session("native"), try_session("landlock"))
+    else:
+        native = await try_session("native")
+        other = None if native.ok else await try_session("landlock")
     checks = examine(native, other, chosen)
     if native.failure is not None and native.failure.step == "proc":
         checks.append(_weaker_proc(await try_session("native", Policy(weaker_proc=True))))

@@ -85,8 +85,9 @@ class PrivateDirectories(SessionPlace):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that name them to programs."""
-        return {"HOME": self.home, "TMPDIR": self.tmp}
+        """The variables that name them to programs, and send programs to no other place for settings."""
+        # git ends if there is an /etc/gitconfig that it may not read.
+        return {"HOME": self.home, "TMPDIR": self.tmp, "GIT_CONFIG_NOSYSTEM": "1"}
 
     @property
     def mounts(self) -> tuple[Bind, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import struct
 
 from cellblock.sandbox import abi
@@ -13,6 +14,7 @@ from cellblock.sandbox.syscall import call
 _ADDED = struct.Struct("=QIIII")
 _MOST_OF_PATH = 4096
 _PAGE = 4096
+_DESCRIPTOR = re.compile(rb"/(?:proc/self|dev)/fd/(\d{1,9})")
 
 
 class Caller:
@@ -48,6 +50,8 @@ class Caller:
     def open(self, directory: int, path: int, flags: int) -> int:
         """Take hold of the file that it means, without opening it."""
         name = self._path(path) if path else b""
+        if (held := _DESCRIPTOR.fullmatch(name)) is not None:  # the C library's way to change the mode of what may be a link
+            directory, name, flags = int(held[1]), b"", flags | abi.AT_EMPTY_PATH
         if not name and not flags & abi.AT_EMPTY_PATH:
             raise FileNotFoundError(errno.ENOENT, "no path")
         number = directory & 0xFFFFFFFF

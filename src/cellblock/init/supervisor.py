@@ -25,6 +25,7 @@ from cellblock.sandbox.syscall_numbers import BY_MACHINE
 _NOTICE = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
 _SETID = 0o6000
+_KEPT = 0xFFFFFFFF  # an owner that is to stay
 _LOOPBACK = "127.0.0.1"
 _PATIENCE = 0.2  # seconds for a connection to the host, which listens
 
@@ -58,6 +59,10 @@ class Supervisor:
             "fchmod": lambda caller, given: self._chmod(caller, given[0], 0, given[1], abi.AT_EMPTY_PATH),
             "fchmodat": lambda caller, given: self._chmod(caller, given[0], given[1], given[2], 0),
             "fchmodat2": lambda caller, given: self._chmod(caller, *given[:4]),
+            "chown": lambda caller, given: self._chown(caller, abi.AT_FDCWD, given[0], given[1:3], 0),
+            "lchown": lambda caller, given: self._chown(caller, abi.AT_FDCWD, given[0], given[1:3], abi.AT_SYMLINK_NOFOLLOW),
+            "fchown": lambda caller, given: self._chown(caller, given[0], 0, given[1:3], abi.AT_EMPTY_PATH),
+            "fchownat": lambda caller, given: self._chown(caller, given[0], given[1], given[2:4], given[4]),
             "utimensat": self._utimensat,
             "truncate": self._truncate,
             "connect": self._connect,
@@ -135,6 +140,17 @@ class Supervisor:
         finally:
             os.close(held)
 
+    def _chown(self, caller: Caller, directory: int, path: int, owners: Arguments, flags: int) -> None:
+        """Agree if the file has these owners already: tar sets them for every file, if it runs as root."""
+        held = caller.open(directory, path, flags)
+        try:
+            self._check_own(held)
+            found = os.fstat(held)
+        finally:
+            os.close(held)
+        if any(low not in (_KEPT, now) for low, now in zip(map(_low, owners), (found.st_uid, found.st_gid), strict=True)):
+            raise PermissionError(errno.EPERM, "owners stay what they are")
+
     def _utimensat(self, caller: Caller, given: Arguments) -> None:
         directory, path, times, flags = given[:4]
         wanted = caller.read(times, 32) if times else None
@@ -186,3 +202,7 @@ class Supervisor:
             raise OSError(errno.ENETUNREACH, "no network")
         if port not in self.ports:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "not the session's")
+
+
+def _low(argument: int) -> int:
+    return argument & 0xFFFFFFFF

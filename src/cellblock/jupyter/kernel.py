@@ -39,9 +39,11 @@ class Client(Protocol):
 
     Attributes:
         session: The id of its side of the conversation, by which it is known again after it has lost its connection.
+        connected: Whether replies can be sent to it.
     """
 
     session: str
+    connected: bool
 
     def send(self, message: Message) -> None:
         """Send it a message, without waiting: a client that does not read loses its connection, and holds up nobody."""
@@ -75,7 +77,7 @@ class JupyterKernel:
         clients: Those who are connected.
         about: What its interpreter has said of itself, if it has.
         asking: The id of the execution that waits for a line, if one does.
-        dead: Whether the session has ended.
+        gone: Set when the session has ended.
     """
 
     def __init__(self, daemon: Daemon, record: SessionRecord) -> None:
@@ -89,7 +91,7 @@ class JupyterKernel:
         self.session = record.kernel_id
         self.name = record.name
         self.clients: list[Client] = []
-        self.dead = False
+        self.gone = asyncio.Event()
         self.about: dict[str, Any] | None = None
         self._queue: deque[Waiting] = deque()
         self._queued = 0
@@ -101,6 +103,11 @@ class JupyterKernel:
         self._missing = ""
 
     @property
+    def dead(self) -> bool:
+        """Whether the session has ended."""
+        return self.gone.is_set()
+
+    @property
     def state(self) -> str:
         """What it does for its clients: ``idle``, ``busy`` or ``dead``."""
         return "dead" if self.dead else "idle" if self._worker is None else "busy"
@@ -110,6 +117,7 @@ class JupyterKernel:
     def attach(self, client: Client) -> None:
         """Connect a client. It gets what it has missed if it was the last one that was connected."""
         self.clients.append(client)
+        client.connected = True
         missed, self._missed, self._missed_bytes = self._missed, deque(), 0
         if client.session == self._missing:
             for message in missed:
@@ -119,6 +127,7 @@ class JupyterKernel:
         """Disconnect a client. What it has asked for goes on."""
         if client in self.clients:
             self.clients.remove(client)
+            client.connected = False
             if not self.clients:
                 self._missing = client.session
 
@@ -133,7 +142,7 @@ class JupyterKernel:
     def reply(self, request: Waiting, kind: str, content: Mapping[str, Any], channel: Channel | None = None) -> None:
         """Answer a request."""
         message = make(channel or request.message.channel, kind, content, request.message.header, self.session)
-        if request.client in self.clients:
+        if request.client.connected:
             request.client.send(message)
             return
         for client in self.clients:
@@ -213,7 +222,7 @@ class JupyterKernel:
             self.broadcast("error", found, request.message.header)
         self.reply(request, request.message.type.replace("_request", "_reply"), {"status": "error", **found})
         if isinstance(error, NotFoundError):
-            self.dead = True
+            self.gone.set()
 
     def abort_waiting(self) -> None:
         """Have no cell run that waits now: one before it has failed."""
@@ -286,7 +295,7 @@ class JupyterKernel:
         """End the session."""
         self.abort_waiting()
         await self.daemon.call(Destroy(self.session))
-        self.dead = True
+        self.gone.set()
         self.status("dead", {})
 
     async def close(self) -> None:

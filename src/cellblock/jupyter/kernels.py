@@ -53,7 +53,7 @@ class JupyterKernels:
             return self._known(SessionRecord.from_dict(await self._daemon.call(Status(session))))
         except NotFoundError:
             if (gone := self._kernels.pop(session, None)) is not None:
-                gone.dead = True
+                gone.gone.set()
                 gone.status("dead", {})
             raise
 

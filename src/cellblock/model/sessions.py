@@ -33,7 +33,7 @@ class SessionRecord:
         status: What it does now.
         tags: Labels that its maker gave it.
         workspace: The directory that it works in.
-        isolate: How its kernel is isolated; ``none`` without a sandbox, ``jupyter`` for kernels of other languages.
+        isolate: How its kernel is isolated; ``none`` without a sandbox.
         kernel_type: The Jupyter kernelspec; ``python3`` for cellblock's own kernel.
         attempt_count: How many attempts `execute_with_retry` has made in it.
         connection_file: Empty: there is nothing to connect to by path. KernelBox has this field.

@@ -15,6 +15,7 @@ from cellblock.errors import CellblockError, InvalidInputError, LaunchError, Not
 from cellblock.host.kernels.cell import Cleared, Notice, Prompt
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord, Language, PendingApproval
+from cellblock.named.kernel_types import OWN, cell
 from cellblock.store.journal import Journal, new_id
 from cellblock.wire.messages import Comm
 from cellblock.wire.packed import Packed, pack
@@ -58,6 +59,7 @@ class Execution:
         code: str,
         *,
         language: Language = "python",
+        kernel_type: str = OWN,
         timeout: float | None = None,
         key: str = "",
         live: bool = False,
@@ -72,6 +74,7 @@ class Execution:
             session_name: Its name.
             code: The code.
             language: ``bash`` runs it by ``%%bash``.
+            kernel_type: The session's.
             timeout: Seconds that it may run; None for no limit.
             key: The idempotency key that it was submitted with.
             live: Whether output becomes events.
@@ -80,7 +83,7 @@ class Execution:
             parent: The id of the Jupyter message that asks for it, if one does.
         """
         self.record = ExecutionRecord(new_id(), session, submitted=time.time(), key=key)
-        self.code = f"%%bash\n{code}" if language == "bash" else code
+        self.code = cell(code, language, kernel_type)
         self.result: CodeExecutionResult | None = None
         self.packed: Packed | None = None
         self.failed: CellblockError | None = None

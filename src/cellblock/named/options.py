@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cellblock.errors import InvalidInputError
 from cellblock.host.options import SessionOptions
+from cellblock.named.kernel_types import OWN, check_kernel_type
 from cellblock.options import ServiceOptions
 from cellblock.session_policy import requested_isolation, requested_policy
 
@@ -35,8 +36,8 @@ class NamedOptions:
         approve: Who decides about tool calls, and about commands if they need approval: ``ask`` has them wait until a client
             decides, ``auto`` allows them.
         idle_timeout: Seconds without use after which the session ends; None: never.
-        startup_code: Python to run in each fresh kernel.
-        kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel.
+        startup_code: Code to run when the session is made, and after each restart.
+        kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel. Others need ``cellblock[kernels]``.
         sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this user.
         sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file's path, or its content.
         allow_hosts: Hosts that the code may reach.
@@ -47,7 +48,7 @@ class NamedOptions:
     approve: Approve = "ask"
     idle_timeout: float | None = 1800.0
     startup_code: str = ""
-    kernel_type: str = "python3"
+    kernel_type: str = OWN
     sandbox: bool = True
     sandbox_config: Mapping[str, Any] | str | None = None
     allow_hosts: tuple[str, ...] = ()
@@ -84,6 +85,7 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
             raise InvalidInputError(f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     named = NamedOptions(**_checked(data))
     isolate = requested_isolation(named.sandbox, data.get("isolate"), host)
+    check_kernel_type(named.kernel_type, isolate)
     policy = requested_policy(None, named.sandbox_config, named.allow_hosts, isolate)
     session = SessionOptions(
         **_with_places({name: data[name] for name in _SESSION & data.keys() - {"isolate"}}),

@@ -14,6 +14,7 @@ from cellblock.errors import StateError
 from cellblock.host import Host, Session
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.named.executions import Execution
+from cellblock.named.kernel_types import cell, start_kernel
 from cellblock.named.options import NamedOptions, Options, read_options
 from cellblock.running import RunningSession
 
@@ -113,18 +114,19 @@ class NamedSession:
         running = self.running = RunningSession(self._host)
         try:
             await running.start(self.read.session, self.read.services, self.record.kernel_id, None, None)
+            assert running.session is not None
+            await start_kernel(running.session, self.record.kernel_type)
         except BaseException:
             self.running = None
             await running.close()
             raise
-        assert running.session is not None
         await self.run_startup_code(running.session)
         return running.session
 
     async def run_startup_code(self, session: Session) -> None:
         """Run the code that its options have for each fresh kernel."""
         if code := self.read.named.startup_code:
-            result = await session.execute(code)
+            result = await session.execute(cell(code, "python", self.record.kernel_type))
             if not result.ok:
                 _log.warning("the startup code of session %r failed: %s", self.record.name, result.text)
 

@@ -113,9 +113,8 @@ class NamedSessions:
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
         read = read_options(options or {}, self._host)
-        named = NamedSession(
-            self._host, SessionRecord(number, name, now, now, tags=dict(tags or {})), dict(options or {}), read
-        )
+        record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
+        named = NamedSession(self._host, record, dict(options or {}), read)
         self._making[name] = task = asyncio.create_task(self._make(named))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)

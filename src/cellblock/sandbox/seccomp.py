@@ -103,7 +103,7 @@ nowhere), landlock (rules without number, in the kernel's memory): for all of th
 _SETID = 0o6000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000
 _F_SETLEASE, _F_NOTIFY = 1024, 1026
-_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _PERM = error(errno.EPERM)
 
 
@@ -229,7 +229,11 @@ def _for_sockets(unix_sockets: bool) -> tuple[Conditional, ...]:
     unsupported = error(errno.EAFNOSUPPORT)
     return (
         Conditional(
-            "socket", "TCP, UDP and local: others are where kernels break", (*unix, *_internet(2), *_internet(10)), unsupported
+            "socket",
+            "TCP, UDP and local: others are where kernels break. Of netlink it is said as where there is none at all: ZeroMQ, "
+            "which asks it for interfaces, then goes on without, and aborts its process after any other error",
+            (*unix, *_internet(2), *_internet(10), ((_same(0, _AF_NETLINK),), error(errno.EOPNOTSUPP))),
+            unsupported,
         ),
         Conditional(
             "socketpair",

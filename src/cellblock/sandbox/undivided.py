@@ -47,7 +47,8 @@ ATTRIBUTES = (
     Conditional("chmod fchmod", "init looks where the file lies; no set-id bits", _mode(1), NOTIFY),
     Conditional("fchmodat fchmodat2", "likewise", _mode(2), NOTIFY),
     Conditional("utimensat", "likewise", (), NOTIFY),
-    Conditional("utime utimes futimesat chown fchown lchown fchownat", "Landlock does not see them", (), _PERM),
+    Conditional("chown fchown lchown fchownat", "likewise; owners stay what they are", (), NOTIFY),
+    Conditional("utime utimes futimesat", "Landlock does not see them", (), _PERM),
     Conditional(
         "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat getxattr lgetxattr "
         "getxattrat listxattr llistxattr listxattrat",
@@ -55,7 +56,12 @@ ATTRIBUTES = (
         (),
         error(errno.EOPNOTSUPP),
     ),
-    Conditional("inotify_add_watch", "names of files outside would show", (), _PERM),
+    Conditional(
+        "inotify_init inotify_init1 inotify_add_watch",
+        "names of files outside would show, and the user's other programs have no more instances than these leave",
+        (),
+        _PERM,
+    ),
 )
 SHARED = (
     Conditional(

@@ -55,7 +55,7 @@ class Settings:
     store_backend: Literal["file", "memory"] = _setting(
         "file", "file: sessions live in the daemon and outlive the program; memory: they live in this process and end with it."
     )
-    startup_code: str = _setting("", "Python to run in each fresh kernel.")
+    startup_code: str = _setting("", "Code to run in a session when it is made, and after each restart.")
     kernel_type: str = _setting("python3", "A Jupyter kernelspec; python3 is cellblock's own kernel.")
     isolate: Literal["", "native", "landlock", "srt"] = _setting(
         "", "How sessions are isolated; empty: as suits this machine."

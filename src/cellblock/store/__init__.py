@@ -1,1 +1,1 @@
-"""What outlives a program: SQLite files in one directory of the trusted side, outside every workspace."""
+"""State that outlives a program: SQLite files in one directory on the trusted side, outside every workspace."""

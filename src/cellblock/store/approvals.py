@@ -1,8 +1,8 @@
 """The audit trail: every decision about a call, with the bytes that were decided on.
 
 A decision is on record before it has an effect: `Approvals.add` returns when its transaction is committed. With WAL and
-``synchronous=NORMAL`` that survives the death of every process; a power failure can lose the last moments, and with them what
-the decisions had the machine do. ``FULL`` would cost a write to the disk, milliseconds, for each call.
+``synchronous=NORMAL`` that survives the death of every process; a power failure can lose the last moments, together with
+what the decisions caused. ``FULL`` would cost a write to the disk, which takes milliseconds, for each call.
 
 Rows are written in the event loop's thread: a row takes 20 µs there, and 160 with a separate thread.
 """
@@ -68,7 +68,7 @@ MAX_AGE = 90 * 86_400.0
 """Seconds that a row is kept."""
 
 _TRIM_EVERY = 256  # rows
-_TRIM = 512  # rows at a time, so that it takes a millisecond
+_TRIM = 512  # rows at a time, which takes a millisecond
 _FILE = "approvals.db"
 _TRIM_OLDEST = "DELETE FROM approvals WHERE id IN (SELECT id FROM approvals ORDER BY id LIMIT ?) AND at < ?"
 _TRIM_SESSION = (
@@ -93,7 +93,7 @@ class Approvals:
         """
         directory = config.state_directory() if directory is None else directory
         self._database = Database(directory, _FILE, _SCHEMA)
-        # Kept open: to open it takes longer than to write a row.
+        # Kept open: opening it takes longer than writing a row.
         self._connection: sqlite3.Connection | None = sqlite3.connect(directory / _FILE, timeout=0, isolation_level=None)
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._rows = 0
@@ -132,7 +132,7 @@ class Approvals:
             except sqlite3.Error as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise StoreError(f"a decision could not be recorded: {error}") from error
-            # Waited for here and not by SQLite, which would hold up the whole loop.
+            # The wait is here, because a wait in SQLite would block the loop.
             await asyncio.sleep(0.005)
         self._payloads += len(kept)
         self._rows += 1
@@ -184,7 +184,7 @@ class Approvals:
 
 
 class _Denials:
-    """How many denials of a session get a row: so many in each minute."""
+    """Limits how many denials of a session are recorded in each minute."""
 
     def __init__(self) -> None:
         self._since = float("-inf")

@@ -1,4 +1,4 @@
-"""SQLite files on the trusted side: in a directory that nobody else can write to, shared by processes that know no other."""
+"""SQLite files on the trusted side, in a directory that nobody else can write to. Independent processes share them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _BUSY = 10.0
 
 
 class Database:
-    """One SQLite file, in WAL mode: readers do not wait for writers, and a write is there or not, also after a crash.
+    """One SQLite file, in WAL mode: readers do not wait for writers, and writes are atomic, also in a crash.
 
-    Each operation opens the file for itself. That takes a fraction of a millisecond, and leaves nothing that a fork could
-    share, a thread could use at the wrong time, or somebody had to close.
+    Each operation opens the file for itself. That takes a fraction of a millisecond, and nothing stays open that a fork
+    could share, a thread could misuse, or somebody would have to close.
 
     Args:
         directory: Where the file is. It is made, for this user alone, if it is missing.
@@ -47,7 +47,7 @@ class Database:
             StoreError: The file cannot be read or written, or is not a database.
         """
         with self._open() as connection:
-            # At once: a transaction that reads first cannot wait for a writer afterwards, and would fail.
+            # Immediate: a transaction that reads first cannot wait for a writer later, and would fail.
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -105,7 +105,7 @@ class Database:
             raise StoreError(f"others can write to {self._directory} and change the files in it: chmod 700 it")
         if found.st_mode & 0o077:
             self._directory.chmod(0o700)
-        # Made by us first, so that nobody can read it between SQLite's making it and our closing it to others.
+        # Made here with mode 0600. If SQLite made it, others could read it until its mode is changed.
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         except OSError as error:

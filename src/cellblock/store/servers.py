@@ -47,10 +47,10 @@ _T = TypeVar("_T")
 
 
 class ServerRegistry:
-    """The registered MCP servers: names and parameters. References to the environment are stored as such, and no secret.
+    """The registered MCP servers: names and parameters. It stores references to the environment, and no secrets.
 
     A server belongs to the directory that its API was generated in, its *root*, and can be named by sessions in whose
-    workspace that lies: two projects can have two servers of one name, and neither has the other's.
+    workspace that lies: two projects can have servers of the same name, and neither sees the other's.
 
     Several processes may use it at a time.
 

@@ -1,7 +1,7 @@
 """Commands of cells that need approval: requested with exactly the text that is then run.
 
-There are two kinds of sessions. In one, this process runs approved commands itself, and code that does not ask is not kept
-from anything. In the other, the system forbids this process to execute programs, and the host has them run.
+There are two kinds of sessions. In one, this process runs approved commands itself, and nothing stops code
+that does not ask. In the other, the system forbids this process to execute programs, and the host has init run them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Commands:
 
     def show(self, command: str) -> int:
         """Run a line of the shell, whose output is the cell's; return its exit status, negative for a signal."""
-        line = str.__str__(command)  # of this very class: one derived from it could be another text for each who asks
+        line = str.__str__(command)  # exactly `str`: a subclass could return another text each time
         number = self._ask("shell", line)
         if self.forbidden:
             return os.waitstatus_to_exitcode(self._asker.outcome(number).status)
@@ -62,7 +62,7 @@ class Commands:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            process.wait()  # it has had the same signal
+            process.wait()  # it got the same signal
             raise
 
     def collect(self, command: str) -> tuple[str, int]:
@@ -97,7 +97,7 @@ class Commands:
         if not program:
             raise UsageError("say which program reads the script: %%script bash")
         text = cell if cell.endswith("\n") else f"{cell}\n"
-        text = text.encode("utf-8", "replace").decode()  # as IPython has it
+        text = text.encode("utf-8", "replace").decode()  # as IPython does
         if self.forbidden and options.bg:
             raise UsageError("--bg: in this session, use '!command &' to run something in the background")
         kept = {(False, False): "nothing", (True, False): "out", (False, True): "err", (True, True): "both"}

@@ -1,4 +1,4 @@
-"""Messages between widgets and their counterparts in Jupyter clients, and what such clients ask beside cells.
+"""Messages between widgets and Jupyter clients, and the requests of such clients that are not cells.
 
 `Comms` takes the place of what ipykernel does for the package ``comm``. The functions below are what a Jupyter front of the
 host calls, each in a cell that leaves no trace. Everything here only carries data for the session's own clients: code of the

@@ -1,7 +1,7 @@
 """Completes names among many variables quickly.
 
 IPython's completer makes an abbreviation of every variable, an object of every match, and sorts them all, twice: 0.3 s
-for 10,000 variables. Then it returns the first 500. Here it is shown those 500 only.
+for 10,000 variables. Then it returns the first 500. Here it sees only those 500.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def look_at_few(completer: IPCompleter) -> None:
     """Have a completer look at the variables that it can return, and at no others."""
     search = completer.global_matches
 
-    def global_matches(text: str, **context: Any) -> list[str]:  # IPython 8 passes none
+    def global_matches(text: str, **context: Any) -> list[str]:  # IPython 8 passes no context
         variables = completer.namespace
         completer.namespace = _Names(variables, candidates(variables, text))
         try:
@@ -32,7 +32,7 @@ def candidates(variables: Mapping[str, Any], text: str) -> list[str]:
     """Return the names of variables that IPython may return for a text: not more than it does, and the first in its order."""
     names = [name for name in [*variables] if isinstance(name, str)]
     found = [name for name in names if name.startswith(text)]
-    if text[1:2] == "_":  # `a_b` finds `apples_bought`; other texts that begin an abbreviation begin its name, too
+    if text[1:2] == "_":  # `a_b` finds `apples_bought`; any other prefix of an abbreviation is a prefix of the name
         found += [name for name in names if name[:1] == text[0] and _abbreviated(name).startswith(text)]
     return heapq.nsmallest(MATCHES_LIMIT, found, key=_rank)
 
@@ -46,7 +46,7 @@ def _abbreviated(name: str) -> str:
 
 
 class _Names(Mapping[str, Any]):
-    """Variables of which only some can be seen by going through them. All can be looked up."""
+    """A namespace that yields only some of its variables when iterated over. All can be looked up."""
 
     def __init__(self, variables: Mapping[str, Any], seen: list[str]) -> None:
         self._variables = variables

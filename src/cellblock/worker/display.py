@@ -119,7 +119,7 @@ def send_bundle(
     try:
         outbox.send(message)
     except (ProtocolError, TypeError, ValueError):
-        # Only the metadata is in the header: whatever it is, the bundle can do without.
+        # Only the metadata is in the header, so it is the problem, and it is dropped.
         outbox.send(Display(kind, small, {}, identity, tuple(parts)))
 
 

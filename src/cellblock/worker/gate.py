@@ -6,8 +6,8 @@ signals does not prevent it: another thread, one of OpenBLAS perhaps, then takes
 handler anyway; and a handler that is already due runs just after they were blocked. So every handler is wrapped:
 
 - While the gate is shut, it waits. To shut it, say ``GATE.shut += 1`` just before a ``try:``, and ``GATE.open()`` in its
-  ``finally:``. There must be no call between: nowhere but near a call does Python run handlers. Main thread only.
-- Where only the loop and the worker are on the stack, and no cell, it runs, and what it raises goes to `Gate.stray`.
+  ``finally:``. There must be no call in between: Python runs handlers only near calls. Main thread only.
+- If only the loop and the worker are on the stack, and no cell, it runs, and what it raises goes to `Gate.stray`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Gate:
     """Shut while `shut` is not zero.
 
     Attributes:
-        shut: How many blocks of code want it shut.
-        stray: Takes what a handler raised where no code of the user was running.
+        shut: How many blocks of code need it shut.
+        stray: Takes what a handler raised while no user code was running.
     """
 
     __slots__ = ("_late", "shut", "stray")
@@ -46,7 +46,7 @@ class Gate:
         """Undo one ``shut += 1``; the handlers that came too early run now, and may raise."""
         self.shut -= 1
         while self._late and not self.shut:
-            signal.raise_signal(self._late.pop(0))  # where it raises, the others run when the gate is next opened
+            signal.raise_signal(self._late.pop(0))  # if it raises, the others run when the gate is next opened
 
     def reset(self) -> None:
         """In a child that was forked while the gate was shut: open it."""
@@ -84,7 +84,7 @@ class _Gated:
         else:
             try:
                 self.handler(number, frame)
-            except BaseException as error:  # KeyboardInterrupt above all
+            except BaseException as error:  # mostly KeyboardInterrupt
                 GATE.stray(error)
 
 

@@ -90,7 +90,7 @@ def allow_nested_run() -> None:
         outer = events._get_running_loop()  # noqa: SLF001  # no public way to step out of a loop
         if outer is None:
             return original(main, debug=debug, **options)
-        # Also out of the task: from Python 3.14 on, a thread runs one at a time, whichever loop they belong to.
+        # Leave the task, too: from Python 3.14 on, a thread has one current task, whichever loop it belongs to.
         task = asyncio.current_task(outer)
         _suspended.append(task)
         if task is not None:
@@ -103,7 +103,7 @@ def allow_nested_run() -> None:
             if task is not None:
                 tasks._enter_task(outer, task)  # noqa: SLF001
             _suspended.pop()
-            # `asyncio.run` leaves no current loop behind at all.
+            # `asyncio.run` unsets the current loop.
             asyncio.set_event_loop(outer)
 
     run.__doc__ = original.__doc__

@@ -57,8 +57,9 @@ class Worker:
 
     Attributes:
         stay_in: A directory to come back to after each cell, or None to stay where the code went.
-        offline: What explains failed connections, if the session has no network.
-        commands: Whether the host is asked before a command is run; ``forbidden``: and runs it, as this process cannot.
+        offline: Whether the session has no network, so that failed connections say so.
+        commands: Whether the host is asked before a command runs; ``forbidden``: the host also runs it, because this process
+            may not.
     """
 
     def __init__(self, shell: Shell, outbox: Outbox, sock: socket.socket) -> None:
@@ -124,13 +125,13 @@ class Worker:
             except BaseException as error:
                 self._on_stray(error)  # from a handler that hit what the loop itself calls: logging, mostly
         if self._outbox.forked:
-            leave()  # a child that the code forked from a background task, and that has come to its end
+            leave()  # a child that a background task of the code forked, and that has finished
         self._outbox.settle()
         if self._broken is not None:
             raise self._broken
 
     def _on_stray(self, error: BaseException) -> None:
-        if not isinstance(error, KeyboardInterrupt):  # the interrupter has done what there was to do
+        if not isinstance(error, KeyboardInterrupt):  # the interrupter has handled it
             self.loop.call_soon_threadsafe(self._take_stray, error)
 
     def _take_stray(self, error: BaseException) -> None:
@@ -161,7 +162,7 @@ class Worker:
             try:
                 messages = self._channel.receive()
             except (OSError, ProtocolError) as error:
-                # The code has meddled with it. The two ends are out of step for good.
+                # The code has written to it. The two ends are out of step for good.
                 self._broken = error
                 messages = None
             if messages is None:
@@ -184,7 +185,7 @@ class Worker:
                     self._task = self.loop.create_task(self._execute(request))
                     self._interrupter.watch(self._task)
                 case Complete() | Inspect() as question:
-                    # Not in this callback, which no signal interrupts.
+                    # Not in this callback, because signals do not interrupt it.
                     self.loop.call_soon(self._answer, question)
                 case InputReply() | Installed() | Decided() | Ended():
                     pass  # the question was withdrawn by an interrupt
@@ -195,7 +196,7 @@ class Worker:
         self._begun = True  # a task that is cancelled before it begins never does, and would not reply
         self._asker.allowed = request.stdin
         self._asker.echo = not request.parent
-        # Shut as soon as the code has ended: from there on a handler has nobody to raise for.
+        # Shut as soon as the code has ended: from then on, no code can handle what a handler raises.
         try:
             if request.parent or self._comms is not None:
                 self._note_parent(request.parent)
@@ -219,7 +220,7 @@ class Worker:
                 error = replace(error, ename="KeyboardInterrupt", evalue="", traceback=traceback)
             self._interrupter.watch(None)
             if self._outbox.forked:
-                # A child that the code forked has come to the end of the cell, and so to its own.
+                # A child that the code forked ends with the cell.
                 _leave_child(error)
             self._go_back()
             self._settle()

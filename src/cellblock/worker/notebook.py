@@ -1,4 +1,4 @@
-"""What libraries and magics expect of a notebook's shell, although there is no page or window here.
+"""What libraries and magics expect of a notebook's shell, although there is no page and no window.
 
 Libraries ask "am I in a notebook?" in three ways: by the name of the shell's class, by its ``kernel``, and by
 ``IPKernelApp`` in its configuration. The answer is yes: they then show output that works as text and MIME bundles.

@@ -27,8 +27,8 @@ TICK = 0.01
 """Seconds that text of a burst may wait."""
 
 _QUIET_TICKS = 5
-_CATCH_UP_STEP, _CATCH_UP_LONG_STEP = 0.0001, 0.002  # seconds between two looks, at first and later
-_READ_UP, _HURRIED = 0.02, 1.0  # seconds that it is waited for, and for which it is not after that was in vain
+_CATCH_UP_STEP, _CATCH_UP_LONG_STEP = 0.0001, 0.002  # seconds between two checks, at first and later
+_READ_UP, _HURRIED = 0.02, 1.0  # seconds to wait, and seconds not to wait again after a wait that failed
 _NONE = -1
 _PIECE_CHARS = PIECE // 6  # a character takes at most six bytes: a lone surrogate is written as an escape
 
@@ -113,7 +113,7 @@ class Outbox:
         elif time.monotonic() - self._last >= TICK:
             self.flush()
         elif self._room == _NONE:
-            self._room = _PIECE_CHARS  # before the thread is there: it may be gone again when we are
+            self._room = _PIECE_CHARS  # before the thread starts: it may have ended when this returns
             try:
                 self._ticker = _Ticker(self)
             except BaseException:
@@ -129,48 +129,54 @@ class Outbox:
         """
         if self._channel is None or self.forked:
             return
-        # The gate before the lock, as in `flush`. It is open while this waits, so that a cell that waits can be interrupted.
+        self._alone(self._wait_until_read)
+
+    def _wait_until_read(self) -> None:
+        assert self._channel is not None
+        self.flush()
+        step = _CATCH_UP_STEP
         in_main = _thread.get_ident() == self._main
-        if in_main:
-            GATE.shut += 1
-        try:
-            with self._lock:
-                self.flush()
-                step = _CATCH_UP_STEP
-                while self._channel.unread():
-                    try:
-                        if in_main:
-                            GATE.open()
-                        time.sleep(step)
-                    finally:
-                        if in_main:
-                            GATE.shut += 1
-                    step = min(2 * step, _CATCH_UP_LONG_STEP)
-        finally:
-            if in_main:
-                GATE.open()
+        while self._channel.unread():
+            try:
+                if in_main:
+                    GATE.open()  # a cell that waits can be interrupted
+                time.sleep(step)
+            finally:
+                if in_main:
+                    GATE.shut += 1
+            step = min(2 * step, _CATCH_UP_LONG_STEP)
 
     def flush(self) -> None:
         """Send what is pending, now."""
         if self._channel is None or self.forked:
             return
-        # The lock before a look at what is pending: the gathering thread may have taken that, and not sent it yet, and what
-        # its caller sends next must not overtake it. And the gate before the lock: from Python 3.14 on a handler can run, and
-        # raise, between the two halves of a `with`, and nobody would release the lock.
+        self._alone(self._send_pending)
+
+    def _send_pending(self) -> None:
+        assert self._channel is not None
+        # Called again by a finalizer or a signal handler that prints: the outer call sends what was added.
+        if self._flushing or not self._pending:
+            return
+        try:
+            self._flushing = True
+            self._drain(self._channel)
+        finally:
+            self._flushing = False
+            self._last = time.monotonic()
+
+    def _alone(self, act: Callable[[], None]) -> None:
+        """Do something while no other thread sends, and no signal handler of the main thread runs.
+
+        The lock comes before a look at what is pending: the gathering thread may have taken that and not sent it yet, and what
+        its caller sends next must not overtake it. The gate comes before the lock: from Python 3.14 on a handler can run, and
+        raise, between the two halves of a `with`, and nobody would release the lock.
+        """
         in_main = _thread.get_ident() == self._main
         if in_main:
             GATE.shut += 1
         try:
             with self._lock:
-                # Re-entered by a finalizer or a signal handler that prints: the outer call sends what was added.
-                if self._flushing or not self._pending:
-                    return
-                try:
-                    self._flushing = True
-                    self._drain(self._channel)
-                finally:
-                    self._flushing = False
-                    self._last = time.monotonic()
+                act()
         finally:
             if in_main:
                 GATE.open()
@@ -234,7 +240,7 @@ class Outbox:
             try:
                 fcntl.ioctl(descriptor, termios.FIONREAD, self._count, True)
             except OSError:
-                continue  # the code closed it, or put something else in its place
+                continue  # the code closed it, or replaced it
             if self._count[0]:
                 return True
         return False
@@ -242,7 +248,7 @@ class Outbox:
     def tick(self) -> bool:
         """Send what a burst left over, unless another thread is about to; return whether there was anything."""
         busy = bool(self._pending)
-        # Without waiting: the holder may be waiting for the end of the gathering thread, which calls this.
+        # Without waiting: the holder may be waiting for the gathering thread, which calls this, to end.
         if self._lock.acquire(blocking=False):
             try:
                 self.flush()
@@ -268,7 +274,7 @@ class Outbox:
     def settle(self) -> None:
         """Send everything and end the gathering thread. After this the worker has no thread of ours."""
         if self.forked:
-            return  # above all at the forks of the zygote and of init, where every page that is touched is copied
+            return  # mostly at forks of the zygote and of init, where every page that is touched is copied
         in_main = _thread.get_ident() == self._main
         if in_main:
             GATE.shut += 1

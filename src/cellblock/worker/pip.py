@@ -1,4 +1,4 @@
-"""Finds ``pip install`` in lines of the shell: only the host can install, however people and models write it."""
+"""Finds ``pip install`` in shell lines, in all the ways that people and models write it, because only the host can install."""
 
 from __future__ import annotations
 

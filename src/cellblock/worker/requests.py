@@ -138,13 +138,13 @@ class Requester:
             except KeyboardInterrupt:
                 interrupted = True
         if ended is None:
-            raise KeyboardInterrupt  # the host is gone, and everything here with it
+            raise KeyboardInterrupt  # the host is gone, and everything here ends with it
         if interrupted:
             for suffix in (".out", ".err"):
                 try:
                     os.unlink(f"{ended.place}{suffix}")
                 except OSError:
-                    continue  # there is no such file
+                    continue  # the file does not exist
             raise KeyboardInterrupt
         return ended
 

@@ -177,7 +177,7 @@ class Shell(NotebookShell):
         try:
             self.user_ns["_exit_code"] = process.wait()
         except KeyboardInterrupt:
-            # The command has had the same signal, as in a terminal; the host kills what ignores it at a deadline.
+            # The command got the same signal, as in a terminal; at a deadline, the host kills what ignores it.
             process.wait()
             raise KeyboardInterrupt from None
 
@@ -221,10 +221,10 @@ class Shell(NotebookShell):
         if not self._inner and (running is None or running.error_in_exec is evalue):
             self.error = error
             return
-        # Not what ended the cell: %tb, %run, a __repr__, a callback that its caller lets fail. The cell has gone on.
+        # This did not end the cell: %tb, %run, a __repr__, or a callback whose caller ignores errors. The cell went on.
         send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
         if self.error is None and evalue is not before:
-            self.error = error  # the host knows by its traceback that it is shown already
+            self.error = error  # the host can tell by its traceback that it was shown already
 
     async def run(self, code: str, check: Callable[[], None], *, silent: bool = False, draw: bool = True) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
@@ -260,11 +260,11 @@ class Shell(NotebookShell):
             self.events.trigger("post_run_cell", result)
         value = result.error_before_exec or result.error_in_exec
         if value is None:
-            return self.error  # of something that did not end the cell
+            return self.error  # an error that did not end the cell
         if isinstance(value, SystemExit) and value.code in (None, 0):
             return None
         if self.error is None:
-            # IPython showed nothing of it: bdb.BdbQuit, mostly.
+            # IPython did not show it: mostly bdb.BdbQuit.
             self.error = CellError.of(value)
         return self.error
 
@@ -273,7 +273,7 @@ Shell.__name__ = Shell.__qualname__ = "ZMQInteractiveShell"  # the name by which
 
 
 class _Profile(ProfileDir):
-    """IPython's own directory (``%store``, aliases) in whatever home the kernel has, of which nothing is made ahead."""
+    """IPython's own directory (``%store``, aliases) in the kernel's home. Nothing of it is made ahead."""
 
     @property
     def location(self) -> str:  # type: ignore[override]  # a trait in the base class, which makes directories
@@ -293,19 +293,19 @@ def create(outbox: Outbox) -> Shell:
     config.InteractiveShell.autoindent = False
     config.InteractiveShell.history_load_length = 0
     config.HistoryManager.hist_file = ":memory:"
-    config.HistoryManager.enabled = False  # no database, and so no thread that writes to it
+    config.HistoryManager.enabled = False  # no database, and no thread that writes to it
     config.IPKernelApp.connection_file = ""  # libraries look for this section to know that they are in a notebook
     config.Completer.use_jedi = False  # loads 30 MB for completions that follow the live objects anyway
     Publisher.outbox = Hook.outbox = outbox
     keep_order(outbox)
-    # Above this many lines IPython shows a frame without parsing its file first: for pandas' that takes longer than a cell
-    # that is stopped may take to end, and shows the same.
+    # For files with more lines, IPython shows a frame without parsing the file. The result is the same, and parsing a file
+    # of pandas takes longer than a cell may take to stop.
     ultratb.FAST_THRESHOLD = 500
-    # IPython makes HTML of what it inspects, too, which nobody gets. In colours, to load the lexer takes longer than the rest.
+    # IPython also makes HTML of what it inspects, which nobody uses. For colours it would load a lexer, which takes longest.
     oinspect.pylight = lambda code: f"<pre>{html.escape(code)}</pre>"
     guard_scripts()
     shell = Shell.instance(config=config)
-    # IPython's advice on leaving a terminal, shown whenever a cell calls sys.exit().
+    # IPython's hint on how to leave a terminal, which it shows whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
     return shell
 

@@ -139,7 +139,7 @@ def keep_order(outbox: Outbox) -> None:
     os.system = behind(os.system, always)
     os.posix_spawn = behind(os.posix_spawn, always)
     os.posix_spawnp = behind(os.posix_spawnp, always)
-    # What ends this process at once ends what is pending, too.
+    # If this process is killed, what is pending is lost, too.
     os._exit = behind(os._exit, always)
     os.abort = behind(os.abort, always)
     os.kill = behind(os.kill, always)

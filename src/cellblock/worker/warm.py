@@ -1,4 +1,4 @@
-"""Does everything slow that all kernels need, once, before the first fork."""
+"""Does the slow things that every kernel needs, once, before the first fork."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CELLS = (
 )
 
 _CELLS_FOR = {
-    # A first plot loads fonts, and a first table the formatters: a tenth of a second that no kernel need spend again.
+    # A first plot loads fonts, and a first table the formatters: a tenth of a second that kernels then save.
     "matplotlib": ("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('warm')\nplt.show()", "plt.close('all')"),
     "pandas": ("import pandas\npandas.DataFrame({'a': [1]})", "pandas.DataFrame({'a': [1]})['b']"),
 }
@@ -46,7 +46,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     Args:
         preload: Names of modules.
     """
-    gc.disable()  # nearly all that is made here stays: to look through it again and again takes longer than the cells below
+    gc.disable()  # nearly everything made here stays; collecting it again and again would take longer than the cells below
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     try:
         from cellblock.worker import shell as shells
@@ -61,7 +61,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     allow_nested_run()
     for name in preload:
         try:
-            with shell.builtin_trap:  # with `get_ipython`, as in a cell: pandas asks when it is imported where it is
+            with shell.builtin_trap:  # with `get_ipython`, as in a cell: pandas checks for a notebook when it is imported
                 importlib.import_module(name)
         except BaseException:  # whatever a module does when it is imported, the answer is the same
             traceback.print_exc()
@@ -69,7 +69,7 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
     cells = [*_CELLS]
     for name in {module.partition(".")[0] for module in preload}:
         cells += _CELLS_FOR.get(name, ())
-    gc.freeze()  # IPython's own full collection in there is to go through the cells' objects only
+    gc.freeze()  # so that IPython's own full collection goes through the cells' objects only
     rehearse(Worker, shell, outbox, cells)
     linecache.clearcache()
     sysconfig.get_config_vars()  # a module of its own, which every kernel would read and keep for itself

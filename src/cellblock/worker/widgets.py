@@ -1,4 +1,4 @@
-"""The text of widgets at the end of a cell: they change after they are displayed, which only a web page would show."""
+"""The text of widgets at the end of a cell. They change after they are displayed, and only a web page would show that."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def text_now(view: object) -> str | None:
     module = sys.modules.get("ipywidgets.widgets.widget")
     try:
         return repr(module._instances[view["model_id"]])  # type: ignore[union-attr, index]  # noqa: SLF001
-    except Exception:  # code can display anything under this type, and a widget's text is its own
+    except Exception:  # code can display anything under this type, and a widget computes its own text
         return None

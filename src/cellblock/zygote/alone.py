@@ -1,4 +1,4 @@
-"""A session without a zygote: an interpreter of its own, if a loaded one cannot be forked."""
+"""A session without a zygote: it gets a fresh interpreter, for programs in which forking is unsafe."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
             else:
                 ours.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # it has ended already, and is about to be waited for
+            pass  # it has already ended, and will be reaped soon
     _guard(init, ours, host, descriptors[1] if descriptors else None, places)
 
 
@@ -72,7 +72,7 @@ def _guard(init: int, handover: socket.socket, host: int | None, control: int | 
             poll.register(watched, select.POLLIN)
     poll.poll()
     if host is not None and select.select([host], [], [], 0)[0]:
-        processes.kill([init])  # which may be stopped, and not notice itself
+        processes.kill([init])  # it may be stopped, and would not notice by itself
     status = os.waitpid(init, 0)[1]
     release_holds(socket.socket(fileno=kept))
     remove_after(host, places, control)

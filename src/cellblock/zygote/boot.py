@@ -17,7 +17,7 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     if sys.version_info < (3, 11):
         sys.stderr.write("Python %d.%d is too old\n" % sys.version_info[:2])
         sys.exit(EXIT_TOO_OLD)
-    # What a kernel's user expects: the current directory first, and nothing of ours.
+    # What users of a kernel expect: the current directory comes first, and nothing of cellblock is there.
     sys.path[0] = ""
     import importlib.util
 
@@ -33,7 +33,7 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     if sys.argv[2] == "native":
         from cellblock.sandbox.ground import Ground
 
-        # First of all: a process that has loaded a library with threads cannot go into a namespace.
+        # Before anything else: a process with threads cannot enter a user namespace, and libraries start threads.
         try:
             Ground.enter()
         except OSError as error:
@@ -46,8 +46,8 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     if sys.argv[2] == "landlock":
         from cellblock.sandbox import landlock, landlock_rules
 
-        landlock_rules.surroundings(landlock.version())  # what sessions have in common, found out once: they inherit it
-    # A user's argv, not ours.
+        landlock_rules.surroundings(landlock.version())  # found out once, because all sessions inherit it
+    # The argv that user code sees.
     mode, native, preload = sys.argv[1], sys.argv[2] == "entered", tuple(sys.argv[3:])
     sys.argv[:] = [""]
     if mode == "zygote":

@@ -1,7 +1,7 @@
 """Makes a zygote cheap to fork: its memory in 2 MiB pages, where the kernel can do that.
 
 A fork copies an entry for every page. With pandas loaded that is 20,000 entries and 6 ms; in huge pages it is 2 ms. A child
-that writes gets copies of 4 KiB all the same, so that kernels stay small.
+that writes still copies 4 KiB at a time, so kernels stay small.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ctypes
 import sys
 
 _HUGE = 2 * 1024 * 1024
-_MADV_COLLAPSE = 25  # Linux 6.1; works whatever /sys/kernel/mm/transparent_hugepage/enabled says
+_MADV_COLLAPSE = 25  # Linux 6.1; it ignores /sys/kernel/mm/transparent_hugepage/enabled
 
 
 def collapse() -> None:

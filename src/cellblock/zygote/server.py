@@ -68,7 +68,7 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
         if ground is not None:
             _end_threads()
     if "SANDBOX_RUNTIME" in os.environ and sys.platform == "linux":
-        hide()  # srt has put us into its sandbox, and kernels are to be in there with us
+        hide()  # this process runs in srt's sandbox, and so will the kernels
     hello = TO_LAUNCHER.decode(data)
     assert isinstance(hello, Hello)
     control.send(encode_control(Ready(ground.interpreter if ground is not None else None)))
@@ -133,7 +133,7 @@ class _Zygote:
         for descriptor in (wake, writer):
             os.set_blocking(descriptor, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C in the host's terminal is the host's business
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the host handles ^C in its terminal
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         poll = select.poll()
         for watched in (self._control.fileno(), self._host, wake):
@@ -145,7 +145,7 @@ class _Zygote:
                 try:
                     self._spare = self._make()
                 except OSError:
-                    self._can_make = False  # nobody has asked for it yet; the next request tries again, and tells
+                    self._can_make = False  # it was not requested yet; the next request tries again and reports the failure
             for descriptor, _ in events:
                 if descriptor == wake:
                     os.read(wake, 4096)
@@ -164,7 +164,7 @@ class _Zygote:
             self._end()
         match TO_LAUNCHER.decode(data):
             case End():
-                self._places = None  # the host goes on, and what it keeps may be in use by other kernels
+                self._places = None  # the host goes on, and other kernels may use these places
                 self._end()
             case Fork(session):
                 self._fork(session, data, descriptors[:FORK_DESCRIPTORS])
@@ -195,7 +195,7 @@ class _Zygote:
         try:
             socket.send_fds(handover, [data], descriptors)
         except OSError:
-            return  # it has died; the host sees its connections close
+            return  # it died; the host sees its connections close
 
     def _check_spare(self) -> None:
         """Drop the spare init if something has failed in it, such as a fork: the next one may have more luck."""
@@ -203,7 +203,7 @@ class _Zygote:
             pid, handover = self._spare
             self._spare = None
             handover.close()
-            os.waitpid(pid, 0)  # it ends now, and gives back what the next one may lack
+            os.waitpid(pid, 0)  # it ends now, and frees what the next one may need
 
     def _make(self) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -232,8 +232,8 @@ class _Zygote:
             if self._spare is not None and self._spare[0] == pid:
                 self._spare[1].close()
                 self._spare = None
-        # What an init left behind when it was killed has come to us. Each one's own children follow when it dies.
-        if orphans:  # and not after each init that has ended in good order: it had nothing left
+        # Processes of an init that was killed were reparented to this one. Their children follow when they die.
+        if orphans:  # an init that ended in order left nothing
             known = {*self._inits, *([self._spare[0]] if self._spare else [])}
             processes.kill(pid for pid in processes.children(os.getpid()) if pid not in known)
 

@@ -24,7 +24,6 @@ answering: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("answeri
 """The cell for which the current task, or thread, works out an answer."""
 
 _REJECTED = "Rejected: the command was not approved"
-_PLACE = "/tmp/.output-"  # in the session's own /tmp; the rest is for nobody to guess
 
 
 async def answers(kernel: RunningKernel, cell: Cell, question: InputRequest | Install | Command) -> AsyncIterator[ToWorker]:
@@ -98,7 +97,7 @@ async def _have_run(kernel: RunningKernel, cell: Cell, command: Command) -> Asyn
     else:  # no worker of ours asks so: a program could be taken for a line by the decider, or a line for a script
         refusal = "a script needs a program that reads it, and a line has none"
     if refusal is None and kernel.wanted.forbid_programs:
-        place = f"{_PLACE}{secrets.token_hex(8)}" if command.keep != "nothing" else None
+        place = _new_file(kernel) if command.keep != "nothing" else None
         try:
             _begin(kernel, request, command.keep, place)
         except ProtocolError:
@@ -148,3 +147,9 @@ def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: st
         begin(request.program, stdin=script)
     finally:
         os.close(script)
+
+
+def _new_file(kernel: RunningKernel) -> str:
+    """Return the path of a file for output, in the session's own directory for temporary files, that nobody can guess."""
+    directory = kernel.wanted.setup.env.get("TMPDIR", "/tmp") if kernel.wanted.isolate == "landlock" else "/tmp"
+    return f"{directory}/.output-{secrets.token_hex(8)}"

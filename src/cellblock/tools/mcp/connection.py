@@ -3,8 +3,8 @@
 The SDK's contexts contain cancel scopes, which must be left by the task that entered them, and a failure in the background
 cancels that task. So one task enters them, waits, and leaves them, and any task can make calls.
 
-The SDK takes most of a second to import, and a server as long to start: so the program is started first, and `dialogue`,
-which speaks the protocol, is imported meanwhile.
+The SDK takes most of a second to import, and a server takes as long to start. So the program is started first, and
+`dialogue`, which uses the SDK, is imported meanwhile.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Connection:
         """
         await self._opened.wait()
         if not self.usable:
-            await self.closed()  # it knows the cause by then
+            await self.closed()  # by then the cause is known
             raise self.error(f"MCP server {self._server!r} cannot be used: {self._cause}")
 
     async def close(self, cause: str = "it was stopped") -> None:
@@ -110,12 +110,12 @@ class Connection:
                     await self._end.wait()
             if self._opening.cancelled_caught and not self._end.is_set():
                 self._cause = self._cause or f"it was not ready within {self._connect_timeout:g} s"
-        except Exception as error:  # of whatever the SDK, its transports and their libraries may raise, in groups
+        except Exception as error:  # the SDK, its transports and their libraries raise many kinds, in groups
             self._cause = self._cause or _reason(error)
         finally:
             self._end.set()
             explanation = "" if self._transport is None else self._transport.explain()
-            # What this end saw says more than what the SDK made of it, and less than who ended it.
+            # What this end saw is more exact than the SDK's error, and less exact than how the process ended.
             if explanation and explanation not in self._cause:
                 vague = self._cause in explanation or self._cause in ("Connection closed", "Server returned an error response")
                 self._cause = explanation if vague else f"{self._cause}; {explanation}"
@@ -208,6 +208,6 @@ def _reason(error: BaseException) -> str:
     """Return the first thing that went wrong in a tree of exceptions."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if (response := getattr(error, "response", None)) is not None:  # of httpx, whose own words hold the URL
+    if (response := getattr(error, "response", None)) is not None:  # httpx's own message contains the URL
         return f"HTTP {response.status_code} {response.reason_phrase}"
     return cut(str(error) or type(error).__name__)

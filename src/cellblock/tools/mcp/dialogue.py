@@ -39,7 +39,7 @@ _RESULT = frozenset(("_meta", "content", "structuredContent", "isError"))
 
 _CLIENT = types.Implementation(name="cellblock", version="1")
 
-# What goes wrong with a server is told by our errors; a program without logging would find it on its stderr as well.
+# Our errors already say what goes wrong with a server. Without this, programs without logging would see it on stderr, too.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 logging.getLogger("client").addHandler(logging.NullHandler())
 
@@ -50,7 +50,7 @@ class Dialogue:
     def __init__(self) -> None:
         self._client: Client | None = None
         self._requests: Requests | None = None
-        self._stale = True  # what is known of the tools
+        self._stale = True  # the list of tools must be fetched again
         self._listing = asyncio.Lock()
         self._tools: dict[str, ToolSpec] | None = None  # None: the server does not list them
         self._facts: dict[str, ToolFacts] = {}
@@ -90,7 +90,7 @@ class Dialogue:
             dialogue._client = client
             yield dialogue
 
-    # What callers do.
+    # For callers.
 
     async def call(
         self,
@@ -174,7 +174,7 @@ class Dialogue:
                 async with asyncio.timeout(_SECONDS_TO_LIST):
                     self._tools, self._facts = {tool.name: tool for tool in await self.list_tools()}, {}
             except (McpServerError, TimeoutError):
-                self._tools = None  # a server need not list what it has
+                self._tools = None  # a server need not list its tools
             except BaseException:
                 self._stale = True
                 raise
@@ -193,7 +193,7 @@ class Dialogue:
             try:
                 await client.session.send_request(request, types.EmptyResult)
             except MCPError:
-                return None  # it logs as it likes
+                return None  # it ignores the log level
         return None
 
     def _open_client(self) -> Client:
@@ -201,7 +201,7 @@ class Dialogue:
             raise ConnectionError
         return self._client
 
-    # What the server says unasked.
+    # Notifications of the server.
 
     def _hear(self, method: str, params: dict[str, Any]) -> bool:
         """Take a notification. The SDK gets only what it must: it starts a task for each."""
@@ -214,7 +214,7 @@ class Dialogue:
         return True
 
     def _hear_log(self, params: dict[str, Any]) -> None:
-        # Which of the calls it belongs to, the protocol does not say.
+        # The protocol does not say which call it belongs to.
         level, data = params.get("level"), params.get("data")
         if isinstance(level, str):
             text = data if isinstance(data, str) else json.dumps(data)

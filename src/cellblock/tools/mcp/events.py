@@ -19,7 +19,7 @@ class Event:
     """What one event says.
 
     Attributes:
-        name: Its type; empty: the usual one.
+        name: Its type; empty for the default one.
         data: Its data, in one line: it is JSON, in which the end of a line is a space like any other.
         more: Its other fields, as they came.
     """
@@ -36,7 +36,7 @@ class Event:
 
 
 class Events:
-    """Makes events out of the pieces of a stream. Those that say nothing, and those that MCP does not know, are left out.
+    """Makes events from the pieces of a stream. It leaves out empty ones and those that MCP does not use.
 
     Args:
         limit: The most bytes that an event may have.
@@ -45,7 +45,7 @@ class Events:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lines = Lines(limit)
-        self._after_return = False  # the last piece ended with a carriage return: a line feed after it ends no other line
+        self._after_return = False  # the last piece ended with a carriage return: a line feed that follows belongs to it
         self._begin()
 
     def _begin(self) -> None:

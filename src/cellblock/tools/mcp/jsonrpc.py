@@ -37,7 +37,7 @@ _FIRST = 2**30
 _MAX_PENDING = 32
 """Requests of the server that have no answer yet, and messages in succession that are none. The SDK has a task for each."""
 
-_SECONDS_TO_CANCEL = 1.0  # a server that does not read is not told
+_SECONDS_TO_CANCEL = 1.0  # a server that does not read misses it
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
@@ -48,7 +48,7 @@ class Requests:
     Args:
         reader: The transport's stream to read.
         writer: Its stream to write.
-        ended: Called when there is nothing more to read, which the SDK keeps to itself, with the reason if this end gave up.
+        ended: Called at the end of the stream, of which the SDK does not tell, with the reason if this end gave up.
         hear: Called with the method and parameters of each notification that belongs to none of our requests. It returns
             whether it has taken it; the SDK gets the others.
     """
@@ -108,7 +108,7 @@ class Requests:
             try:
                 await self._write(JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                pass  # it has nothing to cancel any more
+                pass  # there is nothing left to cancel
 
     async def _write(self, message: JSONRPCRequest | JSONRPCNotification) -> None:
         await self._writer.send(SessionMessage(message))
@@ -130,7 +130,7 @@ class Requests:
     def _notified(self, method: str, params: dict[str, Any]) -> bool:
         try:
             return (method == "notifications/progress" and self._tell(params)) or self._hear(method, params)
-        except Exception:  # of what listens to a log, which is the caller's; this is the task that reads for all calls
+        except Exception:  # the caller's log handler failed; this task reads for all calls and must go on
             _LOG.exception("what listens to the notifications of an MCP server failed")
             return True
 
@@ -143,7 +143,7 @@ class Requests:
         if done is not None:
             try:
                 on_progress(done, _number(params.get("total")), message if isinstance(message, str) else None)
-            except Exception:  # it is the caller's, and this is the task that reads for all calls
+            except Exception:  # the caller's handler failed; this task reads for all calls and must go on
                 _LOG.exception("what listens to the progress of a tool call failed")
         return True
 
@@ -171,7 +171,7 @@ class Requests:
         self._closed = True
         for answer, _ in self._waiting.values():
             if not answer.done():
-                # No exception: one that nobody comes to see, as its task is cancelled as well, would be told to the log.
+                # Not an exception: its task may be cancelled as well, and asyncio logs exceptions that nobody retrieves.
                 answer.set_result(_CLOSED)
 
     # The stream that the SDK reads.

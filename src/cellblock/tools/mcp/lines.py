@@ -38,8 +38,8 @@ def may_have_too_many_values(line: bytes | Oversized, limit: int = MAX_VALUES) -
 def has_too_many_values(line: bytes | Oversized, limit: int = MAX_VALUES) -> bool:
     """Whether a line of JSON has more values than are allowed. It takes long; commas and brackets in text do not count."""
     if isinstance(line, Oversized):
-        return False  # it is refused for its size
-    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")  # each quote that is left begins or ends a text
+        return False  # it is refused because of its size
+    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")  # each remaining quote begins or ends a string
     if bare.count(b'"') > 4 * limit:
         return True
     return sum(map(_marks, bare.split(b'"')[::2])) > limit
@@ -58,13 +58,13 @@ class Lines:
     """Makes whole lines out of pieces, one at a time, because splitting a whole piece at once could take long.
 
     Args:
-        limit: The most bytes that a line may have; of a longer one only the edges are kept.
+        limit: The most bytes that a line may have; of a longer one, only the ends are kept.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._data = bytearray()
-        self._scanned = 0  # bytes of the data that are known to have no end of a line
+        self._scanned = 0  # bytes of the data that are known to contain no line feed
         self._head: bytes | None = None  # of a line that is too long; `_data` has its end then
         self._dropped = 0
 

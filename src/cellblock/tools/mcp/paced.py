@@ -1,7 +1,7 @@
 """Bounds what the HTTP library takes from a server in one turn of the loop, and the heads of responses.
 
-The library parses all that one read has brought before it gives way: 64 KB can be ten thousand chunks of a body, or as
-many responses that only announce a response.
+The library parses everything from one read before it yields to the loop. 64 KB can be ten thousand chunks of a body, or ten
+thousand interim responses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PIECE = 4096
 """Bytes of one turn. What they can cost at most is about 20 ms."""
 _MAX_HEAD = 16 * 1024
 _MAX_HEADERS = 200
-_MAX_INTERIM = 20  # responses ahead of the one that counts
+_MAX_INTERIM = 20  # interim responses before the final one
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d")
 
@@ -26,7 +26,7 @@ class Heads:
     """Watches the heads of the responses on one connection. Bytes in, no I/O."""
 
     def __init__(self) -> None:
-        self._head: bytearray | None = bytearray()  # None: a body comes
+        self._head: bytearray | None = bytearray()  # None while a body is read
         self._interim = 0
 
     def asked(self) -> None:
@@ -86,7 +86,7 @@ class _Paced(httpcore2.AsyncNetworkStream):
         self._heads = Heads()
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        await asyncio.sleep(0)  # what TLS has decrypted already comes without waiting
+        await asyncio.sleep(0)  # what TLS has already decrypted needs no wait
         data = await self._stream.read(min(max_bytes, _PIECE), timeout)
         self._heads.take(data)
         return data

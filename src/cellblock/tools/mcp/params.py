@@ -56,7 +56,7 @@ class StdioServer:
         if self.cwd is not None:
             given["cwd"] = self.cwd
         if self.sandbox is not None:
-            given["sandbox"] = {"policy": json.loads(json.dumps(self.sandbox.to_dict()))}  # of JSON's types alone
+            given["sandbox"] = {"policy": json.loads(json.dumps(self.sandbox.to_dict()))}  # JSON types only
         return given
 
 
@@ -143,7 +143,7 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
                 f"the parameters of MCP server {server_name!r} refer to ${{{match[1]}}}, which is not set in the environment "
                 f"of the host, nor in .env in its current directory: set {match[1]} before the server is first used"
             )
-        if (length := length + len(value)) > MAX_PARAMS:  # before it is there: a variable can be named 60,000 times
+        if (length := length + len(value)) > MAX_PARAMS:  # before it is built: a variable can be named 60,000 times
             raise InvalidInputError(f"the parameters of MCP server {server_name!r} have more than {MAX_PARAMS} characters")
         return value
 
@@ -269,7 +269,7 @@ def _http(fields: _Fields) -> HttpServer:
     if fields.sandbox() is not None:
         raise fields.wrong("sandbox", "is for a server that is started here, not for one that is reached through a URL")
     fields.finish("url, headers and type")
-    if not _REFERENCE.search(url):  # one with references is looked at once they are resolved
+    if not _REFERENCE.search(url):  # a URL with references is checked when they are resolved
         _check_url(fields, url)
     for name, value in headers.items():
         if not _HEADER.fullmatch(name):

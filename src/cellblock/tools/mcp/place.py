@@ -97,7 +97,7 @@ def empty_directory() -> Iterator[str]:
         found = os.fstat(lock)
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(f"others can write to {top}, where it would run: chmod 700 it, or remove it")
-        fcntl.flock(lock, fcntl.LOCK_EX)  # nobody sweeps up what is made but not locked yet; held for as long as that takes
+        fcntl.flock(lock, fcntl.LOCK_EX)  # so that nobody removes a directory that was made and is not locked yet
         _sweep(top)
         made = tempfile.mkdtemp(dir=top)
         used = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -113,7 +113,7 @@ def empty_directory() -> Iterator[str]:
 
 def _sweep(top: Path) -> None:
     for entry in top.iterdir():
-        with suppress(OSError):  # it is in use, or went just now
+        with suppress(OSError):  # it is in use, or was just removed
             descriptor = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,7 +132,7 @@ def _placed_policy(policy: Policy, directory: str) -> Policy:
         return tuple(p if p.startswith(fixed) else os.path.normpath(os.path.join(directory, p)) for p in paths)
 
     files = policy.filesystem
-    # What is kept from being written is that below the directory, and below all that can be written, as for a session.
+    # As for a session, writing is denied below this directory and below every writable one.
     denied = dict.fromkeys((*files.deny_write, *place(tuple(path for path in files.deny_write if path not in PROTECTED))))
     placed = Filesystem(place(files.read), place(files.write), place(files.deny_read), tuple(denied))
     return replace(policy, filesystem=placed)
@@ -148,6 +148,6 @@ def _absolute(path: str, directory: str) -> str:
 
 def _below(path: str, directory: str) -> bool:
     directory = os.path.realpath(directory)
-    # The link itself and what it leads to: who can replace either one decides.
+    # Both the link and its target: whoever can replace either of them decides what runs.
     ways = (os.path.realpath(path), os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
     return any(is_inside(way, directory) for way in ways)

@@ -1,4 +1,4 @@
-"""The host's part in an MCP server's native sandbox: it says what to build, serves the proxy, and releases what it held.
+"""The host's side of an MCP server's native sandbox: it says what to build, serves the proxy, and cleans up.
 
 The sandbox itself is made and ended below the server's keeper (`cellblock.keeper.sandboxed`).
 """
@@ -39,10 +39,10 @@ class ServerSandbox:
 
     Attributes:
         policy: What the server may do, without what no sandbox may do.
-        refused: Why it was not made, if it was not.
+        refused: Why it was not made; None if it was.
 
     Raises:
-        InvalidInputError: The policy names what cannot be.
+        InvalidInputError: The policy contains something impossible.
         StoreError: There is no place for cellblock's state.
     """
 
@@ -71,7 +71,7 @@ class ServerSandbox:
         """Return the variables that are others in the sandbox than outside."""
         proxies = self._network.environment()
         if self._network.reaches:
-            proxies["NODE_USE_ENV_PROXY"] = "1"  # Node looks at the others only where it is told to
+            proxies["NODE_USE_ENV_PROXY"] = "1"  # without this, Node ignores the others
         return {**proxies, "HOME": self._plan.home, "USER": "user", "LOGNAME": "user"}
 
     def prepare(self) -> tuple[int, list[int]]:
@@ -113,7 +113,7 @@ class ServerSandbox:
     def _limit(self) -> int | None:
         """Make the server a control group, if there can be one; return its descriptor."""
         if (place := cgroups.find().directory) is None:
-            return None  # what the plan limits is each process
+            return None  # the plan limits each process only
         groups = cgroups.Groups(place)
         self._held.callback(groups.close)
         self._group = groups.make()
@@ -131,7 +131,7 @@ class ServerSandbox:
     async def close(self) -> None:
         """Give back what was held, when nothing runs in the sandbox any more."""
         if self._control is not None and self._control.fileno() >= 0:
-            self._hear()  # why it was not made may have come just now
+            self._hear()  # the reason may have arrived just now
             asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._over_memory = self._group is not None and self._group.ran_out_of_memory()
         self._theirs.close()
@@ -163,7 +163,7 @@ class ServerSandbox:
             return
         except (OSError, ProtocolError) as error:
             _LOG.debug("no word from a sandbox: %s", error)
-        asyncio.get_running_loop().remove_reader(self._control.fileno())  # there is one message
+        asyncio.get_running_loop().remove_reader(self._control.fileno())  # there is only one message
         for descriptor in descriptors:
             self._network.adopt(socket.socket(fileno=descriptor))
         match message:

@@ -117,7 +117,7 @@ class Servers:
         from cellblock.tools.mcp.connection import Connection
 
         while (connection := self._connections.get(server)) is not None and connection.ended:
-            # Two processes of a server at a time might be one too many for its files or its port.
+            # Two processes of one server could get in each other's way, with their files or port.
             await connection.closed()
             if self._connections.get(server) is connection:
                 del self._connections[server]

@@ -36,7 +36,7 @@ from cellblock.tools.mcp.params import StdioServer
 from cellblock.tools.mcp.place import empty_directory
 
 if TYPE_CHECKING:
-    # What uses it imports it: the SDK is loaded while the program starts.
+    # Imported where it is used: the SDK loads while the program starts.
     from mcp.shared.message import SessionMessage
 
     from cellblock.tools.mcp.sandboxed import ServerSandbox
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 _KEEPER = Path(__file__).parents[2] / "keeper" / "keeper.py"
 _MAX_STRAY = 100  # lines in succession that are not messages
 _MAX_BLANK = 100_000  # lines in succession that are empty
-_SECONDS_AT_A_TIME = 0.005  # in which lines are read before others have their turn
-_LINES_AT_A_TIME = 16  # likewise; what the SDK does with a message takes longer than to read it
-_MAX_WAITING = 1024 * 1024  # bytes that nobody has taken yet; after that, the server has to wait
+_SECONDS_AT_A_TIME = 0.005  # for reading lines before other tasks get a turn
+_LINES_AT_A_TIME = 16  # likewise: the SDK takes longer to handle a message than this takes to read it
+_MAX_WAITING = 1024 * 1024  # bytes that have not been consumed; above this, the server must wait
 _MAX_STDERR = 4096
 _SECONDS_TO_LEAVE = 1.0  # after the end of its standard input, the polite way to stop a server
-_SECONDS_TO_END = 10.0  # for the keeper, which is quicker than that
+_SECONDS_TO_END = 10.0  # for the keeper, which needs less
 
 # Where serialisers put the id of a response: the members of the message come before its long one, or after it.
 _ID_AT_HEAD = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,')
@@ -65,7 +65,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         environment: The host's.
 
     Raises:
-        InvalidInputError: The policy of its sandbox names what cannot be.
+        InvalidInputError: The policy of its sandbox contains something impossible.
     """
 
     def __init__(self, server: str, params: StdioServer, environment: Mapping[str, str]) -> None:
@@ -79,11 +79,11 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._env |= self._sandbox.environment()
         self._env |= params.env
         self._lines = Lines(MAX_MESSAGE)
-        self._turn, self._lines_read = 0.0, 0  # when the turn of who reads began, and what was read in it
+        self._turn, self._lines_read = 0.0, 0  # when the reader's turn began, and how many lines it read
         self._readable, self._writable, self._gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._writable.set()
         self._finished = self._broken = self._leaving = False
-        self._left = False  # by itself, before it was asked to
+        self._left = False  # it ended without being asked to
         self._stray: bytes | None = None
         self._strays = self._blanks = 0
         self._stderr = bytearray()
@@ -96,7 +96,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
     async def __aenter__(self) -> tuple[_Reader, _Writer]:
         """Start the server."""
         theirs, self._lifeline = os.pipe()
-        # Shielded: asyncio would kill the keeper of a start that is given up, and not what the keeper keeps.
+        # Shielded: if a start is given up, asyncio would kill the keeper, but not the program below it.
         with anyio.CancelScope(shield=True):
             try:
                 await self._start(theirs)
@@ -147,7 +147,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             try:
                 self._leaving = True
                 self._lines.clear()
-                self._pause(False)  # one that waits for a reader would not see the end of its input
+                self._pause(False)  # a paused pipe would not report its end
                 cast(asyncio.WriteTransport, transport.get_pipe_transport(0)).close()
                 if not await self._wait_until_gone(_SECONDS_TO_LEAVE):
                     self._cut_lifeline()
@@ -193,7 +193,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._paused = pause
             (pipe.pause_reading if pause else pipe.resume_reading)()
 
-    # What the event loop tells.
+    # Callbacks of the event loop.
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Take what the server wrote."""
@@ -238,14 +238,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._failure = self._failure or reason
         self._finish()
 
-    # What the streams do.
+    # For the streams.
 
     async def _receive(self) -> SessionMessage | None:
         """Return the next message; None: there will be none."""
         while self._failure is None:
             await self._give_way()
             if (line := self._lines.next()) is not None:
-                # A thread for this, and not for the parsing: a parser keeps the interpreter's lock until it is done.
+                # Only this runs in a thread. Parsing would not gain: a parser holds the interpreter lock until it is done.
                 too_much = may_have_too_many_values(line) and await asyncio.to_thread(has_too_many_values, line)
                 message = self._made_of(line, too_much=too_much)
                 if message is not None:
@@ -289,7 +289,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             with _collector_paused():
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            # Many a server greets on stdout. One that does nothing else is no MCP server.
+            # Many servers print a greeting on stdout. One that prints nothing else is not an MCP server.
             self._stray = self._stray if self._stray is not None else line[:200]
             self._strays += 1
             if self._strays >= _MAX_STRAY:

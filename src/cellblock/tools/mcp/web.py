@@ -1,4 +1,4 @@
-"""Talks to an MCP server over HTTP: the SDK's transports on a client that bounds what it reads and tells what went wrong."""
+"""Talks to an MCP server over HTTP: the SDK's transports on a client that bounds what it reads and reports failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cellblock.tools.mcp.params import HttpServer
 
 _MAX_VALUES = MAX_VALUES // 2  # the SDK parses them, several times and with Python's collector running
 _MAX_COOKIES = 100
-_SECONDS_TO_LEAVE = 2.0  # for telling the server that its session has ended
+_SECONDS_TO_LEAVE = 2.0  # to tell the server that its session has ended
 
 
 class HttpTransport:
@@ -31,7 +31,7 @@ class HttpTransport:
     Args:
         params: Where the server is, resolved.
         connect_timeout: Seconds to establish a TCP connection in.
-        lost: Called when the connection turns out to be of no use any more.
+        lost: Called when the connection can no longer be used.
     """
 
     def __init__(self, params: HttpServer, connect_timeout: float, lost: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ class HttpTransport:
     async def __aenter__(self) -> Any:
         """Connect, as far as that is done ahead of the first message."""
         headers = dict(self._params.headers)
-        self._tls = await asyncio.to_thread(httpx2.create_ssl_context)  # it reads the certificates of all authorities
+        self._tls = await asyncio.to_thread(httpx2.create_ssl_context)  # it reads all CA certificates
         try:
             if self._params.transport == "sse":
                 entering: Any = sse_client(self._params.url, headers, httpx_client_factory=self._client)
@@ -62,7 +62,7 @@ class HttpTransport:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Disconnect, and tell the server."""
-        # Not a scope of anyio: those that are left here were entered outside it.
+        # Not an anyio scope: scopes that are left in here were entered outside of it.
         try:
             async with asyncio.timeout(_SECONDS_TO_LEAVE):
                 return await self._stack.__aexit__(kind, error, traceback)
@@ -111,8 +111,8 @@ class _Client(httpx2.AsyncClient):
 
     Args:
         noticed: Told what goes wrong.
-        posts_are_answered: Whether the response to a POST may be a stream of events.
-        options: Those of the client that this is.
+        posts_are_answered: Whether the response to a POST may be an event stream.
+        options: Options of `httpx2.AsyncClient`.
     """
 
     def __init__(self, noticed: _Notice, *, posts_are_answered: bool, **options: Any) -> None:
@@ -156,7 +156,7 @@ class _Client(httpx2.AsyncClient):
             return _Body(stream)
 
         def over(complaint: str) -> None:
-            # The answer to one request fails alone. What comes beside the requests fails for all.
+            # An answer to one request fails by itself. A failure of the shared stream fails all requests.
             self._noticed(request, complaint, final=request.method == "GET")
 
         return _EventStream(stream, over)
@@ -171,7 +171,7 @@ def _pace(transport: httpx2.AsyncHTTPTransport) -> None:
 
 async def _check_values(message: bytes) -> None:
     """Refuse a message that takes long to parse: the parser runs in the loop."""
-    # A thread for this, and not for the parsing: a parser keeps the interpreter's lock until it is done.
+    # Only this runs in a thread. Parsing would not gain: a parser holds the interpreter lock until it is done.
     if may_have_too_many_values(message, _MAX_VALUES) and await asyncio.to_thread(has_too_many_values, message, _MAX_VALUES):
         raise EventError(too_many_values(_MAX_VALUES))
 
@@ -187,7 +187,7 @@ class _Body(httpx2.AsyncByteStream):
         async for part in self._stream:
             body += part
             if len(body) > MAX_MESSAGE:
-                # An error that the SDK turns into one of this request alone.
+                # The SDK turns this into an error of this request only.
                 raise httpx2.StreamError(f"it sent a message of more than {MAX_MESSAGE} bytes, which is the limit")
         whole = bytes(body)
         try:

@@ -1,0 +1,64 @@
+"""Sessions whose code is run by another Jupyter kernel than cellblock's own: `worker.other_kernel` does it, in the session."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from cellblock.errors import InvalidInputError, LaunchError
+from cellblock.model.sessions import Language
+
+if TYPE_CHECKING:
+    from cellblock.host import Session
+    from cellblock.host.checks import Isolate
+
+OWN = "python3"
+"""Cellblock's own kernel."""
+
+_NAME = re.compile(r"[\w.-]{1,100}")
+_START = 90.0
+
+
+def check_kernel_type(name: str, isolate: Isolate) -> None:
+    """Check that something can be the kernel type of a session.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if name == OWN:
+        return
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(f"kernel_type must be the name of a Jupyter kernelspec, not {name[:200]!r}")
+    if isolate not in ("native", "none"):
+        raise InvalidInputError(
+            f"kernel_type={name!r} needs isolate='native', or sandbox=False: isolate={isolate!r} does not let the session's "
+            "processes talk to each other as Jupyter kernels do"
+        )
+
+
+def cell(code: str, language: Language, kernel_type: str) -> str:
+    """Return the cell that runs some code in a session.
+
+    Args:
+        code: The code.
+        language: ``bash`` runs it by ``%%bash``, whatever the kernel type.
+        kernel_type: The session's.
+    """
+    if language == "bash":
+        return f"%%bash\n{code}"
+    if kernel_type == OWN:
+        return code
+    return f"__import__('cellblock.worker.other_kernel').worker.other_kernel.run({kernel_type!r}, {code!r})"
+
+
+async def start_kernel(session: Session, kernel_type: str) -> None:
+    """Start the other kernel of a session, if it has one.
+
+    Raises:
+        LaunchError: It cannot be started.
+    """
+    if kernel_type == OWN:
+        return
+    result = await session.execute(cell("", "python", kernel_type), timeout=_START)
+    if not result.ok:
+        raise LaunchError(result.error.evalue if result.error is not None else f"the kernel {kernel_type!r} did not start")

@@ -1,0 +1,70 @@
+"""One kernel after the other, without a real one: what an attempt to start one leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cellblock import LaunchError, StateError
+from cellblock.host.kernels.exit_status import Death
+from cellblock.host.kernels.kernel_slot import KernelSlot
+from processes import eventually
+
+
+async def test_a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell() -> None:
+    attempts = 0
+
+    async def launch() -> Any:
+        nonlocal attempts
+        attempts += 1
+        raise LaunchError(f"attempt {attempts}")
+
+    slot = KernelSlot(launch)
+    slot.current = _Dead()  # type: ignore[assignment]  # what has died is only asked whether it has
+    slot.replace_dead()
+    await eventually(lambda: attempts == 1)
+    with pytest.raises(LaunchError, match="attempt 2"):
+        await slot.live()
+
+
+class _Dead:
+    death = Death("it was killed")
+
+    async def settle(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class _Live(_Dead):
+    death = None  # type: ignore[assignment]
+
+
+async def test_callers_that_come_together_wait_for_one_start_and_a_cancelled_one_loses_nothing() -> None:
+    launched: list[Any] = []
+
+    async def launch() -> Any:
+        launched.append(_Live())
+        await asyncio.sleep(0)
+        return launched[-1]
+
+    slot = KernelSlot(launch)
+    first, second, third = (asyncio.create_task(slot.live()) for _ in range(3))
+    await eventually(lambda: launched)
+    first.cancel()
+    assert [await second, await third] == launched * 2
+    assert slot.current is launched[0]
+
+
+async def test_a_slot_that_was_closed_starts_nothing() -> None:
+    async def launch() -> Any:
+        raise AssertionError
+
+    slot = KernelSlot(launch)
+    await slot.close()
+    await slot.close()
+    with pytest.raises(StateError, match="is closed"):
+        await slot.live()
