@@ -25,4 +25,6 @@ def own_daemon(directory: Path) -> Iterator[Path]:
         patch.chdir(workspace)
         cellblock.list_kernels()  # starts it, and opens this thread's connection
         yield home
-        _connection().call(End())
+        connection = _connection()
+        connection.call(End())
+        connection.close()

@@ -20,7 +20,9 @@ from typing import Any
 
 import pytest
 
+from cellblock import loop_thread
 from cellblock.host import shared
+from daemons import own_daemon
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -55,6 +57,14 @@ async def test_the_python_of_a_document_prints_what_it_shows(
     own_shared_host: None, document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    named = "get_or_create(" in document.read_text()
+    with own_daemon(tmp_path) if named else contextlib.nullcontext():
+        await _run(document)
+    if named:
+        loop_thread.shared().close()  # where synchronous executors run, with their host
+
+
+async def _run(document: Path) -> None:
     names: dict[str, Any] = {"__name__": "document"}
     for line, code, shown in blocks(document):
         printed = await (_program(code) if "asyncio.run(" in code else _in_turn(code, names, f"{name(document)}:{line}"))

@@ -93,6 +93,7 @@ LAYERS: dict[str, set[str]] = {
     "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
+    "client": {"errors", "host", "model", "problems"},  # of host, what is known of a file
     # The Jupyter protocol, for whatever carries it.
     "jupyter": {"daemon", "errors", "model", "wire"},
     "gateway": _FRONT | {"daemon", "jupyter", "problems", "settings"},
@@ -100,7 +101,8 @@ LAYERS: dict[str, set[str]] = {
     "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "settings", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"errors", "executor", "host", "model", "sandbox", "store", "sync", "sync_executor", "terminal"} | _TOOLS,
+    "__init__": {"client", "errors", "executor", "host", "model", "sandbox", "store", "sync", "sync_executor", "terminal"}
+    | _TOOLS,
 }
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
@@ -120,11 +122,14 @@ TESTED_IN: dict[str, str] = {
     "host/files/steps": "host/files/test_transfer.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "host/doctor": "cli/test_cli.py",
+    "host/keeping": "host/test_adoption.py",
     "host/kernels/cells": "host/test_lifecycle.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
+    "host/kernels/recording": "host/test_adoption.py",
     "host/kernels/requests": "host/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
     "host/launch/control": "host/kernels/test_kernel.py",
+    "host/launch/former": "host/test_adoption.py",
     "host/launch/fork_server": "host/launch/test_launcher.py",
     "host/launch/launchers": "host/test_lifecycle.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
@@ -175,7 +180,11 @@ TESTED_IN: dict[str, str] = {
     "jupyter/kernel": "gateway/test_jupyter.py",
     "jupyter/kernels": "gateway/test_jupyter.py",
     "jupyter/questions": "gateway/test_jupyter.py",
-    "gateway/access": "gateway/test_guard.py",
+    "client/async_client": "client/test_client.py",
+    "client/calls": "client/test_client.py",
+    "client/transport": "client/test_client.py",
+    "daemon/files": "gateway/test_files.py",
+    "daemon/uploads": "gateway/test_files.py",
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
     "gateway/link": "gateway/test_events.py",
@@ -214,6 +223,7 @@ OTHERS: dict[str, set[str]] = {
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
     "named": {"pydantic"},  # which checks what clients send
+    "client": {"httpx2"},
     "jupyter": {"zmq"},
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},

@@ -22,7 +22,6 @@ from cellblock.host import shared
 NOT_YET = {
     "KernelGateway": "the HTTP and Jupyter front",
     "KernelClient": "the HTTP and Jupyter front",
-    "ExecutionResult": "the HTTP and Jupyter front",
     "ExecutionError": "the HTTP and Jupyter front",
 }
 """Documented names that cellblock does not provide yet, and with what they will come."""

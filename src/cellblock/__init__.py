@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rule, Rules
+    from cellblock.client.async_client import AsyncClient
+    from cellblock.client.client import Client
     from cellblock.errors import (
         AccessError,
         BusyError,
@@ -137,6 +139,8 @@ _HOME = {
     "NotFoundError": "errors",
     "ConflictError": "errors",
     "AccessError": "errors",
+    "AsyncClient": "client.async_client",
+    "Client": "client.client",
     "BusyError": "errors",
     "NotRunError": "errors",
     "Permission": "model.sessions",
@@ -150,9 +154,11 @@ __all__ = [
     "ApprovalClient",
     "ApprovalRequest",
     "Approvals",
+    "AsyncClient",
     "AttemptSnapshot",
     "BusyError",
     "CellblockError",
+    "Client",
     "CodeExecutionChunk",
     "CodeExecutionError",
     "CodeExecutionResult",

@@ -14,6 +14,8 @@ from cellblock.host.closing import Closing
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.host import Host, Session, SessionOptions
+    from cellblock.host.keeping import SessionRemains
+    from cellblock.host.kernels.cell import OnInput
     from cellblock.options import ServiceOptions
     from cellblock.services import SessionServices
 
@@ -60,6 +62,10 @@ class RunningSession:
         session_id: str,
         tool_server: tuple[str, int] | None,
         timeout: float | None,
+        *,
+        label: str = "",
+        remains: SessionRemains | None = None,
+        on_input: OnInput | None = None,
     ) -> None:
         """Start the session and what serves it, in a task of its own that `close` can end.
 
@@ -69,6 +75,9 @@ class RunningSession:
             session_id: What the record of decisions calls it.
             tool_server: Host and port on which other programs can call its tools, if they can.
             timeout: Seconds in which the kernel must start; None for the host's limit.
+            label: As for `Host.session`.
+            remains: As for `Host.session`.
+            on_input: As for `Session.start`.
 
         Raises:
             StateError: It was closed meanwhile.
@@ -81,8 +90,8 @@ class RunningSession:
             await _load("cellblock.host.session", "cellblock.services")
             from cellblock.services import open_session
 
-            self.session, self.services = open_session(host, options, services, session_id)
-            await _start_within(self.session, timeout)
+            self.session, self.services = open_session(host, options, services, session_id, label=label, remains=remains)
+            await _start_within(self.session, timeout, on_input)
             if tool_server is not None:
                 await self.services.serve(*tool_server)
             self.started = True
@@ -152,10 +161,10 @@ async def _import_in_thread(name: str) -> None:
         pool.shutdown(wait=False)
 
 
-async def _start_within(session: Session, timeout: float | None) -> None:
+async def _start_within(session: Session, timeout: float | None, on_input: OnInput | None) -> None:
     try:
         async with asyncio.timeout(timeout) as limit:
-            await session.start()
+            await session.start(on_input=on_input)
     except TimeoutError as error:
         if not limit.expired():
             raise

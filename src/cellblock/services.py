@@ -27,6 +27,7 @@ from cellblock.tools.serving.server import bind, resolved
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
+    from cellblock.host.keeping import SessionRemains
     from cellblock.tools.calling.content import CallTool, ToolOutcome
     from cellblock.tools.serving.http import App
 
@@ -36,7 +37,13 @@ _shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.W
 
 
 def open_session(
-    host: Host, options: SessionOptions, service_options: ServiceOptions, session_id: str
+    host: Host,
+    options: SessionOptions,
+    service_options: ServiceOptions,
+    session_id: str,
+    *,
+    label: str = "",
+    remains: SessionRemains | None = None,
 ) -> tuple[Session, SessionServices]:
     """Make a session and its services. Nothing is started yet, and the caller closes both.
 
@@ -45,17 +52,23 @@ def open_session(
         options: What the session is to be. The services decide about its commands and hosts.
         service_options: What its services are to be.
         session_id: What the record of decisions calls the session.
+        label: As for `Host.session`.
+        remains: As for `Host.session`.
 
     Raises:
         StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
     """
     services: SessionServices  # made after the session; nothing below is called before the session is started
     secret = secrets.token_urlsafe(24)
+    if remains is not None:
+        secret = remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # its code knows this one
     in_network_of_its_own = (options.isolate or host.isolate) == "native"
     tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({} if in_network_of_its_own else {"CELLBLOCK_TOOL_TOKEN": secret})
     named = ToolDirectories.read(service_options.tools, options.kernel_env or {}, options.working_dir)
     session = host.session(
         options,
+        label=label,
+        remains=remains,
         hooks=SessionHooks(
             tool_port=lambda listener: services.port.adopt(listener),
             uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,

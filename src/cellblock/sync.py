@@ -118,10 +118,11 @@ def _execute(
         raise InvalidInputError(f"language must be 'python' or 'bash', not {language!r}")
     if not isinstance(code, str):
         raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
-    session, key = _name(kernel), secrets.token_hex(16)
-    request = Submit(session, language=language, timeout=_milliseconds(timeout), key=key, wait=True, retry=retry)
+    session, key, chosen = _name(kernel), secrets.token_hex(16), settings.current()
+    limit = _milliseconds(chosen.execution_timeout if timeout is None else timeout)
+    request = Submit(session, language=language, timeout=limit, key=key, wait=True, retry=retry)
     try:
-        return CodeExecutionResult.from_dict(_call(request, code.encode("utf-8", "surrogatepass")))
+        return CodeExecutionResult.from_dict(_connection(chosen).call(request, code.encode("utf-8", "surrogatepass")))
     except KeyboardInterrupt:
         _stop(Interrupt(session, key))
         raise
@@ -139,10 +140,8 @@ def _stop(interrupt: Any) -> None:
             time.sleep(_PAUSE)
 
 
-def _milliseconds(timeout: float | None) -> int:
+def _milliseconds(timeout: float) -> int:
     """Return a timeout as `Submit` has it."""
-    if timeout is None:
-        timeout = settings.current().execution_timeout
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise InvalidInputError(f"timeout must be a positive number of seconds, not {timeout!r}")
     return -1 if timeout > 1e9 else max(round(timeout * 1000), 1)
@@ -248,9 +247,9 @@ def _call(request: Any, body: bytes = b"") -> Any:
     return _connection().call(request, body)
 
 
-def _connection() -> Any:
+def _connection(chosen: settings.Settings | None = None) -> Any:
     """Return this thread's connection to the sessions: those of the daemon, which is started if there is none, or our own."""
-    memory = settings.current().store_backend == "memory"
+    memory = (chosen or settings.current()).store_backend == "memory"
     place = "" if memory else str(config.state_directory())
     known: dict[str, Any] = _local.__dict__.setdefault("connections", {})
     found = known.get(place)

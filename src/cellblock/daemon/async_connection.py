@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncGenerator
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from cellblock.daemon.messages import MAX_REPLY, PROTOCOL, Hello, Request, decode_answer, encode_request
 from cellblock.errors import CellblockError, DaemonError, ProtocolError
@@ -127,8 +127,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's do not derive from it
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""

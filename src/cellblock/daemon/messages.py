@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Any, ClassVar, TypeAlias
 
 from cellblock import errors
-from cellblock.errors import BusyError, CellblockError, DaemonError, OutcomeUnknownError, ProtocolError
+from cellblock.errors import BusyError, CellblockError, DaemonError, FilesError, OutcomeUnknownError, ProtocolError
 from cellblock.model.sessions import Language
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.frames import Frame, encode_frame
@@ -299,6 +299,44 @@ class WriteFile:
 
 
 @record
+class ReadPart:
+    """Read a part of a file. Answered by ``file``, a `FileInfo` as JSON data, and ``data``, the bytes.
+
+    Attributes:
+        session: The session.
+        path: The file.
+        offset: Where the part begins; at or beyond the end, it is empty.
+        count: How many bytes it has, if there are so many.
+    """
+
+    op: ClassVar[str] = "read part"
+    session: str
+    path: str
+    offset: int = 0
+    count: int = 4 * 1024 * 1024
+
+
+@record
+class WritePart:
+    """Write a file in parts, which are the bodies. Answered by null until its end, then by a `FileInfo` as JSON data.
+
+    Attributes:
+        session: The session.
+        path: The file. It appears when it is complete.
+        upload: Identifies the upload: any text that no other upload has, the same for all of its parts.
+        more: Whether there are more parts to come. If none comes for a minute, the upload is given up.
+        abort: Whether it is given up now.
+    """
+
+    op: ClassVar[str] = "write part"
+    session: str
+    path: str
+    upload: str
+    more: bool = True
+    abort: bool = False
+
+
+@record
 class RemoveFile:
     """Remove a file, or a folder with all that is in it if `recursive` says so. Answered by true."""
 
@@ -392,6 +430,8 @@ Request: TypeAlias = (
     | ListFiles
     | ReadFile
     | WriteFile
+    | ReadPart
+    | WritePart
     | RemoveFile
     | Install
     | Pending
@@ -447,6 +487,9 @@ def encode_error(number: int, error: CellblockError) -> bytes:
         details["retry_after"] = error.retry_after
     if isinstance(error, OutcomeUnknownError):
         details["execution"] = error.execution
+    if isinstance(error, FilesError):
+        path = None if error.path is None else error.path.encode("utf-8", "replace").decode()
+        details |= {"path": path, "errno": error.errno}
     header = {"type": "error", "id": number, "error": type(error).__name__, "details": details}
     return encode_frame(header, str(error)[:60_000].encode("utf-8", "replace"))
 

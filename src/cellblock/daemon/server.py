@@ -35,6 +35,7 @@ from cellblock.daemon.messages import (
     Lookup,
     Pending,
     ReadFile,
+    ReadPart,
     RemoveFile,
     Request,
     Restart,
@@ -43,11 +44,13 @@ from cellblock.daemon.messages import (
     Submit,
     Wipe,
     WriteFile,
+    WritePart,
     decode_request,
     encode_error,
     encode_reply,
 )
 from cellblock.daemon.place import peer
+from cellblock.daemon.uploads import Uploads
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError
 from cellblock.named.executions import Execution
 from cellblock.named.sessions import NamedSessions
@@ -67,6 +70,7 @@ class Server:
         clients: The connections.
         asked_to_end: Set when a client has asked it to end.
         default_timeout: Seconds that code may run if its client does not say.
+        uploads: Files that come in parts.
     """
 
     def __init__(self, sessions: NamedSessions, default_timeout: float | None = 60.0) -> None:
@@ -75,6 +79,7 @@ class Server:
         self.asked_to_end = asyncio.Event()
         self.default_timeout = default_timeout
         self.started = time.time()
+        self.uploads = Uploads()
         self._ending: set[asyncio.Task[bool]] = set()
 
     def end_session(self, name: str) -> None:
@@ -126,8 +131,8 @@ class Server:
                 return await self._execution(request, body)
             case Complete() | Inspect() | History():
                 return await self._question(request, body.decode("utf-8", "replace"))
-            case ListFiles() | ReadFile() | WriteFile() | RemoveFile():
-                return await files.answer((await self.sessions.live(request.session)).files, request, body)
+            case ListFiles() | ReadFile() | WriteFile() | RemoveFile() | ReadPart() | WritePart():
+                return await files.answer((await self.sessions.live(request.session)).files, request, body, self.uploads)
             case Install(session=session, requirements=requirements, timeout=timeout):
                 running = await self.sessions.live(session)
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from cellblock import __version__
 from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError
-from cellblock.gateway import events, executions, jupyter, service, sessions
+from cellblock.gateway import approvals, events, executions, files, jupyter, metrics, questions, service, sessions
 from cellblock.gateway.answers import problem_response
 from cellblock.gateway.guard import Guard, Refused
 from cellblock.gateway.link import DaemonLink
@@ -57,13 +57,15 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None) 
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
     app.state.notebooks = jupyter.Notebooks()
-    for part in (service, sessions, executions, events, jupyter):
-        app.include_router(part.router, responses={"default": {"model": ProblemModel, "description": "What is wrong."}})
+    parts = (service, sessions, executions, events, files, questions, approvals, metrics, jupyter)
+    for router in (executions.hot, *(part.router for part in parts)):
+        app.include_router(router, responses={"default": {"model": ProblemModel, "description": "What is wrong."}})
     app.add_exception_handler(CellblockError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
     app.add_middleware(Guard, options=options, check=check)
+    app.add_middleware(metrics.Meter)
     return app
 
 

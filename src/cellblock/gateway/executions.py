@@ -6,10 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from cellblock import settings
 from cellblock.daemon.messages import Answer, Cancel, Executions, Lookup, Submit
 from cellblock.errors import NotFoundError
 from cellblock.gateway.access import link_of
 from cellblock.gateway.answers import json_response
+from cellblock.gateway.direct import MAX_KEY, DirectRoute
 from cellblock.gateway.models import (
     Done,
     ExecuteRequest,
@@ -23,18 +25,18 @@ from cellblock.gateway.models import (
 from cellblock.gateway.sessions import Read, Run, create
 
 router = APIRouter(tags=["Execution"])
-_ATTEMPTS = 5
+hot = APIRouter(tags=["Execution"], route_class=DirectRoute)
 
-Key = Annotated[str, Header(alias="Idempotency-Key", max_length=200)]
+Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
 
 
-@router.post("/kernels/{session}/execute", response_model=ExecutionResultModel, summary="Run code and wait for its result")
+@hot.post("/kernels/{session}/execute", response_model=ExecutionResultModel, summary="Run code and wait for its result")
 async def execute(request: Request, session: str, wanted: ExecuteRequest, _: Run, key: Key = "") -> Response:
     """Run code in a session. Code that fails has a result, too."""
     return json_response(await run(request, session, wanted, key=key))
 
 
-@router.post("/sessions/{session}/execute", response_model=ExecutionResultModel, summary="Run code in a session")
+@hot.post("/sessions/{session}/execute", response_model=ExecutionResultModel, summary="Run code in a session")
 async def execute_in_named(request: Request, session: str, wanted: ExecuteRequest, caller: Run, key: Key = "") -> Response:
     """Run code in the session of this name, which is made if there is none."""
     try:
@@ -48,9 +50,9 @@ async def execute_in_named(request: Request, session: str, wanted: ExecuteReques
 async def execute_with_retry(request: Request, session: str, wanted: RetryExecuteRequest, _: Run) -> Response:
     """Run code, and what is to replace it if it fails."""
     attempts: list[dict[str, Any]] = []
-    code, most = wanted.code, wanted.max_attempts or _ATTEMPTS
+    code, most = wanted.code, wanted.max_attempts or settings.current().max_retries
     for number in range(1, most + 1):
-        result = await run(request, session, wanted.model_copy(update={"code": code}))
+        result = await run(request, session, wanted.model_copy(update={"code": code}), retry=True)
         shown = {name: result[name] for name in ("status", "output", "stderr", "error")}
         attempts.append({"attempt": number, "code": code, **shown})
         if result["status"] == "success":
@@ -111,18 +113,20 @@ async def answer(request: Request, execution: str, line: Line, _: Run) -> Respon
     return json_response({"done": await link_of(request).call(Answer(execution), line.line.encode("utf-8", "replace"))})
 
 
-async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "") -> dict[str, Any]:
+async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "", retry: bool = False) -> dict[str, Any]:
     """Run code and return its result, as JSON data with bytes in it.
 
     Raises:
         OutcomeUnknownError: The daemon ended meanwhile.
         CellblockError: What else the daemon has met.
     """
-    asked = Submit(session, wanted.language, milliseconds(wanted.timeout), key=key, wait=True)
+    asked = Submit(session, wanted.language, milliseconds(wanted.timeout), key=key, wait=True, retry=retry)
     result: dict[str, Any] = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"))
     return result
 
 
 def milliseconds(seconds: float | None) -> int:
-    """Return a timeout as the daemon has it: 0 for the default."""
-    return 0 if seconds is None else max(round(seconds * 1000), 1)
+    """Return a timeout as the daemon has it; None: what the settings say."""
+    if seconds is None:
+        seconds = settings.current().execution_timeout
+    return max(round(seconds * 1000), 1)

@@ -70,7 +70,10 @@ def serve(
             await super().startup(sockets)
             started()
 
-    Server(_config(make_app(options, place), certificate, key)).run(sockets=[sock])
+    try:
+        Server(_config(make_app(options, place), certificate, key)).run(sockets=[sock])
+    except KeyboardInterrupt:
+        pass  # which uvicorn passes on when it has ended
 
 
 def check_address(host: str, *, auth: bool) -> None:

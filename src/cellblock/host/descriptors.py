@@ -8,9 +8,9 @@ import fcntl
 import os
 import select
 import socket
-import subprocess
 import sys
 import termios
+from typing import Protocol
 
 PIPE_READ = 64 * 1024
 """Most bytes that are read from a pipe at once."""
@@ -108,7 +108,18 @@ def hung_up(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-async def process_ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
+class Child(Protocol):
+    """A child of this process."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None while it runs."""
+
+
+async def process_ended(process: Child, timeout: float) -> bool:
     """Wait until a child process has ended.
 
     Args:
@@ -139,7 +150,7 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def _poll_ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
+async def _poll_ended(process: Child, timeout: float) -> bool:
     deadline = asyncio.get_running_loop().time() + timeout
     while process.poll() is None:
         if asyncio.get_running_loop().time() >= deadline:

@@ -6,17 +6,20 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import logging
 import os
 import resource
+import socket
 import sys
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack
 
 from cellblock import config
-from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
+from cellblock.errors import InvalidInputError, LaunchError, ProtocolError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import OURS, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing
@@ -25,9 +28,10 @@ from cellblock.host.launch.launcher import Boot, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
 from cellblock.host.launch.spawner import Spawner
 from cellblock.host.launch.srt import UnderSrt
-from cellblock.host.launch.start import Direct
+from cellblock.host.launch.start import Direct, Starter
 from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions
 from cellblock.host.packages import name_places, remove_places_of_the_dead
+from cellblock.host.place import SessionPlace
 from cellblock.leftovers import remove_places
 from cellblock.packages.index import PackageIndex, configuration_files
 from cellblock.sandbox import cgroups, landlock, probe, srt
@@ -35,13 +39,19 @@ from cellblock.sandbox.plan import make_plan
 from cellblock.sandbox.policy import Policy
 
 if TYPE_CHECKING:
+    from cellblock.custody.client import Custodian
+    from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
+    from cellblock.host.kernels.cell import Cell, OnInput
     from cellblock.host.kernels.kernel import Kernel
-    from cellblock.host.launch.kernel_spec import KernelSpec
+    from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
     from cellblock.host.session import Session
     from cellblock.wire.control import Setup
 
+    Recovered: TypeAlias = tuple[Kernel, Cell | None]
+
+_log = logging.getLogger("cellblock.sessions")
 Launch = Literal["zygote", "spawn"]
-_DESCRIPTORS_PER_KERNEL = 5 + 16  # its own, and the connections that its tool port may have in any case
+_DESCRIPTORS_PER_KERNEL = 9 + 16  # its own and its tape's, and the connections that its tool port may have in any case
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
 
@@ -57,6 +67,7 @@ class Host(AsyncOnly):
         facts: What this machine has.
         index: Where packages for sessions come from.
         places: The prefix of the paths of each session's own packages.
+        keeping: What outlives this process, if something does.
     """
 
     def __init__(
@@ -68,6 +79,7 @@ class Host(AsyncOnly):
         start_timeout: float = 60.0,
         isolate: Isolate | None = None,
         policy: Policy | None = None,
+        custodian: Custodian | None = None,
     ) -> None:
         """Configure a host.
 
@@ -83,6 +95,8 @@ class Host(AsyncOnly):
                 that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights of this process.
                 By default as ``CELLBLOCK_ISOLATE`` says, or else ``native`` on Linux and ``srt`` elsewhere.
             policy: What sandboxed kernels may do; sessions can narrow it. For ``srt`` also an `SrtPolicy`: its own settings.
+            custodian: Holds the kernels, so that they outlive this process: the next host with the same custodian goes on
+                with them (`adopt`). Kernels that are spawned or under ``srt`` end with this process all the same.
 
         Raises:
             UnsupportedError: On Windows.
@@ -108,11 +122,19 @@ class Host(AsyncOnly):
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
         self._groups: cgroups.Groups | None = None
         self.places = name_places()
+        self.keeping: Keeping | None = None
+        if custodian is not None:
+            from cellblock.host.keeping import Keeping
+
+            self.keeping = Keeping(custodian, self.places)
+            self.places = self.keeping.places
         self._launchers = Launchers(self._make_launcher, start_timeout)
         self._kernels: set[Kernel] = set()
         self._sessions: set[Session] = set()
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1 if self.keeping is None else self.keeping.first_number)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._keep_numbers: weakref.WeakKeyDictionary[Launcher, int] = weakref.WeakKeyDictionary()
+        self._adopted = False
         self._sweeping: asyncio.Future[None] | None = None
         self._closed = False
         self._closing = Closing()
@@ -181,6 +203,8 @@ class Host(AsyncOnly):
         await self._launchers.close()
         if self._groups is not None:
             self._groups.close()
+        if self.keeping is not None:
+            self.keeping.close()
         if self._sessions:  # that could not be closed
             await asyncio.to_thread(remove_places, self.places)
         if failures:
@@ -191,6 +215,8 @@ class Host(AsyncOnly):
         options: SessionOptions | None = None,
         *,
         hooks: SessionHooks | None = None,
+        label: str = "",
+        remains: SessionRemains | None = None,
         **keywords: Unpack[SessionKeywords],
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
@@ -198,6 +224,8 @@ class Host(AsyncOnly):
         Args:
             options: Its options.
             hooks: What a front does in it.
+            label: What the next host's program will know it by, if the host has a custodian.
+            remains: What `adopt` has returned, for a session that goes on with it. Its options must be what they were.
             keywords: The attributes of `SessionOptions`; they win over `options`.
 
         Raises:
@@ -209,10 +237,91 @@ class Host(AsyncOnly):
 
         self.check_usable()
         asked = replace(options or SessionOptions(), **keywords)
-        session = Session(self, next(self._numbers), asked, hooks or SessionHooks())
+        number = next(self._numbers) if remains is None else remains.number
+        session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains)
         self._sessions.add(session)
         self._launchers.session_made(key_of(session.wanted))
         return session
+
+    # -- sessions of a host that was killed ------------------------------------------------------------------------------
+
+    async def adopt(self) -> list[SessionRemains]:
+        """Return what is left of the sessions of a host that was killed: for `session`, or for `discard`.
+
+        What is given to neither ends when this host is closed.
+
+        Raises:
+            StateError: The host has no custodian, or did this already.
+        """
+        self.check_usable()
+        if self.keeping is None or self._adopted:
+            raise StateError("only a host with a custodian can adopt sessions, and only once")
+        self._adopted = True
+        self.keeping.begin()
+        await asyncio.to_thread(import_module, "cellblock.host.session")
+        remains = self.keeping.sessions
+        for zygote in self.keeping.zygotes.values():
+            kernels = sum(left.kernel is not None and left.kernel.launcher is zygote for left in remains)
+            self._launchers.adopt(zygote, kernels)
+        return [*remains]
+
+    async def discard(self, remains: SessionRemains) -> None:
+        """End what is left of a session.
+
+        Args:
+            remains: What `adopt` has returned.
+        """
+        assert self.keeping is not None
+        kernel, remains.kernel = remains.kernel, None
+        if kernel is not None:
+            self.forget_kernel(kernel)
+        self.keeping.session_gone(remains.number)
+        for suffix in ("", "-own", "-pip"):
+            await SessionPlace(f"{remains.place}{suffix}", self.keeping).remove()
+
+    def forget_kernel(self, remains: KernelRemains) -> None:
+        """End a kernel that is not adopted."""
+        assert self.keeping is not None
+        remains.launcher.kill(remains.number)
+        remains.close()
+        self.keeping.kernel_gone(remains.number, [*remains.listeners])
+        if remains.ends.group is not None:
+            remains.ends.group.remove()
+        self._launchers.kernel_closed(remains.launcher)
+
+    async def recover(self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None) -> Recovered | None:
+        """Go on with a kernel. Returns it with its last cell; None if it cannot be gone on with: it is ended then."""
+        from cellblock.host.kernels.kernel import Kernel
+
+        assert self.keeping is not None
+        takers = wanted.takers
+        wanted = replace(wanted, takers=self._kept_takers(remains.number, takers))
+        kernel = Kernel(
+            remains.launcher,
+            remains.number,
+            remains.ends,
+            wanted,
+            self._on_closed(remains.launcher, remains.number),
+            remains.recording,
+            listen=False,
+        )
+        self._kernels.add(kernel)
+        try:
+            for name, listener in remains.listeners.items():
+                del kernel.control.takers[name]
+                takers[name](listener)
+            kernel.limit_memory()
+            cell = await kernel.recover(on_input)
+            if kernel.ready.done() and not kernel.ready.exception():
+                return kernel, cell
+            _log.info("%s: its kernel was not ready when its host was killed", wanted.session)
+        except (ValueError, KeyError, ProtocolError, LaunchError) as error:
+            _log.warning("%s: its kernel cannot be gone on with: %r", wanted.session, error)
+        except BaseException:
+            await kernel.close()
+            raise
+        await kernel.close()
+        return None
 
     # -- for sessions --------------------------------------------------------------------------------------------------
 
@@ -272,6 +381,8 @@ class Host(AsyncOnly):
         try:
             kernel.limit_memory()
             await kernel.started(self._start_timeout)
+            if kernel.held is not None:
+                await kernel.held
         except BaseException as error:  # also a cancellation: the kernel is ours until it is returned
             if isinstance(error, LaunchError) and not kernel.ready.done():
                 self._launchers.retire(key_of(wanted), launcher)  # it may be stopped; the next kernel comes from another
@@ -283,21 +394,49 @@ class Host(AsyncOnly):
         """Make a kernel, which is this host's from the first moment on: no await comes between."""
         from cellblock.host.kernels.kernel import Kernel
 
+        number = next(self._numbers)
+        ends = launcher.launch(number, self._setup(launcher, wanted))
+        recording = None
+        try:
+            if wanted.kept is not None and self.keeping is not None and self._keeps(wanted.isolate):
+                recording = self.keeping.record(number)
+                held = self.keeping.kernel_made(number, wanted.kept, self._keep_numbers[launcher], ends, recording.tape)
+                wanted = replace(wanted, takers=self._kept_takers(number, wanted.takers))
+            kernel = Kernel(launcher, number, ends, wanted, self._on_closed(launcher, number), recording)
+        except BaseException:  # whatever it is, nobody else closes these
+            ends.close()  # init ends when nobody has the other end of its control socket
+            raise
+        if recording is not None:
+            kernel.held = held
+        self._kernels.add(kernel)
+        self._launchers.kernel_made(launcher)
+        return kernel
+
+    def _on_closed(self, launcher: Launcher, number: int) -> Callable[[Kernel], None]:
         def on_closed(kernel: Kernel) -> None:
             if kernel in self._kernels:
                 self._kernels.remove(kernel)
                 self._launchers.kernel_closed(launcher)
+                if self.keeping is not None:
+                    self.keeping.kernel_gone(number, [*kernel.wanted.takers])
 
-        number = next(self._numbers)
-        ends = launcher.launch(number, self._setup(launcher, wanted))
-        try:
-            kernel = Kernel(launcher, number, ends, wanted, on_closed)
-        except BaseException:  # whatever it is, nobody else closes these
-            ends.close()  # init ends when nobody has the other end of its control socket
-            raise
-        self._kernels.add(kernel)
-        self._launchers.kernel_made(launcher)
-        return kernel
+        return on_closed
+
+    def _keeps(self, isolate: Isolate) -> bool:
+        return self.keeping is not None and isolate != "srt" and self._launch == "zygote"
+
+    def _kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
+        """Return what takes the listeners of a kernel, once they are held."""
+
+        def kept(name: str, taker: OnListener) -> OnListener:
+            def take(listener: socket.socket) -> None:
+                assert self.keeping is not None
+                self.keeping.listener_made(number, name, listener)
+                taker(listener)
+
+            return take
+
+        return {name: kept(name, taker) for name, taker in takers.items()}
 
     def _sweep(self, isolate: Isolate) -> None:
         """Remove what hosts that were killed have left. Nobody waits for it: it may be much, or the directory a large one."""
@@ -320,9 +459,19 @@ class Host(AsyncOnly):
 
     def _make_launcher(self, key: LaunchKey) -> Launcher:
         interpreter, preload, isolate, policy, workspace = key
-        starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
+        starter: Starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
         kind = ForkServer if self._launch == "zygote" else Spawner
-        return kind(Boot(interpreter, preload, isolate, starter, self.places, self._groups_for(isolate)))
+        groups = self._groups_for(isolate)
+        if self.keeping is None or not self._keeps(isolate):
+            return kind(Boot(interpreter, preload, isolate, starter, self.places, groups))
+        from cellblock.host.launch.kept import ByCustodian
+
+        number = next(self._numbers)
+        starter = ByCustodian(self.keeping.custodian)
+        boot = Boot(interpreter, preload, isolate, starter, self.keeping.prefix, groups, self.keeping.launcher(number))
+        launcher = ForkServer(boot)
+        self._keep_numbers[launcher] = number
+        return launcher
 
     def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:
         if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from cellblock.errors import InvalidInputError, KernelDiedError, LaunchError, SandboxError
 from cellblock.host.checks import OURS, Isolate
 from cellblock.host.launch.srt import sandbox_apart
-from cellblock.host.place import PrivateDirectories, SessionPlace
+from cellblock.host.place import Places, PrivateDirectories, SessionPlace
 from cellblock.leftovers import find_places, remove_abandoned
 from cellblock.packages.index import PackageIndex
 from cellblock.packages.space import excess
@@ -65,7 +65,9 @@ class SessionPackages:
         inside: Their directory as the session sees it.
     """
 
-    def __init__(self, place: str, interpreter: str, env: Mapping[str, str], cwd: str, *, isolate: Isolate) -> None:
+    def __init__(
+        self, place: str, interpreter: str, env: Mapping[str, str], cwd: str, *, isolate: Isolate, places: Places | None = None
+    ) -> None:
         """Take note of their place, and make nothing yet.
 
         Args:
@@ -74,10 +76,11 @@ class SessionPackages:
             env: The session's environment, in which pip runs.
             cwd: The session's directory.
             isolate: How the session is kept in.
+            places: Who keeps the place, if it is to outlive this process.
         """
-        self._kept = SessionPlace(place)
+        self._kept = SessionPlace(place, places)
         # In other sandboxes, pip has its own /tmp; without mounts, what it builds lies beside the packages meanwhile.
-        self._scratch = PrivateDirectories(f"{place}-pip") if isolate == "landlock" else None
+        self._scratch = PrivateDirectories(f"{place}-pip", places) if isolate == "landlock" else None
         # Where srt's own directory lies is known inside when there is one.
         self.inside = {"native": PLACE, "landlock": place, "srt": secrets.token_hex(8), "none": place}[isolate]
         self._interpreter = interpreter
@@ -178,7 +181,9 @@ class SessionPackages:
         setup = Setup(self._env, self._cwd, None, packages="", mounts=mounts)
         alone = replace(wanted.policy, network=Network())
         apart = await launch(
-            replace(wanted, policy=alone, setup=setup, takers={}, on_command=None, forbid_programs=False, spill_to=None)
+            replace(
+                wanted, policy=alone, setup=setup, takers={}, on_command=None, forbid_programs=False, spill_to=None, kept=None
+            )
         )
         try:
             apart.output = kernel.add_text

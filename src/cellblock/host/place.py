@@ -6,9 +6,24 @@ import asyncio
 import contextlib
 import os
 import threading
+from typing import Protocol
 
 from cellblock.leftovers import make_place, remove_place
 from cellblock.wire.sandbox import Bind
+
+
+class Places(Protocol):
+    """Keeps directories for the next process, if this one is killed."""
+
+    def place_made(self, path: str, held: int) -> None:
+        """Have a directory held, so that nobody takes it for abandoned."""
+
+    def place_gone(self, path: str) -> None:
+        """Have a directory held no longer."""
+
+    def take_place(self, path: str) -> int | None:
+        """Return the descriptor of a directory that an earlier process has made, if it has; the caller's to close."""
+
 
 _PATIENCE = 2.0  # seconds for a directory to be removed while somebody waits
 
@@ -21,11 +36,17 @@ class SessionPlace:
         made: Whether it is there.
     """
 
-    def __init__(self, path: str) -> None:
-        """Take note of a path where nothing is, and make nothing yet."""
+    def __init__(self, path: str, places: Places | None = None) -> None:
+        """Take note of a path, and make nothing yet.
+
+        Args:
+            path: Nothing is there, or what an earlier process has made.
+            places: Who keeps it, if it is to outlive this process.
+        """
         self.path = path
-        self.made = False
-        self._held: int | None = None
+        self._places = places
+        self._held = None if places is None else places.take_place(path)
+        self.made = self._held is not None
 
     def make(self) -> None:
         """Make it, if it is not there.
@@ -36,6 +57,8 @@ class SessionPlace:
         if not self.made:
             self._held = make_place(self.path)
             self.made = True
+            if self._places is not None:
+                self._places.place_made(self.path, self._held)
 
     async def remove(self, patience: float = _PATIENCE) -> None:
         """Remove it. What takes longer than somebody waits goes on in a thread, and the program ends after it.
@@ -47,6 +70,8 @@ class SessionPlace:
             return
         self.made = False
         held, self._held = self._held, None
+        if self._places is not None:
+            self._places.place_gone(self.path)
         loop = asyncio.get_running_loop()
         removed = asyncio.Event()
 

@@ -41,8 +41,8 @@ class Reader:
 
     def tell(self, line: str) -> None:
         """Show a line to the reader of the running cell's stream; it is not in the result."""
-        if (cell := self._cells.current) is not None and self.running:
-            cell.emit(f"{line}\n", "stderr", ours=True)
+        if (kernel := self._kernels.current) is not None and self.running:
+            kernel.tell(line)
 
     def note(self, line: str) -> None:
         """Show a line in the output of the running cell, or of the next one."""

@@ -8,6 +8,7 @@ import logging
 import shlex
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -17,7 +18,7 @@ from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
 from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_code, check_place, check_requirements, check_timeout
 from cellblock.host.closing import AsyncOnly, Closing
-from cellblock.host.kernels.cell import Cell, Event, OnInput
+from cellblock.host.kernels.cell import Cell, Event, Notice, OnInput
 from cellblock.host.kernels.cells import Cells
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
@@ -36,6 +37,7 @@ from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.files import Files
+    from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.sandbox.probe import Facts
 
 _log = logging.getLogger("cellblock.sessions")
@@ -49,12 +51,14 @@ class SessionHost(Protocol):
         facts: What this machine has.
         index: Where packages for sessions come from.
         places: What the path of each session's own packages begins with.
+        keeping: What outlives this process, if something does.
     """
 
     defaults: Defaults
     facts: Facts
     index: PackageIndex
     places: str
+    keeping: Keeping | None
 
     def check_usable(self) -> None:
         """Check that the host can be used here and now."""
@@ -64,6 +68,11 @@ class SessionHost(Protocol):
 
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
         """Start a kernel and wait until it takes cells; first `prepare` makes what it needs outside of it."""
+
+    async def recover(
+        self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None
+    ) -> tuple[Kernel, Cell | None] | None:
+        """Go on with a kernel of a host that was killed."""
 
 
 class Session(AsyncOnly):
@@ -78,24 +87,40 @@ class Session(AsyncOnly):
         wanted: What each of its kernels is asked to be.
         trace: Its spans, for programs that use OpenTelemetry.
         reader: Shows things to the reader of the output; for services of the session.
+        adopted: Whether it went on with a kernel of an earlier host.
     """
 
-    def __init__(self, host: SessionHost, number: int, options: SessionOptions, hooks: SessionHooks) -> None:
+    def __init__(
+        self,
+        host: SessionHost,
+        number: int,
+        options: SessionOptions,
+        hooks: SessionHooks,
+        *,
+        label: str = "",
+        remains: SessionRemains | None = None,
+    ) -> None:
         resolved = resolve(options, host.defaults, host.facts)
         self._host = host
         self._name = f"session {number}"
         self._cwd = resolved.cwd
         self._writable = resolved.writable
-        place, isolate = f"{host.places}{number}", resolved.isolate
+        self._number, self._label, self._remains = number, label, remains
+        place = f"{host.places}{number}" if remains is None else remains.place
+        self._place, isolate = place, resolved.isolate
+        kept = host.keeping if isolate != "srt" else None
         self._network = (
             SandboxNetwork(resolved.policy.network, lambda line: self.reader.note(line), options.on_host)
             if isolate in OURS
             else None
         )
         # Beside the packages, so that whatever removes these after the host removes it as well.
-        self._private = PrivateDirectories(f"{place}-own") if isolate == "landlock" else None
+        self._private = PrivateDirectories(f"{place}-own", kept) if isolate == "landlock" else None
         env = session_environment(options.kernel_env or {}, resolved, self._network, self._private)
-        self._packages = SessionPackages(place, resolved.interpreter, env, resolved.cwd, isolate=isolate)
+        if remains is not None:
+            env = dict(remains.env)
+        self._env = env
+        self._packages = SessionPackages(place, resolved.interpreter, env, resolved.cwd, isolate=isolate, places=kept)
         takers: dict[str, OnListener] = {}
         if self._network is not None and self._network.reaches:
             takers["egress"] = self._network.adopt
@@ -111,11 +136,14 @@ class Session(AsyncOnly):
             index=host.index,
             installer=self._install,
             session=self._name,
+            kept=None if kept is None else number,
         )
+        self.adopted = False
         self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._prepare))
         self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, resolved.images_dir)
         self.reader = Reader(self._cells, self._kernels)
+        self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         self._closing = Closing()
 
     async def __aenter__(self) -> Self:
@@ -130,8 +158,11 @@ class Session(AsyncOnly):
     def __repr__(self) -> str:
         return f"<Session {self._name.removeprefix('session ')} {self._cells.state}, isolate={self.isolate}, in {self._cwd!r}>"
 
-    async def start(self) -> None:
-        """Start the first kernel.
+    async def start(self, *, on_input: OnInput | None = None) -> None:
+        """Start the first kernel, or go on with the one that the session has of an earlier host.
+
+        Args:
+            on_input: As for `execute`, for a cell of an earlier host that had one.
 
         Raises:
             LaunchError: No kernel could be started; `InterpreterError` and `PreloadError` are kinds of it.
@@ -144,6 +175,9 @@ class Session(AsyncOnly):
         try:
             if self.wanted.isolate != "none":
                 import_guard.distrust(self._writable)
+            if self._host.keeping is not None and self._remains is None:
+                self._host.keeping.session_made(self._number, self._label, self._place, self._env)
+            await self._adopt(on_input)
             await self._kernels.live()
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing
             _log.info("%s could not be started: %r", self._name, error)
@@ -152,6 +186,22 @@ class Session(AsyncOnly):
         took = 1000 * (time.perf_counter() - began)
         self.trace.start(self.isolate)
         _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd)
+
+    async def _adopt(self, on_input: OnInput | None) -> None:
+        """Go on with the kernel of an earlier host, if there is one."""
+        if self._remains is None or self._remains.kernel is None:
+            return
+        remains, self._remains.kernel = self._remains.kernel, None
+        if (recovered := await self._host.recover(remains, self.wanted, on_input)) is None:
+            return
+        kernel, cell = recovered
+        self._kernels.adopt(kernel)
+        self.adopted = True
+        if cell is not None:
+            running = await self._cells.adopt(kernel, cell)
+            running.add_done_callback(functools.partial(_no_more, cell))
+            if not cell.silent:
+                self._resumed = cell, running
 
     async def close(self) -> None:
         """Stop whatever runs and end every process of the session.
@@ -165,6 +215,8 @@ class Session(AsyncOnly):
         await self._cells.close()
         await self._release()
         self._host.forget(self)
+        if self._host.keeping is not None:
+            self._host.keeping.session_gone(self._number)
         self.trace.end()
         _log.info("%s closed", self._name)
 
@@ -185,7 +237,12 @@ class Session(AsyncOnly):
     # -- cells ---------------------------------------------------------------------------------------------------------
 
     async def execute(
-        self, code: str, *, timeout: float | None = DEFAULT_TIMEOUT, on_input: OnInput | None = None
+        self,
+        code: str,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        on_input: OnInput | None = None,
+        tag: str = "",
     ) -> CodeExecutionResult:
         """Run a cell and return its result, whatever its outcome.
 
@@ -195,6 +252,7 @@ class Session(AsyncOnly):
             code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
             timeout: Seconds that the cell may run, from its start; None for no limit.
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
+            tag: What the program calls this execution: `resumed` says it if the next host goes on with it.
 
         Raises:
             InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
@@ -202,7 +260,7 @@ class Session(AsyncOnly):
             LaunchError: The last kernel had died and no new one could be started.
         """
         self._check_cell(code, timeout)
-        return await self._cells.run(Cell(code, on_input, queue_limit=None), timeout)
+        return await self._cells.run(Cell(code, on_input, queue_limit=None, tag=tag), timeout)
 
     async def stream(
         self,
@@ -214,6 +272,7 @@ class Session(AsyncOnly):
         silent: bool = False,
         parent: str = "",
         on_input: OnInput | None = None,
+        tag: str = "",
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell and yield its output as it happens, then its result.
 
@@ -228,6 +287,7 @@ class Session(AsyncOnly):
             parent: The id of the Jupyter message that asks for it, if one does: then messages of widgets are yielded
                 (`wire.messages.Comm`), and prompts and answers of `input()` are not shown.
             on_input: As for `execute`.
+            tag: As for `execute`.
 
         Yields:
             Chunks of output, what `notify` was given, and last the `CodeExecutionResult`, which has all of it again.
@@ -237,10 +297,51 @@ class Session(AsyncOnly):
         """
         self._check_cell(code, timeout)
         queue = self.wanted.limits.queue if chunks else None
-        cell = Cell(code, on_input, queue_limit=queue, followed=True, rich=rich, silent=silent, parent=parent)
+        cell = Cell(code, on_input, queue_limit=queue, followed=True, rich=rich, silent=silent, parent=parent, tag=tag)
         # In a task of its own: the session's turn ends with the cell, even if the reader never comes back.
         running = asyncio.create_task(self._cells.run(cell, timeout))
         running.add_done_callback(functools.partial(_no_more, cell))
+        async with aclosing(self._follow(cell, running)) as events:
+            async for event in events:
+                yield event
+
+    @property
+    def resumed(self) -> str | None:
+        """The tag of the last execution of an earlier host, running or ended; None if there is none to `resume`."""
+        return None if self._resumed is None else self._resumed[0].tag
+
+    async def resume(self, skip: int = 0) -> AsyncGenerator[Event | CodeExecutionResult, None]:
+        """Yield the output and the result of an execution of an earlier host, as its `stream` would have. Once only.
+
+        A reader that asks for the next event says that it needs the one before no more. If it kept every event before it
+        asked for the next, then `skip`, the number of those that it kept, makes this go on exactly where it was. An execution
+        that nobody streamed yields its result alone.
+
+        Args:
+            skip: Events of output not to yield, from the beginning. Those that were asked for are not counted (`Notice`).
+
+        Yields:
+            As `stream`.
+
+        Raises:
+            StateError: There is nothing to resume.
+        """
+        if self._resumed is None:
+            raise StateError(f"{self._name} has no execution of an earlier host to resume")
+        (cell, running), self._resumed = self._resumed, None
+        skip -= cell.given
+        async with aclosing(self._follow(cell, running)) as events:
+            async for event in events:
+                if skip > 0 and not isinstance(event, Notice | CodeExecutionResult):
+                    skip -= 1
+                else:
+                    yield event
+
+    @staticmethod
+    async def _follow(
+        cell: Cell, running: asyncio.Task[CodeExecutionResult]
+    ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
+        """Yield what the reader of a cell is given, and its result. If the reader leaves, the cell is stopped."""
         try:
             while (event := await cell.next_event()) is not None:
                 yield event

@@ -60,6 +60,7 @@ def kernel_spec(
     index: PackageIndex,
     installer: Installer,
     session: str,
+    kept: int | None = None,
 ) -> KernelSpec:
     """Return what each kernel of a session is asked to be.
 
@@ -73,6 +74,7 @@ def kernel_spec(
         index: Where they come from.
         installer: Installs them.
         session: The session, as messages call it.
+        kept: As in `KernelSpec`.
     """
     commands: Commands | None = None
     if options.on_command is not None:
@@ -106,4 +108,5 @@ def kernel_spec(
         on_command=options.on_command,
         forbid_programs=options.forbid_programs,
         session=session,
+        kept=kept,
     )

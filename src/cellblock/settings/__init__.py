@@ -152,11 +152,7 @@ def explain() -> list[Setting]:
 
 def _given() -> tuple[dict[str, str], tuple[str, int, int] | None]:
     """Return the variables that are settings, or are meant to be, and the file with its time and size, if there is one."""
-    variables = {
-        name: value
-        for name, value in config.environment().items()
-        if name.startswith(PREFIXES) and value and name not in _OTHER
-    }
+    variables = {name: value for name, value in config.set_variables(PREFIXES).items() if name not in _OTHER}
     path = config.settings_file()
     try:
         found = os.stat(path)

@@ -58,9 +58,12 @@ class FrameParser:
     """Turns a stream of bytes into frames.
 
     After a `ProtocolError` the parser is of no more use: the stream cannot be trusted to be in step.
+
+    Attributes:
+        position: How many bytes the frames had that were returned.
     """
 
-    __slots__ = ("_max_body", "_pending")
+    __slots__ = ("_max_body", "_pending", "position")
 
     def __init__(self, max_body: int = MAX_BODY) -> None:
         """Begin.
@@ -70,6 +73,7 @@ class FrameParser:
         """
         self._max_body = max_body
         self._pending = bytearray()
+        self.position = 0
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take bytes as they came and return the frames that are complete now, or raise: see `frames`."""
@@ -108,6 +112,7 @@ class FrameParser:
             header = _parse_header(bytes(source[start + _PREFIX.size : body_start]))
             with memoryview(source) as view:
                 frame = Frame(header, bytes(view[body_start:end]))
+            self.position += end - start
             start = end
             yield frame
         if source is self._pending:

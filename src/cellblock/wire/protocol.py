@@ -102,6 +102,22 @@ class Conversation:
         self._parser = FrameParser()
         self.state = State.STARTING
 
+    @property
+    def position(self) -> int:
+        """How many bytes the messages had that were received."""
+        return self._parser.position
+
+    def resume(self, state: State, position: int) -> None:
+        """Go on in the middle of a conversation, between two messages.
+
+        Args:
+            state: Where it stands.
+            position: How many bytes the messages had that were received.
+        """
+        self._parser = FrameParser()
+        self._parser.position = position
+        self.state = state
+
     def send(self, message: Message) -> bytes:
         """Return the bytes that say this, and move to the state that follows.
 

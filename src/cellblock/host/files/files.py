@@ -95,6 +95,20 @@ class Files:
             raise InvalidInputError(f"max_bytes must be a number of bytes, not {max_bytes!r}")
         return await complete(self._within(lambda tree: _read(tree, parts, max_bytes)))
 
+    async def read_part(self, path: str | PurePath, offset: int, count: int) -> tuple[FileInfo, bytes]:
+        """Read a part of a file, and describe the file as it is then.
+
+        Args:
+            path: The file.
+            offset: Where the part begins; at or beyond the end, it is empty.
+            count: How many bytes it has, if there are so many.
+
+        Raises:
+            InvalidInputError, FilesError: As for `read`.
+        """
+        parts = self._workspace.inner(path, "file")
+        return await complete(self._within(lambda tree: transfer.read_part(tree, parts, offset, count)))
+
     async def read_text(self, path: str | PurePath, *, encoding: str = "utf-8", max_bytes: int = READ_BYTES) -> str:
         """Read a file as text; line ends are kept as they are.
 

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 
 from cellblock.host.files.beneath import CHANGED, CREATE, Tree, check_regular, held
 from cellblock.host.files.failures import over, telling
-from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, kind_of, show
+from cellblock.host.files.info import MIB, FileInfo, FileLimits, Parts, Skipped, Transfer, describe, kind_of, show
 from cellblock.host.files.staging import Staging, check_replaceable, status
 from cellblock.host.files.steps import Work
 
@@ -53,6 +53,19 @@ def copy(
             yield result.bytes, result.bytes
             staging.commit_folder(staged, limits, overwrite, "write")
     return result
+
+
+def read_part(tree: Tree, parts: Parts, offset: int, count: int) -> Work[tuple[FileInfo, bytes]]:
+    """Read a part of a file, and describe the file."""
+    with telling("read", tree.name(parts)):
+        fd, info = tree.open_file(parts)
+        with held(fd):
+            wanted = max(0, min(count, info.st_size - offset))
+            data = bytearray()
+            while len(data) < wanted and (piece := os.pread(fd, min(MIB, wanted - len(data)), offset + len(data))):
+                data += piece
+                yield None
+            return describe(parts, info), bytes(data)
 
 
 def survey(source: Tree, parts: Parts, limits: FileLimits, verb: str) -> Generator[None, None, Found]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import operator
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -96,6 +97,9 @@ class Cell:
         silent: Whether it leaves no trace: no number, no history.
         parent: The id of the Jupyter message that asks for it; empty if no Jupyter client does.
         failure: What a callback of the caller has raised; it is the caller's when the cell has ended.
+        tag: What the caller calls it.
+        timeout: Seconds that it may run, if that is limited.
+        given: How many events of its output the reader has taken, and asked for the next one.
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class Cell:
         rich: bool = False,
         silent: bool = False,
         parent: str = "",
+        tag: str = "",
     ) -> None:
         """Describe an execution.
 
@@ -119,6 +124,7 @@ class Cell:
             rich: Whether displayed values are to be events with all of their types.
             silent: Whether it leaves no trace in the session.
             parent: The id of the Jupyter message that asks for it.
+            tag: What the caller calls it.
         """
         self.code = code
         check_on_input(on_input)
@@ -149,6 +155,15 @@ class Cell:
         self._changed = asyncio.Event()
         self._began = time.perf_counter()
         self._took = 0.0
+        self.tag = tag
+        self.timeout: float | None = None
+        self.given = 0
+        self._given: tuple[Event, int] | None = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began."""
+        return time.perf_counter() - self._began
 
     def finish(self, ending: Reply | Death) -> None:
         """Say that it has ended."""
@@ -313,6 +328,9 @@ class Cell:
 
     async def next_event(self) -> Event | None:
         """Return the next event, or None when all were read and there will be no more."""
+        if self._given is not None:
+            self._given = None
+            self.given += 1
         while True:
             while not self._events:
                 if self._over or self.ended.is_set():
@@ -326,10 +344,35 @@ class Cell:
                 del self._notices[id(event.about)]
                 return event
             self._empty -= 1
+        self._given = event, size
         self._queued -= size
         if self._paused and self._queued < (self._queue_limit or 0) // 2:
             self.release()
         return event
+
+    # -- on a tape -----------------------------------------------------------------------------------------------------
+
+    def saved(self) -> tuple[Any, ...]:
+        """Return what another host has to know of it. The kernel's collector is not part of it."""
+        given = () if self._given is None else (self._given,)
+        events = [*given, *(entry for entry in self._events if not isinstance(entry[0], Notice))]
+        return (events, self.on_input is not None, *_values_to_save(self))
+
+    @classmethod
+    def restored(cls, saved: tuple[Any, ...], on_input: OnInput | None) -> Cell:
+        """Return a cell that another host has begun.
+
+        Args:
+            saved: What that has saved of it.
+            on_input: Answers `input()`; used if somebody did before.
+        """
+        events, asks, *values = saved
+        cell = cls("", on_input if asks else None, None)
+        for name, value in zip(_SAVED, values, strict=True):
+            setattr(cell, name, value)
+        for event, size in events:
+            cell._queue(event, size)
+        return cell
 
     # -- the result ----------------------------------------------------------------------------------------------------
 
@@ -389,6 +432,23 @@ class Cell:
         if ending.ename is not None:
             return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
         return None, "success"
+
+
+_SAVED = (
+    "code",
+    "_queue_limit",
+    "followed",
+    "rich",
+    "silent",
+    "tag",
+    "parent",
+    "timeout",
+    "given",
+    "reason",
+    "recovery",
+    "_began",
+)
+_values_to_save = operator.attrgetter(*_SAVED)
 
 
 def _place(items: list[OutputItem], later: int) -> int:

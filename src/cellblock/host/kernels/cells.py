@@ -109,6 +109,22 @@ class Cells:
                 status = "interrupted" if result is None else result.status
                 self._trace.end_cell(span, status, 0 if result is None else result.duration_ms)
 
+    async def adopt(self, kernel: Kernel, cell: Cell) -> asyncio.Task[CodeExecutionResult]:
+        """Go on with a cell that another host has begun. It has its turn when this returns."""
+        await self._turn.acquire()
+        self.current = cell
+        return asyncio.create_task(self._go_on(kernel, cell))
+
+    async def _go_on(self, kernel: Kernel, cell: Cell) -> CodeExecutionResult:
+        try:
+            self._hooks.on_begin()
+            if cell.reason is not None and not cell.ended.is_set():
+                begin_stop(kernel, cell, cell.reason)
+            remaining = None if cell.timeout is None else max(cell.timeout - cell.age, 0.0)
+            return await self._wait_for(kernel, cell, self._deadline(kernel, cell, remaining))
+        finally:
+            self._turn.release()
+
     async def run_silently(self, code: str, on_input: OnInput | None) -> CodeExecutionResult:
         """Run a cell that leaves no trace; what background work has printed until its end is for the next one."""
         check_code(code)
@@ -121,7 +137,14 @@ class Cells:
         return result
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
-        deadline = self._begin(kernel, cell, timeout)
+        cell.timeout = timeout
+        kernel.begin(cell)
+        self.current = cell
+        _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
+        self._hooks.on_begin()
+        return await self._wait_for(kernel, cell, self._deadline(kernel, cell, timeout))
+
+    async def _wait_for(self, kernel: Kernel, cell: Cell, deadline: Deadline | None) -> CodeExecutionResult:
         try:
             await cell.ended.wait()
         finally:
@@ -133,12 +156,7 @@ class Cells:
                 self.current = None
         return await self._finished(cell)
 
-    def _begin(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
-        """Begin a cell and set its deadline."""
-        kernel.begin(cell)
-        self.current = cell
-        _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
-        self._hooks.on_begin()
+    def _deadline(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
         if timeout is None:
             return None
         return Deadline(timeout, self._hooks.uncounted_seconds, lambda: begin_stop(kernel, cell, "timeout"))

@@ -8,20 +8,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from cellblock.errors import ProtocolError
-from cellblock.host.descriptors import PIPE_READ, pending, read_some, unread
+from cellblock.host.descriptors import PIPE_READ, unread
+from cellblock.host.kernels.line import Line, TapedLine
+from cellblock.host.kernels.tape import CHANNEL, LONG, STDOUT, Tape
 from cellblock.host.launch.launcher import Ends
 from cellblock.model import StreamName
 from cellblock.wire.messages import Message, ToHost, ToWorker
 from cellblock.wire.protocol import Conversation, Side, State
 
-_buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
 _LAST_WORDS = 1024 * 1024
 _TURN = 0.005  # seconds of one turn of the loop for the messages of one kernel
 _EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
 
 
 class Channel:
-    """What one worker and its host say to each other. The kernel still owns the descriptors."""
+    """What one worker and its host say to each other. The kernel still owns the descriptors.
+
+    Attributes:
+        on_long: Told between two messages that there is much on the tape.
+    """
 
     def __init__(
         self,
@@ -29,6 +34,7 @@ class Channel:
         take: Callable[[ToHost], None],
         take_text: Callable[[StreamName, bytes], None],
         on_broken: Callable[[str], None],
+        tape: Tape | None = None,
     ) -> None:
         """Prepare to talk; nothing is read before `listen`.
 
@@ -37,6 +43,7 @@ class Channel:
             take: Takes each message.
             take_text: Takes what is written to the pipes.
             on_broken: Is told why, when the worker breaks the protocol or closes the channel.
+            tape: Where all of it is kept, if it is to outlive this process.
         """
         self._loop = asyncio.get_running_loop()
         self._socket = ends.channel
@@ -44,7 +51,8 @@ class Channel:
         self._take_text = take_text
         self._on_broken = on_broken
         self._conversation = Conversation(Side.HOST)
-        self._outgoing = bytearray()
+        self._tape = tape
+        self._line = Line(ends) if tape is None else TapedLine(ends, tape)
         self._names: dict[int, StreamName] = {ends.stdout: "stdout", ends.stderr: "stderr"}
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in self._names}
         self._open_pipes = list(self._names)
@@ -53,6 +61,8 @@ class Channel:
         self._before: dict[int, int] = {}
         self._deaf = False
         self._ended = False
+        self._replaying = False
+        self.on_long: Callable[[], None] = lambda: None
 
     @property
     def state(self) -> State:
@@ -62,7 +72,7 @@ class Channel:
     @property
     def all_read(self) -> bool:
         """Whether the worker has read everything that it was sent."""
-        return not self._outgoing and not unread(self._socket.fileno())
+        return not self._line.sending and not unread(self._socket.fileno())
 
     def listen(self, listen: bool) -> None:
         """Read what the worker writes, or let it wait."""
@@ -89,18 +99,17 @@ class Channel:
 
     def send(self, message: ToWorker) -> None:
         """Send a message, as soon as there is room for it."""
-        self._outgoing += self._conversation.send(message)
+        self._line.queue(self._conversation.send(message))
         self._flush()
 
     def _flush(self) -> None:
         try:
-            while self._outgoing:
-                del self._outgoing[: self._socket.send(self._outgoing)]
+            self._line.flush()
         except BlockingIOError:
             self._loop.add_writer(self._socket.fileno(), self._flush)
             return
         except OSError:
-            self._outgoing.clear()  # its end is about to be noticed
+            self._line.drop_sending()  # its end is about to be noticed
         self._loop.remove_writer(self._socket.fileno())
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -116,9 +125,9 @@ class Channel:
 
     def _receive(self) -> bytes:
         # What is written from now on may stand behind anything that is read now.
-        self._before = {descriptor: pending(descriptor) for descriptor in self._open_pipes}
+        self._before = {descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes}
         try:
-            data = bytes(memoryview(_buffer)[: self._socket.recv_into(_buffer)])
+            data = self._line.receive()
         except BlockingIOError:
             return b""
         except OSError:
@@ -140,12 +149,15 @@ class Channel:
         try:
             for message in self._received:
                 self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
+                if self._tape is not None:
+                    self._tape.taken += 1
                 if time.perf_counter() >= until:
                     return True
         except ProtocolError as error:
             self._stop_hearing()
             self._on_broken(f"it broke the protocol: {error}")
         self._received = None
+        self._check_length()
         return False
 
     def _stop_hearing(self) -> None:
@@ -163,7 +175,7 @@ class Channel:
         until = time.perf_counter() + _TURN
         while budget > 0 and wanted() and not self._ended:
             if self._received is None:
-                budget -= (available := pending(self._socket.fileno()))
+                budget -= (available := self._line.pending(self._socket.fileno()))
                 if not available or not (data := self._receive()):
                     break
                 self._received = self._conversation.messages(data)
@@ -171,6 +183,84 @@ class Channel:
                 self._loop.call_soon(self.hear_out, wanted, then, budget)
                 return
         then()
+
+    # -- the tape ------------------------------------------------------------------------------------------------------
+
+    def _check_length(self) -> None:
+        if self._tape is not None and self._tape.length > LONG:
+            self.on_long()
+
+    @property
+    def offsets(self) -> tuple[int, int, int]:
+        """How many bytes of each stream have been used up, up to the last message, and the last whole character."""
+        assert self._tape is not None
+        _, stdout, stderr = self._tape.used
+        out, err = (len(decoder.getstate()[0]) for decoder in self._decoders.values())
+        return self._conversation.position, stdout - out, stderr - err
+
+    def resume(self, state: State, position: int) -> None:
+        """Go on in the middle of a conversation: `replay` follows."""
+        self._replaying = True
+        self._conversation.resume(state, position)
+
+    def replay(self, until: int) -> bool:
+        """Take a message again that another process has taken.
+
+        Args:
+            until: How many had been taken at the point that is to be reached.
+
+        Returns:
+            Whether there was one; if not, the point is reached.
+
+        Raises:
+            ProtocolError: The worker broke the protocol.
+        """
+        assert self._tape is not None
+        while self._tape.taken < until:
+            if self._received is None:
+                if not (data := self._tape.again(CHANNEL, PIPE_READ)):
+                    return False
+                self._received = self._conversation.messages(data)
+            if (message := next(self._received, None)) is None:
+                self._received = None
+                continue
+            self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
+            self._tape.taken += 1
+            return True
+        return False
+
+    def replay_sent(self, message: ToWorker) -> None:
+        """Take note of a message that another process has sent."""
+        self._conversation.send(message)
+
+    def replay_piece(self, stream: int, count: int) -> None:
+        """Take bytes of a pipe again that another process has taken."""
+        assert self._tape is not None
+        descriptor = list(self._names)[stream - STDOUT]
+        self._decode(descriptor, self._tape.again(stream, count))
+
+    def go_live(self) -> None:
+        """Go on with what nobody has taken yet: first what is on the tape, then what comes."""
+        assert self._tape is not None
+        self._replaying = False
+        self._flush()
+        self.listen(True)
+        if self._received is not None:
+            self._go_on()
+        self._read_tape()
+
+    def _read_tape(self) -> None:
+        assert self._tape is not None
+        if self._ended or self._deaf:
+            return
+        if self._received is None and self._tape.unused(CHANNEL):
+            self._on_channel()
+        if self._received is not None or self._tape.unused(CHANNEL):
+            self._loop.call_soon(self._read_tape)
+            return
+        for stream, descriptor in enumerate(self._names, STDOUT):
+            if self._tape.unused(stream) and descriptor in self._open_pipes:
+                self._on_pipe(descriptor)
 
     # -- pipes ---------------------------------------------------------------------------------------------------------
 
@@ -180,14 +270,18 @@ class Channel:
             self._on_channel()
         if self._received is None and descriptor in self._open_pipes and not self._ended:
             self._on_pipe(descriptor)
+            self._check_length()
 
     def _on_pipe(self, descriptor: int, size: int = PIPE_READ) -> None:
-        data = read_some(descriptor, size)
+        data = self._line.read_pipe(descriptor, size)
         if data is None:
             return
         if not data:
             self._loop.remove_reader(descriptor)
             self._open_pipes.remove(descriptor)
+        self._decode(descriptor, data)
+
+    def _decode(self, descriptor: int, data: bytes) -> None:
         text = self._decoders[descriptor].decode(data, final=not data)
         if text:
             self._take_text(self._names[descriptor], text.encode())
@@ -199,7 +293,8 @@ class Channel:
 
     def drain_pipes(self) -> None:
         """Read what lies in the pipes now, and no more: something may be writing to them without end."""
-        self._read_pipes({descriptor: pending(descriptor) for descriptor in self._open_pipes})
+        if not self._replaying:  # the tape says what was read, and when
+            self._read_pipes({descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes})
 
     def _read_pipes(self, sizes: Mapping[int, int]) -> None:
         for descriptor, remaining in sizes.items():

@@ -10,17 +10,19 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from cellblock.errors import KernelDiedError, LaunchError, SandboxError
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
-from cellblock.host.kernels.cell import STATE_LOST, Cell
+from cellblock.host.kernels.cell import STATE_LOST, Cell, OnInput
 from cellblock.host.kernels.channel import Channel
 from cellblock.host.kernels.exit_status import Death, describe_status
 from cellblock.host.kernels.memory import MemoryWatch
-from cellblock.host.kernels.requests import answers
+from cellblock.host.kernels.recording import Extra, Recording, read_trusted, sent_message
+from cellblock.host.kernels.requests import answers, recovered
+from cellblock.host.kernels.tape import Kind, piece
 from cellblock.host.launch.control import Control
 from cellblock.host.launch.failures import refused
 from cellblock.host.launch.kernel_spec import KernelSpec
 from cellblock.host.launch.launcher import Ends, Launcher
 from cellblock.host.output.collect import Collector
-from cellblock.model import StreamName
+from cellblock.model import Recovery, Status, StreamName
 from cellblock.sandbox.cgroups import Group
 from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
@@ -48,6 +50,7 @@ from cellblock.wire.protocol import State
 
 _log = logging.getLogger("cellblock.sessions")
 _MOMENT = 0.001
+_TURN = 0.005  # seconds of one turn of the loop for what another host has taken already
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
@@ -60,20 +63,42 @@ class Kernel:
         control: Its init, for what is done in the session and not by the kernel.
         memory: How much memory its processes may use, and who watches that.
         output: Takes what its processes write, if that is somebody else's output: of the kernel that this one was made for.
+        held: Done when the custodian holds it, if one is to.
         death_reported: Whether some result has said that it died.
         death: Why it ended, once it has.
     """
 
     def __init__(
-        self, launcher: Launcher, number: int, ends: Ends, wanted: KernelSpec, on_closed: Callable[[Kernel], object]
+        self,
+        launcher: Launcher,
+        number: int,
+        ends: Ends,
+        wanted: KernelSpec,
+        on_closed: Callable[[Kernel], object],
+        recording: Recording | None = None,
+        *,
+        listen: bool = True,
     ) -> None:
+        """Take a kernel whose processes are there, or about to be.
+
+        Args:
+            launcher: What has started it.
+            number: What the launcher calls it.
+            ends: The host's ends of its connections.
+            wanted: What it was asked to be.
+            on_closed: Told when it has ended.
+            recording: Its tape, if another host is to go on with it when this one is killed.
+            listen: Whether to listen to it; if not, `recover` does.
+        """
         self._loop = asyncio.get_running_loop()
         self._launcher = launcher
         self._number = number
         self._ends = ends
         self._on_closed = on_closed
         self.wanted = wanted
-        self._channel = Channel(ends, self._take, self.add_text, self._condemn)
+        self._recording = recording
+        tape = None if recording is None else recording.tape
+        self._channel = Channel(ends, self._take, self._add_text, self._condemn, tape)
         self._collector = Collector(wanted.limits, wanted.spill_to)
         self._cell: Cell | None = None
         self._query: asyncio.Future[Completed | Inspected] | None = None
@@ -83,6 +108,7 @@ class Kernel:
         self.output: Callable[[StreamName, bytes], None] | None = None
         self._dying = False
         self._heard_out = asyncio.Event()
+        self.held: asyncio.Future[None] | None = None
         self.death_reported = False
         self.count = 0
         self.death: Death | None = None
@@ -92,7 +118,13 @@ class Kernel:
         self.memory = MemoryWatch(wanted.memory, ends.group, self.control, lambda: self._cell is not None, self._condemn)
         self.control.takers = dict(wanted.takers)
         self.control.on_violation = self._condemn
-        self._channel.listen(True)
+        if recording is not None:
+            self.control.before_exit = recording.exited
+            self._channel.on_long = self._write_long
+        if listen:
+            self._write_base()
+            self.control.read()
+            self._channel.listen(True)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -104,6 +136,15 @@ class Kernel:
             ProtocolError: It runs a cell already.
         """
         self._check_alive()
+        self._attach(cell)
+        if cell.streaming:
+            for shown, stream in self._collector.so_far():
+                cell.emit(shown, stream)
+        self.memory.look_soon()
+        self._write_base(more=True)
+        self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent, parent=cell.parent))
+
+    def _attach(self, cell: Cell) -> None:
         # What background work wrote since the last cell has not been shown to anybody yet: it comes first.
         cell.attach(
             self._collector,
@@ -111,13 +152,7 @@ class Kernel:
             after_death=self._in_place_of_dead,
             pause=lambda paused: self._channel.listen(not paused),
         )
-        self._in_place_of_dead = self._in_place_of_dead and cell.silent
         self._cell = cell
-        if cell.streaming:
-            for shown, stream in self._collector.so_far():
-                cell.emit(shown, stream)
-        self.memory.look_soon()
-        self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent, parent=cell.parent))
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
@@ -180,6 +215,8 @@ class Kernel:
         self._die(None)
         self.control.close()
         self._ends.close()
+        if self._recording is not None:
+            self._recording.tape.close()
         if self._ends.group is not None:
             await self._dissolve(self._ends.group)
         self._on_closed(self)
@@ -239,11 +276,29 @@ class Kernel:
 
     def note(self, line: str) -> None:
         """Tell the reader of the running cell, or of the next one, something that the host knows."""
-        self.add_text("stderr", f"{line}\n".encode(), ours=True)
+        self._take_extra(Extra(text=f"{line}\n".encode(), ours=True))
+
+    def tell(self, line: str) -> None:
+        """Show a line to the reader of the running cell's stream; it is not in the result."""
+        self._take_extra(Extra(text=f"{line}\n".encode(), ours=True, kept=False))
 
     def show(self, data: Mapping[str, bytes]) -> None:
         """Show a MIME bundle from elsewhere to the reader of the running cell, or of the next one."""
-        self._take(Display("display_data", data))
+        self._take_extra(Extra(shown=dict(data)))
+
+    def add_text(self, name: StreamName, text: bytes) -> None:
+        """Take text from elsewhere for the output of the running cell, or of the next one."""
+        self._take_extra(Extra(name, text))
+
+    def _take_extra(self, extra: Extra) -> None:
+        if self._recording is not None:
+            self._recording.write_extra(extra)
+        if extra.shown is not None:
+            self._take(Display("display_data", extra.shown))
+        elif extra.kept:
+            self._add_text(extra.name, extra.text, ours=extra.ours)
+        elif self._cell is not None:
+            self._cell.emit(extra.text.decode("utf-8", "replace"), extra.name, ours=extra.ours)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -252,7 +307,7 @@ class Kernel:
             case Stream(name=name, text=text, behind=behind):
                 if behind:
                     self._channel.catch_up()
-                self.add_text(name, text)
+                self._add_text(name, text)
             case Reply():
                 self.count = message.execution_count
                 self._channel.drain_pipes()
@@ -264,7 +319,7 @@ class Kernel:
                 if bundle is not None and self._cell is not None:
                     self._cell.show(bundle, message.kind)
                 while self._collector.unsaid:
-                    self.note(self._collector.unsaid.pop(0))
+                    self._add_text("stderr", f"{self._collector.unsaid.pop(0)}\n".encode(), ours=True)
             case Part(mime=mime, data=data):
                 self._collector.add_part(mime, data)
             case Clear(wait=wait):
@@ -285,8 +340,7 @@ class Kernel:
                 elif not self.ready.done():
                     self.ready.set_result(None)
 
-    def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
-        """Take text for the output of the running cell, or of the next one; `ours` as in `Cell.emit`."""
+    def _add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
         if self.output is not None:
             self.output(name, text)
             return
@@ -301,18 +355,37 @@ class Kernel:
             what = "input" if isinstance(question, InputRequest) else "something"
             self._condemn(f"it asked for {what} that was not offered")
             return
+        if self._recording is not None:
+            self._recording.asked(question)
+            if self._recording.replaying:
+                return  # the answer may come next; if not, `recover` answers
         cell.answer(self._pass_on(cell, answers(self, cell, question)))
 
     async def _pass_on(self, cell: Cell, answering: AsyncIterator[ToWorker]) -> None:
         try:
             async for answer in answering:
                 if self._cell is cell and self._channel.state in (State.ASKING, State.BUSY):
-                    self._channel.send(answer)
+                    self._answer(answer)
         except KernelDiedError:
             return  # and the cell with it
         except Exception as error:  # the code would wait forever
             cell.fail(error)
             self._condemn(f"what it asked for could not be answered: {error}")
+
+    def _answer(self, answer: ToWorker) -> None:
+        if self._recording is not None:
+            self._recording.told(answer)
+        self._channel.send(answer)
+
+    def request_begins(self) -> None:
+        """Take note that what the cell has asked for begins now, and must not begin again."""
+        if self._recording is not None:
+            self._recording.begun()
+
+    def stopping(self, reason: Status | None, means: Recovery) -> None:
+        """Take note of the means by which the running cell is being stopped."""
+        if self._recording is not None:
+            self._recording.stopping(reason, means)
 
     def _end_cell(self, ending: Reply | Death) -> None:
         cell, self._cell = self._cell, None
@@ -321,6 +394,88 @@ class Kernel:
         self.death_reported = isinstance(ending, Death)
         self._collector = Collector(self.wanted.limits, self.wanted.spill_to)
         cell.finish(ending)
+
+    # -- another host's kernel -----------------------------------------------------------------------------------------
+
+    def _write_base(self, *, more: bool = False) -> None:
+        if self._recording is not None:
+            self._recording.standing.count = self.count
+            cell = None if self._cell is None else self._cell.saved()
+            self._recording.base(self._channel, self._collector, cell, after_death=self._in_place_of_dead, more=more)
+
+    def _write_long(self) -> None:
+        if self._recording is not None and self._recording.long and not self._recording.replaying:
+            self._write_base()
+
+    async def recover(self, on_input: OnInput | None) -> Cell | None:
+        """Go on with a kernel of a host that was killed, as if it had been this host's all the time.
+
+        Args:
+            on_input: Answers `input()` of a cell that had somebody to answer it.
+
+        Returns:
+            The last cell, whether or not it has ended; None if there was none.
+
+        Raises:
+            ValueError, ProtocolError: The tape makes no sense.
+        """
+        recording = self._recording
+        assert recording is not None
+        records = recording.recover(self._channel, self.wanted.spill_to)
+        saved = recording.standing
+        self._collector = saved.collector or self._collector
+        self._in_place_of_dead, self.count = saved.after_death, saved.count
+        cell = None if saved.cell is None else Cell.restored(saved.cell, on_input)
+        last = cell if self._channel.state in (State.BUSY, State.ASKING) else None
+        if last is not None:
+            self._attach(last)
+        if self._channel.state is not State.STARTING:
+            self.ready.set_result(None)
+        exited: list[int] = []
+        for record in records:
+            await self._replay_until(record.messages)
+            match record.kind:
+                case Kind.SENT:
+                    message = sent_message(record)
+                    self._channel.replay_sent(message)
+                    recording.told(message)
+                    if isinstance(message, Execute) and cell is not None:
+                        last = cell
+                        self._attach(cell)
+                case Kind.PIECE:
+                    self._channel.replay_piece(*piece(record.content))
+                case Kind.EXTRA:
+                    self._take_extra(read_trusted(record))
+                case Kind.STOP if last is not None:
+                    last.reason, last.recovery = read_trusted(record)
+                case Kind.BEGUN:
+                    recording.standing.begun = True
+                case Kind.EXITED:
+                    exited.append(int(record.content))
+        self._go_live(recording, exited)
+        return last
+
+    async def _replay_until(self, messages: int) -> None:
+        until = self._loop.time() + _TURN
+        while self._channel.replay(messages):
+            if self._loop.time() >= until:
+                await asyncio.sleep(0)
+                until = self._loop.time() + _TURN
+
+    def _go_live(self, recording: Recording, exited: list[int]) -> None:
+        recording.replaying = False
+        self._channel.go_live()
+        if exited:
+            self._on_death(exited[-1])
+        self.control.read()
+        self.memory.look_soon()
+        question = recording.standing.question
+        if self._cell is not None and question is not None:
+            cell = self._cell
+            if recording.standing.begun:
+                cell.answer(self._pass_on(cell, recovered(self, question, decided=recording.standing.decided)))
+            else:
+                self._attend(question)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,10 @@ class KernelSlot:
         assert self.current.death is not None
         raise LaunchError(f"{_ATTEMPTS} kernels died as soon as they were ready: {self.current.death.cause}")
 
+    def adopt(self, kernel: Kernel) -> None:
+        """Begin with a kernel of another host."""
+        self.current = kernel
+
     def replace_dead(self) -> None:
         """If the current one has died, begin to start the next one, for which nobody waits yet."""
         if self._starting is None and self.current is not None and self.current.death is not None:

@@ -10,13 +10,14 @@ import inspect
 import os
 import secrets
 import shlex
+import signal
 from collections.abc import AsyncIterator
 
 from cellblock.errors import CellblockError, InvalidInputError, ProtocolError
 from cellblock.host.kernels.cell import Cell, OnInput, Prompt
 from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.model import CommandRequest
-from cellblock.wire.control import Keep
+from cellblock.wire.control import Keep, Stop
 from cellblock.wire.frames import MAX_BODY
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, ToWorker
 
@@ -24,6 +25,7 @@ answering: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("answeri
 """The cell for which the current task, or thread, works out an answer."""
 
 _REJECTED = "Rejected: the command was not approved"
+_CUT_OFF = "cellblock was killed while this ran, and its next process does not know how it ended"
 
 
 async def answers(kernel: RunningKernel, cell: Cell, question: InputRequest | Install | Command) -> AsyncIterator[ToWorker]:
@@ -81,6 +83,7 @@ async def _have_installed(kernel: RunningKernel, cell: Cell, number: int, argume
     request = CommandRequest("shell", f"%pip install {shlex.join(arguments)}", cwd=kernel.wanted.setup.cwd)
     if kernel.wanted.on_command is not None and (refusal := await _refusal(kernel, cell, request)) is not None:
         return Installed(number, 1, refusal)
+    kernel.request_begins()
     try:
         status = os.waitstatus_to_exitcode(await kernel.wanted.installer(kernel, arguments))
     except CellblockError as error:
@@ -98,6 +101,7 @@ async def _have_run(kernel: RunningKernel, cell: Cell, command: Command) -> Asyn
         refusal = "a script needs a program that reads it, and a line has none"
     if refusal is None and kernel.wanted.forbid_programs:
         place = _new_file(kernel) if command.keep != "nothing" else None
+        kernel.request_begins()
         try:
             _begin(kernel, request, command.keep, place)
         except ProtocolError:
@@ -109,6 +113,26 @@ async def _have_run(kernel: RunningKernel, cell: Cell, command: Command) -> Asyn
             yield Ended(command.number, await kernel.control.finish(), place)
             return
     yield Decided(command.number, refusal)
+
+
+async def recovered(
+    kernel: RunningKernel, question: InputRequest | Install | Command, *, decided: bool
+) -> AsyncIterator[ToWorker]:
+    """Yield the answers to a question whose answer another host had begun to carry out when it was killed.
+
+    Args:
+        kernel: The kernel that has asked.
+        question: What it has asked.
+        decided: Whether it was told that its command may run.
+    """
+    if isinstance(question, Install):
+        yield Installed(question.number, 1, f"{_CUT_OFF}: run the cell again")
+        return
+    if not decided:
+        yield Decided(question.number, f"{_CUT_OFF}: it may have run")
+        return
+    await kernel.control.command(Stop())
+    yield Ended(question.number, signal.SIGKILL, None)
 
 
 async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -> str | None:

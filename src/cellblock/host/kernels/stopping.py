@@ -56,6 +56,7 @@ async def escalate(kernel: Kernel, cell: Cell) -> None:
     await kernel.begun(_SETTLING)
     for name, act, patience in _LADDER:
         cell.stopped_by(name)
+        kernel.stopping(cell.reason, name)
         await act(kernel)
         try:
             await asyncio.wait_for(cell.ended.wait(), patience)

@@ -43,6 +43,7 @@ class Control:
         on_exit: Told the worker's wait status, or None if nobody knows it, when the worker or init has ended.
         on_memory: Told how many bytes the session uses, after `measure`.
         takers: Each is given the listener of its name, once, which init makes before there is any code in the session.
+        before_exit: Told the worker's wait status before it is taken from the socket.
         on_violation: Told what init, or somebody in its name, did that it must not.
     """
 
@@ -59,7 +60,11 @@ class Control:
         self.on_memory: Callable[[int], None] = lambda _used: None
         self.takers: dict[str, Callable[[socket.socket], None]] = {}
         self.on_violation: Callable[[str], None] = lambda _what: None
-        self._loop.add_reader(sock.fileno(), self._on_readable)
+        self.before_exit: Callable[[int], None] | None = None
+
+    def read(self) -> None:
+        """Read what init says, from now on."""
+        self._loop.add_reader(self._sock.fileno(), self._on_readable)
 
     async def command(self, command: Interrupt | KillChildren | Stop) -> None:
         """Have something done at once. When this returns, it is, or init is gone."""
@@ -173,6 +178,8 @@ class Control:
 
     def _on_readable(self) -> None:
         message: FromInit | None = None
+        if self.before_exit is not None:
+            self._look_ahead(self.before_exit)
         try:
             data, listener = receive_control(self._sock, MAX_CONTROL)
             message = FROM_INIT.decode(data) if data else None
@@ -183,6 +190,15 @@ class Control:
         if listener is not None:
             self._take_listener(listener, message)
         self._take(message)
+
+    def _look_ahead(self, before_exit: Callable[[int], None]) -> None:
+        try:
+            data = self._sock.recv(MAX_CONTROL, socket.MSG_PEEK)
+            message = FROM_INIT.decode(data) if data else None
+        except (OSError, ProtocolError):
+            return
+        if isinstance(message, Exited):
+            before_exit(message.status)
 
     def _take(self, message: FromInit | None) -> None:
         match message:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
 from collections.abc import Sequence
 
 from cellblock.errors import LaunchError, ProtocolError
 from cellblock.host.descriptors import Tail
 from cellblock.host.launch.failures import cannot_start, died, launch_error, quote, refused
 from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launching, opened
+from cellblock.host.launch.start import Started
 from cellblock.sandbox.cgroups import Group
 from cellblock.sandbox.steps import Failure
 from cellblock.wire.control import FROM_LAUNCHER, MAX_CONTROL, End, Failed, Fork, Kill, Ready, Refused, Setup, encode_control
@@ -24,7 +24,7 @@ class ForkServer:
         self._boot = boot
         self._group: Group | None = None
         self.interpreter: tuple[str, ...] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
         self._control: socket.socket | None = None
         self._stderr = Tail()
         self._ready: asyncio.Future[None] | None = None
@@ -80,6 +80,8 @@ class ForkServer:
                 self._stderr.follow(reader)
                 self._group = self._boot.make_group()
                 self._process = self._boot.run("zygote", theirs, writer)
+                if self._boot.keep is not None:
+                    self._boot.keep.hold(self._process, ours.fileno(), reader)
             finally:
                 os.close(writer)
         self._boot.greet(ours, self._group)
@@ -179,3 +181,5 @@ class ForkServer:
         if self._group is not None:
             self._group.remove()
         self._stderr.close()
+        if self._boot.keep is not None:
+            self._boot.keep.release()

@@ -36,8 +36,11 @@ class RunningKernel(Protocol):
     def note(self, line: str) -> None:
         """Tell the reader of the running cell, or of the next one, something that the host knows."""
 
-    def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
-        """Take text for the output of the running cell, or of the next one."""
+    def add_text(self, name: StreamName, text: bytes) -> None:
+        """Take text from elsewhere for the output of the running cell, or of the next one."""
+
+    def request_begins(self) -> None:
+        """Take note that what the cell has asked for begins now, and must not begin again."""
 
 
 Installer: TypeAlias = Callable[[RunningKernel, tuple[str, ...]], Awaitable[int]]
@@ -67,6 +70,7 @@ class KernelSpec:
         on_command: Decides about the commands of its cells; None where they are not asked for.
         forbid_programs: Whether the system forbids it to execute programs, and its init runs those that were let through.
         session: The session that it is for, as messages call it.
+        kept: The number of its session, if it is to outlive this process.
     """
 
     interpreter: str
@@ -81,6 +85,7 @@ class KernelSpec:
     on_command: OnCommand | None = None
     forbid_programs: bool = False
     session: str = ""
+    kept: int | None = None
 
     @property
     def memory(self) -> int | None:

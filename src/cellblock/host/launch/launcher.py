@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError
 from cellblock.host.launch.failures import cannot_start, ended, launch_error, quote
-from cellblock.host.launch.start import Starter
+from cellblock.host.launch.start import Started, Starter
 from cellblock.sandbox.cgroups import Group, Groups
 from cellblock.sandbox.steps import failure_of
 from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, Hello, Setup, encode_control
@@ -91,6 +91,22 @@ class Launcher(Protocol):
         """End every process of this launcher."""
 
 
+class Keep(Protocol):
+    """Holds what belongs to a launcher.
+
+    Attributes:
+        pidfd: Of the process that kernels are to end with, instead of this one.
+    """
+
+    pidfd: int
+
+    def hold(self, process: Started, control: int, stderr: int) -> None:
+        """Have a process held, with the connection to it and what it writes to standard error."""
+
+    def release(self) -> None:
+        """Have them held no longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Boot:
     """What a launcher starts its processes with.
@@ -102,6 +118,7 @@ class Boot:
         starter: Starts a process, directly or in a sandbox of srt.
         places: What is to be removed when this process has ended: all whose path begins in this way. None: nothing.
         groups: Where each kernel gets a control group, if it gets one.
+        keep: Who is to hold what belongs to the launcher, if it is to outlive this process.
     """
 
     interpreter: str
@@ -110,8 +127,9 @@ class Boot:
     starter: Starter
     places: str | None
     groups: Groups | None = None
+    keep: Keep | None = None
 
-    def run(self, role: Literal["zygote", "spawn"], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+    def run(self, role: Literal["zygote", "spawn"], control: socket.socket, stderr: int) -> Started:
         """Start a process: a zygote, or the init of one kernel.
 
         Raises:
@@ -137,7 +155,7 @@ class Boot:
         if sys.platform != "linux":
             control.send(hello)
             return
-        own = os.pidfd_open(os.getpid())
+        own = os.pidfd_open(os.getpid()) if self.keep is None else os.dup(self.keep.pidfd)
         try:
             with opened(group) as descriptors:
                 socket.send_fds(control, [hello], [own, *descriptors])
@@ -225,7 +243,7 @@ def opened(group: Group | None) -> Iterator[list[int]]:
             os.close(descriptor)
 
 
-def exit_code(process: subprocess.Popen[bytes]) -> int | None:
+def exit_code(process: Started) -> int | None:
     """Return the exit code of a process whose connections are closed: it ends an instant later, and then can be waited for."""
     try:
         return process.wait(timeout=2)

@@ -106,6 +106,18 @@ class Launchers:
             self._retired.add(launcher)
         self._end_retired(launcher)
 
+    def adopt(self, launcher: Launcher, kernels: int) -> None:
+        """Take over a launcher of another host, which makes no more kernels.
+
+        Args:
+            launcher: The launcher.
+            kernels: How many kernels it has. When they have ended, so does it.
+        """
+        launcher.begin()
+        self._retired.add(launcher)
+        self._kernels[launcher] += kernels
+        self._end_retired(launcher)
+
     # -- who uses them -------------------------------------------------------------------------------------------------
 
     def kernel_made(self, launcher: Launcher) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from collections.abc import Sequence
 
 from cellblock.errors import LaunchError
 from cellblock.host.launch.failures import died
 from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launching
+from cellblock.host.launch.start import Started
 from cellblock.sandbox.cgroups import Group
 from cellblock.wire.control import EXIT_UNCONFINED, Fork, Setup, encode_control
 
@@ -20,7 +20,7 @@ class Spawner:
     def __init__(self, boot: Boot) -> None:
         self._boot = boot
         self.interpreter: tuple[str, ...] | None = None
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, Started] = {}
 
     @property
     def alive(self) -> bool:

@@ -21,6 +21,7 @@ from cellblock.host.descriptors import pending, process_ended, read_some
 from cellblock.host.launch.control import Control
 from cellblock.host.launch.launcher import Boot
 from cellblock.host.launch.spawner import Spawner
+from cellblock.host.launch.start import Started
 from cellblock.leftovers import remove_place
 from cellblock.model import StreamName
 from cellblock.sandbox import srt
@@ -54,7 +55,7 @@ class UnderSrt:
         self._directories: dict[int, str] = {}
         """The directory of each srt, by its process."""
 
-    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
         """See `Starter`."""
         command = srt.where("srt")
         if command is None:
@@ -87,11 +88,11 @@ class UnderSrt:
         self._directories[process.pid] = place.private
         return process
 
-    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+    def terminate(self, process: Started) -> None:
         """See `Starter`."""
         _signal(process, signal.SIGTERM)
 
-    async def end(self, process: subprocess.Popen[bytes]) -> None:
+    async def end(self, process: Started) -> None:
         """See `Starter`. When srt can end by itself it removes what it has put into the workspace to protect it."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if await process_ended(process, timeout=_PATIENCE):
@@ -101,7 +102,7 @@ class UnderSrt:
         process.poll()
         await asyncio.to_thread(remove_place, self._directories.pop(process.pid))
 
-    def packages(self, process: subprocess.Popen[bytes]) -> str | None:
+    def packages(self, process: Started) -> str | None:
         """See `Starter`."""
         return f"{self._directories[process.pid]}/packages"
 
@@ -125,6 +126,7 @@ async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> 
     try:
         ends = launcher.launch(0, setup)
         control = Control(ends.control)
+        control.read()
         control.gone.add_done_callback(lambda _: control.give_up("it ended"))
         try:
             with _shown(ends.stdout, "stdout", kernel), _shown(ends.stderr, "stderr", kernel):
@@ -184,7 +186,7 @@ def _new_name() -> str:
     return os.path.join(directory if len(directory) <= 48 else "/tmp", f"srt-{secrets.token_hex(4)}")
 
 
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+def _signal(process: Started, number: int) -> None:
     """Signal srt, and all of it that is outside of its sandbox."""
     try:
         os.killpg(process.pid, number)

@@ -8,11 +8,24 @@ import subprocess
 from collections.abc import Sequence
 from typing import Protocol
 
-from cellblock.host.descriptors import process_ended
+from cellblock.host.descriptors import Child, process_ended
 
 _NO_ENVIRONMENT: dict[str, str] = {}
 _PATIENCE = 5.0
 """Seconds that a process may take to end."""
+
+
+class Started(Child, Protocol):
+    """A process that was started: a `subprocess.Popen`, or one of the custodian's."""
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its exit code, or raise `subprocess.TimeoutExpired`."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send it a signal."""
+
+    def kill(self) -> None:
+        """Kill it."""
 
 
 class Starter(Protocol):
@@ -21,7 +34,7 @@ class Starter(Protocol):
     command: str | None
     """What is started instead of the interpreter, and starts it."""
 
-    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
         """Start an interpreter in a session of its own.
 
         Args:
@@ -30,13 +43,13 @@ class Starter(Protocol):
             stderr: Its standard output and error.
         """
 
-    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+    def terminate(self, process: Started) -> None:
         """Tell it to end."""
 
-    async def end(self, process: subprocess.Popen[bytes]) -> None:
+    async def end(self, process: Started) -> None:
         """Wait for it, whose control socket is closed, and kill it if it does not take the hint."""
 
-    def packages(self, process: subprocess.Popen[bytes]) -> str | None:
+    def packages(self, process: Started) -> str | None:
         """Return where packages of sessions lie that run in its sandbox, if that has a directory for them."""
 
 
@@ -45,7 +58,7 @@ class Direct:
 
     command: str | None = None
 
-    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
         """See `Starter`."""
         return subprocess.Popen(
             arguments,
@@ -58,17 +71,17 @@ class Direct:
             start_new_session=True,
         )
 
-    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+    def terminate(self, process: Started) -> None:
         """See `Starter`."""
         process.send_signal(signal.SIGTERM)
 
-    async def end(self, process: subprocess.Popen[bytes]) -> None:
+    async def end(self, process: Started) -> None:
         """See `Starter`."""
         if not await process_ended(process, timeout=_PATIENCE):
             process.kill()
             await process_ended(process, timeout=_PATIENCE)
         process.poll()
 
-    def packages(self, process: subprocess.Popen[bytes]) -> str | None:
+    def packages(self, process: Started) -> str | None:
         """See `Starter`."""
         return None

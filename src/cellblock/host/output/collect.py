@@ -132,6 +132,11 @@ class Collector:
         self._places: dict[str, _Place] = {}
 
     @property
+    def empty(self) -> bool:
+        """Whether it is as new."""
+        return not (self._head or self._tail or self._parts or self._clear_next or self.truncated or self._displays)
+
+    @property
     def has_displays(self) -> bool:
         """Whether anything was shown that was not printed."""
         return self._displays > 0

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from cellblock.host.files.beneath import create_file, remove_file
 
@@ -153,7 +153,12 @@ class Spill:
         self._file: BinaryIO | None = None
         self._begun = False
         self._size = 0
+        self._cut = False
         self.path: Path | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another host can know of it. It does not write to a file that this one has made."""
+        return {**self.__dict__, "_file": None, "_cut": self._cut or self._file is not None}
 
     def begin(self, so_far: Iterable[bytes | bytearray]) -> None:
         """Make the file, where a directory was given and there is none yet, and write what came before."""
@@ -184,6 +189,8 @@ class Spill:
             except OSError as error:
                 self._give_up(error)
             self._file = None
+        if self._cut and self._size >= 0:
+            self._spills.report(f"{self.path} ends early: cellblock was killed, and its next process goes on without it")
         if self.path is not None and self._size >= 0:
             self._spills.finish(self.path, self._size)
             self._size = -1

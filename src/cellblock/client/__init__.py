@@ -1,0 +1,1 @@
+"""Clients of a gateway: `Client` for plain synchronous Python, `AsyncClient` for asyncio."""

@@ -1,0 +1,261 @@
+"""What the clients ask a gateway, and what its answers mean. No I/O: both clients send the same calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import quote
+
+from cellblock.errors import InvalidInputError
+from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
+from cellblock.model.sessions import ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
+
+if TYPE_CHECKING:
+    from cellblock.host.files import FileInfo
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request.
+
+    Attributes:
+        method: Its method.
+        path: Its path, in which names are quoted.
+        read: Turns the JSON of the answer into what the caller gets.
+        body: JSON data to send, or None.
+        query: What follows the path.
+        runs: Whether it runs code, so that a lost connection leaves the outcome unknown.
+    """
+
+    method: str
+    path: str
+    read: Callable[[Any], T]
+    body: Mapping[str, Any] | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    runs: bool = False
+
+
+def get_or_create(name: str, tags: Mapping[str, str] | None, options: Mapping[str, Any]) -> Call[SessionRecord]:
+    """Return the session of a name."""
+    return Call("POST", f"/sessions/{_quoted(name)}", _record, {"tags": dict(tags or {}), "options": dict(options)})
+
+
+def create(name: str, tags: Mapping[str, str] | None, options: Mapping[str, Any]) -> Call[SessionRecord]:
+    """Make a session; it is an error if there is one of that name."""
+    body = {"name": name or None, "tags": dict(tags or {}), "options": dict(options)}
+    return Call("POST", "/kernels", _record, body)
+
+
+def list_kernels(*, refresh: bool) -> Call[list[SessionRecord]]:
+    """List the sessions."""
+    query = {"refresh": "true"} if refresh else {}
+    return Call("GET", "/kernels", lambda data: [_record(one) for one in data["kernels"]], query=query)
+
+
+def status(kernel: SessionRecord | str) -> Call[SessionRecord]:
+    """Say how a session is."""
+    return Call("GET", _kernel(kernel), lambda data: _record(data["kernel"]))
+
+
+def restart(kernel: SessionRecord | str) -> Call[SessionRecord]:
+    """Give a session a fresh kernel."""
+    return Call("POST", f"{_kernel(kernel)}/restart", _record)
+
+
+def interrupt(kernel: SessionRecord | str) -> Call[bool]:
+    """Stop what runs."""
+    return Call("POST", f"{_kernel(kernel)}/interrupt", _done)
+
+
+def destroy(kernel: SessionRecord | str) -> Call[bool]:
+    """End a session."""
+    return Call("DELETE", _kernel(kernel), lambda data: bool(data["destroyed"]))
+
+
+def wipe() -> Call[list[str]]:
+    """End all sessions."""
+    return Call("DELETE", "/kernels", lambda data: list(data["destroyed"]))
+
+
+def execute(kernel: SessionRecord | str, code: str, *, language: Language, timeout: float | None) -> Call[CodeExecutionResult]:
+    """Run code."""
+    return Call("POST", f"{_kernel(kernel)}/execute", CodeExecutionResult.from_dict, _code(code, language, timeout), runs=True)
+
+
+def submit(
+    kernel: SessionRecord | str, code: str, *, language: Language, timeout: float | None, key: str, stdin: bool
+) -> Call[ExecutionRecord]:
+    """Have code run."""
+    body = {**_code(code, language, timeout), "key": key, "stdin": stdin}
+    return Call("POST", f"{_session(kernel)}/executions", ExecutionRecord.from_dict, body, runs=True)
+
+
+def lookup(execution: ExecutionRecord | str) -> Call[ExecutionRecord]:
+    """Say how far an execution is."""
+    return Call("GET", _execution(execution), ExecutionRecord.from_dict)
+
+
+def executions(kernel: SessionRecord | str, count: int) -> Call[list[ExecutionRecord]]:
+    """List executions."""
+    path = f"{_session(kernel)}/executions"
+    return Call(
+        "GET", path, lambda data: [ExecutionRecord.from_dict(one) for one in data["executions"]], query={"count": str(count)}
+    )
+
+
+def cancel(execution: ExecutionRecord | str) -> Call[bool]:
+    """Stop an execution."""
+    return Call("DELETE", _execution(execution), _done)
+
+
+def answer(execution: ExecutionRecord | str, line: str) -> Call[bool]:
+    """Answer input()."""
+    return Call("POST", f"{_execution(execution)}/input", _done, {"line": line})
+
+
+def events(execution: ExecutionRecord | str) -> str:
+    """Return the path of an execution's events."""
+    return f"{_execution(execution)}/events"
+
+
+def complete(kernel: SessionRecord | str, code: str, cursor: int | None) -> Call[Completions]:
+    """Complete code."""
+    body = {"code": code, "cursor": -1 if cursor is None else cursor}
+    return Call(
+        "POST", f"{_session(kernel)}/complete", lambda data: Completions(data["matches"], data["start"], data["end"]), body
+    )
+
+
+def inspect(kernel: SessionRecord | str, code: str, cursor: int | None, detail: int) -> Call[str | None]:
+    """Describe a name."""
+    body = {"code": code, "cursor": -1 if cursor is None else cursor, "detail": detail}
+    return Call("POST", f"{_session(kernel)}/inspect", lambda data: data["text"], body)
+
+
+def history(kernel: SessionRecord | str, count: int) -> Call[list[HistoryEntry]]:
+    """List what ran."""
+    path = f"{_session(kernel)}/history"
+    return Call("GET", path, lambda data: [HistoryEntry(**one) for one in data["history"]], query={"count": str(count)})
+
+
+def install(kernel: SessionRecord | str, requirements: tuple[str, ...], timeout: float | None) -> Call[CodeExecutionResult]:
+    """Install packages."""
+    body = {"requirements": list(requirements), "timeout": timeout}
+    return Call("POST", f"{_session(kernel)}/install", CodeExecutionResult.from_dict, body, runs=True)
+
+
+def search_tools(kernel: SessionRecord | str, words: str, limit: int) -> Call[list[str]]:
+    """Search tools."""
+    query = {"query": words, "limit": str(limit)}
+    return Call("GET", f"{_session(kernel)}/tools", lambda data: list(data["tools"]), query=query)
+
+
+def pending(kernel: SessionRecord | str | None) -> Call[list[PendingApproval]]:
+    """List what waits."""
+    query = {} if kernel is None else {"session": _name(kernel)}
+    return Call("GET", "/approvals", lambda data: [PendingApproval.from_dict(one) for one in data["pending"]], query=query)
+
+
+def decide(ids: tuple[str, ...], *, allow: bool, always: str) -> Call[list[str]]:
+    """Decide about what waits."""
+    return Call("POST", "/approvals", lambda data: list(data["decided"]), {"ids": list(ids), "allow": allow, "always": always})
+
+
+def allowed(kernel: SessionRecord | str | None) -> Call[list[Permission]]:
+    """List what was allowed."""
+    query = {} if kernel is None else {"session": _name(kernel)}
+    return Call("GET", "/approvals/allowed", lambda data: [Permission.from_dict(one) for one in data["allowed"]], query=query)
+
+
+def revoke(ids: tuple[str, ...]) -> Call[list[str]]:
+    """Revoke what was allowed."""
+    return Call("POST", "/approvals/revoke", lambda data: list(data["revoked"]), {"ids": list(ids)})
+
+
+def list_files(kernel: SessionRecord | str, path: str, *, recursive: bool) -> Call[list[FileInfo]]:
+    """List a folder."""
+    query = {"path": path, "recursive": "true" if recursive else "false"}
+    return Call("GET", f"{_session(kernel)}/files", lambda data: [file_info(one) for one in data["files"]], query=query)
+
+
+def remove_file(kernel: SessionRecord | str, path: str, *, recursive: bool) -> Call[bool]:
+    """Remove a file."""
+    return Call("DELETE", file(kernel, path), _done, query={"recursive": "true" if recursive else "false"})
+
+
+def file(kernel: SessionRecord | str, path: str) -> str:
+    """Return the path of a file."""
+    return f"{_session(kernel)}/files/{quote(path, errors='surrogateescape')}"
+
+
+def file_info(data: Mapping[str, Any]) -> FileInfo:
+    """Return what is known of a file."""
+    from cellblock.host.files import FileInfo
+
+    return FileInfo(**data)
+
+
+class EventLines:
+    """Turns the lines of server-sent events into the data of each event."""
+
+    def __init__(self) -> None:
+        self._kind = ""
+        self._data: list[str] = []
+
+    def take(self, line: str) -> tuple[str, Any] | None:
+        """Take one line; return the event that it ends, as its kind and its data."""
+        if not line:
+            kind, data = self._kind, "\n".join(self._data)
+            self._kind, self._data = "", []
+            return (kind, json.loads(data)) if data else None
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            self._kind = value
+        elif name == "data":
+            self._data.append(value)
+        return None
+
+
+def _code(code: str, language: Language, timeout: float | None) -> dict[str, Any]:
+    if language not in ("python", "bash"):
+        raise InvalidInputError(f"language must be 'python' or 'bash', not {language!r}")
+    return {"code": code, "language": language, "timeout": timeout}
+
+
+def _record(data: Mapping[str, Any]) -> SessionRecord:
+    return SessionRecord.from_dict({name: value for name, value in data.items() if name != "age_seconds"})
+
+
+def _done(data: Mapping[str, Any]) -> bool:
+    return bool(data["done"])
+
+
+def _name(kernel: SessionRecord | str) -> str:
+    if isinstance(kernel, SessionRecord):
+        return kernel.kernel_id
+    if isinstance(kernel, str) and kernel:
+        return kernel
+    raise InvalidInputError(f"a session is a SessionRecord, a name or an id, not {kernel!r}")
+
+
+def _quoted(name: str) -> str:
+    if not isinstance(name, str) or not name.strip("."):
+        raise InvalidInputError(f"{name!r} cannot be the name of a session here")
+    return quote(name, safe="", errors="surrogateescape")
+
+
+def _kernel(kernel: SessionRecord | str) -> str:
+    return f"/kernels/{_quoted(_name(kernel))}"
+
+
+def _session(kernel: SessionRecord | str) -> str:
+    return f"/sessions/{_quoted(_name(kernel))}"
+
+
+def _execution(execution: ExecutionRecord | str) -> str:
+    return f"/executions/{_quoted(execution.id if isinstance(execution, ExecutionRecord) else execution)}"

@@ -1,0 +1,240 @@
+"""What both clients share beside their calls: connections, errors, attempts, files on disk."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import IO, Any, TypeVar
+
+import httpx2
+
+from cellblock import errors as tree
+from cellblock.errors import CellblockError, DaemonError, FilesError, InvalidInputError, OutcomeUnknownError
+from cellblock.model import AttemptSnapshot, CodeExecutionResult
+from cellblock.model.sessions import ExecutionEvent
+from cellblock.problems import error_of
+
+C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
+
+EVENTS = httpx2.Timeout(10.0, read=60.0)
+"""Patience with a stream of events: while nothing happens, the server says so every 15 seconds."""
+
+_PATIENCE = httpx2.Timeout(10.0, read=None, write=None, pool=None)  # code may run for as long as the server lets it
+_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
+_PIECE = 1024 * 1024
+_TRIES = 10
+
+
+def http_client(kind: type[C], url: str, token: str, verify: ssl.SSLContext | bool) -> C:
+    """Return a client for HTTP.
+
+    Raises:
+        InvalidInputError: The URL or the token cannot be used.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise InvalidInputError(f"the URL of a gateway begins with http:// or https://, not {url!r}")
+    if not token.isascii() or not token.isprintable():
+        raise InvalidInputError("a token has no such characters")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return kind(base_url=url, headers=headers, verify=verify, timeout=_PATIENCE, limits=_LIMITS)
+
+
+@contextmanager
+def errors(*, runs: bool = False) -> Iterator[None]:
+    """Raise what a request meets as cellblock's errors.
+
+    Raises:
+        DaemonError: The server cannot be reached.
+        OutcomeUnknownError: The connection was lost while code ran.
+        InvalidInputError: The URL is none.
+    """
+    try:
+        yield
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+        raise DaemonError(f"the gateway cannot be reached: {error}") from error
+    except httpx2.TransportError as error:
+        what = f"the connection to the gateway was lost: {_why(error)}"
+        raise (OutcomeUnknownError(f"{what}; whether the code ran is not known") if runs else DaemonError(what)) from error
+    except (httpx2.InvalidURL, UnicodeEncodeError) as error:
+        raise InvalidInputError(f"this cannot be asked: {error}") from error
+
+
+def _why(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def read_answer(response: httpx2.Response) -> Any:
+    """Return the JSON of an answer.
+
+    Raises:
+        CellblockError: What the answer says.
+    """
+    if not 200 <= response.status_code < 300:
+        raise read_error(response)
+    try:
+        return response.json()
+    except ValueError as error:
+        raise DaemonError("the server's answer is not JSON: it is no gateway of cellblock") from error
+
+
+def read_error(response: httpx2.Response) -> CellblockError:
+    """Return the error that an answer stands for."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    return error_of(response.status_code, body)
+
+
+class Attempts:
+    """The attempts of `execute_with_retry`.
+
+    Attributes:
+        code: The code of the next one.
+        number: How many there were.
+    """
+
+    def __init__(self, code: str, most: int) -> None:
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise InvalidInputError(f"max_attempts must be a number from 1, not {most!r}")
+        self.code = code
+        self._most = most
+        self._done: list[AttemptSnapshot] = []
+
+    @property
+    def number(self) -> int:
+        """How many there were."""
+        return len(self._done)
+
+    def add(self, result: CodeExecutionResult) -> CodeExecutionResult | None:
+        """Take the result of an attempt; return that of all of them if it was the last."""
+        snapshot = AttemptSnapshot(self.number + 1, self.code, result.status, result.output, result.stderr, result.error)
+        self._done.append(snapshot)
+        if result.ok:
+            return replace(result, attempts=self._done)
+        if self.number >= self._most:
+            return replace(result, status="max_attempts_exceeded", attempts=self._done)
+        return None
+
+    def repair(self, code: str | None) -> None:
+        """Take the code of the next attempt; None: the same again."""
+        if code is not None:
+            self.code = code
+
+
+class Reconnecting:
+    """Follows an execution over connections that may be lost.
+
+    Attributes:
+        ended: Whether its last event has come.
+    """
+
+    def __init__(self, after: int) -> None:
+        self.ended = False
+        self._after = after
+        self._failed = 0
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What to ask for: what is not known yet."""
+        return {"after": str(self._after)}
+
+    def event(self, kind: str, data: Any) -> ExecutionEvent | None:
+        """Take an event as it was received; return it, or None if it is known already.
+
+        Raises:
+            CellblockError: The server says what it met instead.
+        """
+        if kind == "problem":
+            raise error_of(int(data.get("status", 500)), data)
+        event = ExecutionEvent.from_dict(data)
+        if event.seq <= self._after:
+            return None
+        self._failed = 0
+        self._after = event.seq
+        self.ended = event.kind in ("result", "failed")
+        return event
+
+    def pause(self, error: Exception) -> float:
+        """Return the seconds after which to connect again.
+
+        Raises:
+            DaemonError: It has failed too often.
+        """
+        self._failed += 1
+        if self._failed > _TRIES:
+            raise DaemonError(f"the gateway cannot be reached: {_why(error)}") from error
+        return float(min(0.05 * 2**self._failed, 5.0))
+
+
+def result_of(last: ExecutionEvent | None) -> CodeExecutionResult:
+    """Return the result that the last event of an execution holds.
+
+    Raises:
+        CellblockError: It could not be run.
+    """
+    if last is not None and last.kind == "result":
+        return last.result
+    data = {} if last is None else last.data
+    message = str(data.get("message", "the execution has no result"))
+    kind = getattr(tree, str(data.get("error")), None)
+    if data.get("ran") == "unknown":
+        return _raise(OutcomeUnknownError(message))
+    return _raise(kind(message) if isinstance(kind, type) and issubclass(kind, CellblockError) else CellblockError(message))
+
+
+def _raise(error: CellblockError) -> CodeExecutionResult:
+    raise error
+
+
+@contextmanager
+def arriving(local: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Write a file that appears under its name when it is complete.
+
+    Raises:
+        FilesError: It cannot be written.
+    """
+    name = os.path.abspath(local)
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=".cellblock-", dir=os.path.dirname(name))
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+            os.replace(temporary, name)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise FilesError(f"cannot write {name!r}: {error.strerror}", path=name, errno=error.errno) from error
+
+
+@contextmanager
+def opened(local: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open a file of this machine's disk.
+
+    Raises:
+        FilesError: It cannot be read.
+    """
+    try:
+        file = open(local, "rb")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise FilesError(f"cannot read {os.fspath(local)!r}: {error.strerror}", path=str(local), errno=error.errno) from error
+    with file:
+        yield file
+
+
+def pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield a file piece by piece."""
+    while data := file.read(_PIECE):
+        yield data
+
+
+async def async_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    """Yield a file piece by piece."""
+    for piece in pieces(file):
+        yield piece

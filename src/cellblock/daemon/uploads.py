@@ -1,0 +1,91 @@
+"""Files that come in parts, because one request could not hold them: each appears when it is complete, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from cellblock.errors import BusyError, FilesError
+
+if TYPE_CHECKING:
+    from cellblock.host.files import FileInfo, Files
+
+_MOST = 64
+_PATIENCE = 60.0
+"""Seconds after which an upload is given up if no part of it comes."""
+
+
+class Uploads:
+    """The uploads that are under way."""
+
+    def __init__(self) -> None:
+        self._uploads: dict[str, _Upload] = {}
+
+    async def take(self, files: Files, path: str, number: str, part: bytes, *, more: bool) -> FileInfo | None:
+        """Take the next part of a file.
+
+        Args:
+            files: Where the file is to be.
+            path: The file.
+            number: Identifies the upload; its sender chooses it, for all parts alike.
+            part: The bytes.
+            more: Whether there are more to come.
+
+        Returns:
+            The file, once it is complete.
+
+        Raises:
+            InvalidInputError, FilesError: As `Files.write`; the upload is given up.
+            BusyError: There are too many uploads.
+        """
+        upload = self._uploads.get(number)
+        if upload is None:
+            if len(self._uploads) >= _MOST:
+                raise BusyError(f"{_MOST} files are being written", 5.0)
+            upload = self._uploads[number] = _Upload(files, path)
+            upload.task.add_done_callback(lambda _: self._uploads.pop(number, None))
+        await upload.put(part)
+        if more:
+            return None
+        await upload.put(None)
+        return await asyncio.shield(upload.task)
+
+    async def give_up(self, number: str) -> None:
+        """Give up an upload, if there is one; nothing of it is left when this returns."""
+        if (upload := self._uploads.get(number)) is not None:
+            upload.task.cancel()
+            await asyncio.wait([upload.task])
+
+
+class _Upload:
+    """One file that comes in parts."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(1)
+        self._path = path
+        self.task = asyncio.create_task(files.write(path, self._received()))
+        self.task.add_done_callback(
+            lambda task: task.cancelled() or task.exception()
+        )  # whoever waits gets it, if anybody does
+
+    async def put(self, part: bytes | None) -> None:
+        """Wait until there is room for a part; if the file cannot be written, raise why."""
+        putting = asyncio.create_task(self._parts.put(part))
+        try:
+            await asyncio.wait([putting, self.task], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            putting.cancel()
+        if self.task.done():
+            self.task.result()
+
+    async def _received(self) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                async with asyncio.timeout(_PATIENCE):
+                    part = await self._parts.get()
+                if part is None:
+                    return
+                yield part
+        except TimeoutError:
+            raise FilesError(f"{self._path!r} was not written: its upload stopped", path=self._path) from None

@@ -1,0 +1,253 @@
+"""What a host has its custodian hold, so that the next host can go on with its kernels."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cellblock.custody.client import Custodian, Entry, Process
+from cellblock.errors import CustodianError
+from cellblock.host.kernels.recording import Recording
+from cellblock.host.kernels.tape import Aux, Tape
+from cellblock.host.launch.former import FormerZygote
+from cellblock.host.launch.launcher import Ends
+from cellblock.host.launch.start import Started
+from cellblock.sandbox.cgroups import Group
+
+_FORMAT = 1
+"""Of what is held. A host that does not know it ends the kernels instead of going on with them."""
+
+
+@dataclass
+class KernelRemains:
+    """A kernel of a host that was killed.
+
+    Attributes:
+        number: What its launcher calls it.
+        ends: Its connections.
+        recording: Its tape.
+        launcher: What has started it.
+        listeners: What its init listens on, by name.
+    """
+
+    number: int
+    ends: Ends
+    recording: Recording
+    launcher: FormerZygote
+    listeners: dict[str, socket.socket]
+
+    def close(self) -> None:
+        """Close all of it. Init ends when nobody holds the other end of its socket."""
+        self.ends.close()
+        self.recording.tape.close()
+        for listener in self.listeners.values():
+            listener.close()
+
+
+@dataclass
+class SessionRemains:
+    """A session of a host that was killed, for `Host.session` to go on with, or `Host.discard` to end.
+
+    Attributes:
+        label: What the host's program has called it.
+        number: What the host has called it.
+        place: Where its own packages lie.
+        env: The environment of its kernels.
+        kernel: Its kernel, if it had one.
+    """
+
+    label: str
+    number: int
+    place: str
+    env: Mapping[str, str]
+    kernel: KernelRemains | None = None
+
+
+@dataclass
+class Holding:
+    """One entry of the custodian's.
+
+    Attributes:
+        key: Its key.
+    """
+
+    key: str
+    _custodian: Custodian = field(repr=False)
+
+    def hold(self, data: Mapping[str, Any], fds: Sequence[int]) -> asyncio.Future[None]:
+        """Have something held. Done when it is."""
+        return self._custodian.put(self.key, json.dumps(data).encode(), fds)
+
+    def release(self) -> None:
+        """Have it held no longer."""
+        self._custodian.remove(self.key)
+
+
+class KeptLauncher:
+    """Has a launcher's process held. See `cellblock.host.launch.launcher.Keep`."""
+
+    def __init__(self, number: int, custodian: Custodian) -> None:
+        self.number = number
+        self.pidfd = custodian.pidfd
+        self._holding = Holding(f"launcher/{number}", custodian)
+
+    def hold(self, process: Started, control: int, stderr: int) -> None:
+        """See `Keep`."""
+        assert isinstance(process, Process)
+        self._holding.hold({"number": self.number, "pid": process.pid}, [control, stderr, *process.descriptors])
+
+    def release(self) -> None:
+        """See `Keep`."""
+        self._holding.release()
+
+
+class Keeping:
+    """What one host has its custodian hold, and what the host before it has left there.
+
+    Attributes:
+        custodian: The custodian.
+        prefix: What the paths of all places begin with, of all hosts that the custodian has had.
+        places: What those of this host begin with.
+        first_number: The first number that no host before has given to a session or a kernel.
+        sessions: The sessions of the host before.
+        zygotes: Its zygotes.
+    """
+
+    def __init__(self, custodian: Custodian, prefix: str) -> None:
+        """Read what the host before has left.
+
+        Args:
+            custodian: The custodian.
+            prefix: What the paths of places are to begin with, if this is the first host.
+
+        Raises:
+            CustodianError: What is held comes from another version of cellblock.
+        """
+        self.custodian = custodian
+        entries, custodian.entries = custodian.entries, {}
+        host = entries.pop("host", None)
+        said: dict[str, Any] = {"format": _FORMAT, "prefix": prefix, "generation": 0, "number": 1}
+        if host is not None:
+            said = json.loads(host.data)
+            if said["format"] != _FORMAT:
+                raise CustodianError("the running sessions belong to another version of cellblock: end them with that version")
+        self.prefix: str = said["prefix"]
+        self.places = f"{self.prefix}{said['generation'] + 1}-"
+        self._said = {**said, "generation": said["generation"] + 1}
+        self._aux = Aux.make() if host is None else Aux(*host.fds)
+        self.zygotes: dict[int, FormerZygote] = {}
+        self.sessions: list[SessionRemains] = []
+        self._held_places: dict[str, int] = {}
+        self._take(entries)
+        numbers = [int(part) for key in entries for part in key.split("/")[1:2] if part.isdigit()]
+        self.first_number = max(numbers, default=0) + 1
+
+    def begin(self) -> None:
+        """Have held what all kernels need."""
+        Holding("host", self.custodian).hold(self._said, self._aux.fds)
+
+    def _take(self, entries: Mapping[str, Entry]) -> None:
+        kernels: dict[int, KernelRemains] = {}
+        for kind in ("launcher", "place", "session", "kernel", "listener"):
+            for key, entry in entries.items():
+                if not key.startswith(f"{kind}/"):
+                    continue
+                said = json.loads(entry.data)
+                match kind:
+                    case "launcher":
+                        number = said["number"]
+                        control, stderr, pidfd, status = entry.fds
+                        process = Process(said["pid"], pidfd, status)
+                        holding = Holding(key, self.custodian)
+                        self.zygotes[number] = FormerZygote(socket.socket(fileno=control), stderr, process, holding.release)
+                    case "place":
+                        self._held_places[said["path"]] = entry.fds[0]
+                    case "session":
+                        remains = SessionRemains(said["label"], said["number"], said["place"], said["env"])
+                        self.sessions.append(remains)
+                    case "kernel":
+                        kernels[said["session"]] = self._kernel(said, entry.fds)
+                    case "listener":
+                        for kernel in kernels.values():
+                            if kernel.number == said["kernel"]:
+                                kernel.listeners[said["name"]] = socket.socket(fileno=entry.fds[0])
+        # Before anything else goes through the pipe.
+        for kernel in kernels.values():
+            if kernel.number == self._aux.left():
+                kernel.recording.tape.take_left()
+        self._aux.drain()
+        for session in self.sessions:
+            session.kernel = kernels.pop(session.number, None)
+
+    def _kernel(self, said: Mapping[str, Any], fds: list[int]) -> KernelRemains:
+        channel, control, stdout, stderr, log, *streams = fds
+        group = None if said["group"] is None else Group(said["group"])
+        ends = Ends(socket.socket(fileno=channel), socket.socket(fileno=control), stdout, stderr, group)
+        tape = Tape(said["number"], (log, streams[0], streams[1], streams[2]), self._aux)
+        return KernelRemains(said["number"], ends, Recording(tape), self.zygotes[said["launcher"]], {})
+
+    # -- what this host has --------------------------------------------------------------------------------------------
+
+    def launcher(self, number: int) -> KeptLauncher:
+        """Return what keeps a launcher."""
+        return KeptLauncher(number, self.custodian)
+
+    def record(self, number: int) -> Recording:
+        """Make the tape of a kernel."""
+        return Recording(Tape.make(number, self._aux))
+
+    def kernel_made(self, number: int, session: int, launcher: int, ends: Ends, tape: Tape) -> asyncio.Future[None]:
+        """Have a kernel held. Done when it is."""
+        group = None if ends.group is None else ends.group.path
+        said = {"number": number, "session": session, "launcher": launcher, "group": group}
+        fds = [ends.channel.fileno(), ends.control.fileno(), ends.stdout, ends.stderr, *tape.fds]
+        return Holding(f"kernel/{number}", self.custodian).hold(said, fds)
+
+    def kernel_gone(self, number: int, listeners: Sequence[str]) -> None:
+        """Have a kernel held no longer."""
+        for name in listeners:
+            self.custodian.remove(f"listener/{number}/{name}")
+        self.custodian.remove(f"kernel/{number}")
+
+    def listener_made(self, number: int, name: str, listener: socket.socket) -> None:
+        """Have a listener held that a kernel's init has made."""
+        holding = Holding(f"listener/{number}/{name}", self.custodian)
+        holding.hold({"kernel": number, "name": name}, [listener.fileno()])
+
+    def session_made(self, number: int, label: str, place: str, env: Mapping[str, str]) -> None:
+        """Have a session held."""
+        said = {"label": label, "number": number, "place": place, "env": dict(env)}
+        Holding(f"session/{number}", self.custodian).hold(said, [])
+
+    def session_gone(self, number: int) -> None:
+        """Have a session held no longer."""
+        self.custodian.remove(f"session/{number}")
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    def place_made(self, path: str, held: int) -> None:
+        """Have a directory held, so that nobody takes it for abandoned."""
+        Holding(f"place/{Path(path).name}", self.custodian).hold({"path": path}, [held])
+
+    def place_gone(self, path: str) -> None:
+        """Have a directory held no longer."""
+        self.custodian.remove(f"place/{Path(path).name}")
+
+    def take_place(self, path: str) -> int | None:
+        """Return the descriptor of a directory that an earlier host has made, if it has; the caller's to close."""
+        return self._held_places.pop(path, None)
+
+    def close(self) -> None:
+        """Close what was not taken. What is held stays so."""
+        for session in self.sessions:
+            if session.kernel is not None:
+                session.kernel.close()
+        for held in self._held_places.values():
+            os.close(held)
+        self._aux.close()

@@ -1,0 +1,189 @@
+"""What a host writes down of one kernel, and reads again when it has taken the kernel over from a host that was killed.
+
+Content of tapes is trusted: nobody but hosts of this user can write to them.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from cellblock.host.kernels.channel import Channel
+from cellblock.host.kernels.tape import Kind, Record, Tape
+from cellblock.host.output.collect import Collector
+from cellblock.host.output.spill import SpillDirectory
+from cellblock.model import Recovery, Status, StreamName
+from cellblock.wire.frames import FrameParser
+from cellblock.wire.messages import (
+    Command,
+    Decided,
+    Ended,
+    InputReply,
+    InputRequest,
+    Install,
+    Installed,
+    Message,
+    ToWorker,
+    decode,
+)
+from cellblock.wire.protocol import State
+
+Saved: TypeAlias = tuple[Any, ...]
+Question: TypeAlias = InputRequest | Install | Command
+
+
+@dataclass
+class Standing:
+    """How a kernel stands, beside its conversation.
+
+    Attributes:
+        cell: The running cell (`Cell.saved`), or the one that is about to begin.
+        after_death: Whether it is in the place of a kernel that died, and nobody has been told.
+        question: What the cell has asked and was not told yet.
+        begun: Whether what it asked for has begun, and so may not begin again.
+        decided: Whether it was told that its command may run.
+        count: The number of its last execution.
+        collector: What it has written since the last cell ended, or of the running one.
+    """
+
+    cell: Saved | None = None
+    after_death: bool = False
+    question: Question | None = None
+    begun: bool = False
+    decided: bool = False
+    count: int = 0
+    collector: Collector | None = None
+
+
+class Recording:
+    """The tape of one kernel, as its host uses it.
+
+    Attributes:
+        standing: How the kernel stands. Its cell and its collector are those of the last base that was read.
+        replaying: Whether it is being read.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.standing = Standing()
+        self.replaying = False
+        self._longest = 0
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def base(self, channel: Channel, collector: Collector, cell: Saved | None, *, after_death: bool, more: bool) -> None:
+        """Write down how everything stands, between two messages.
+
+        Args:
+            channel: The kernel's channel.
+            collector: What it has written.
+            cell: The running cell, or the one that is about to begin.
+            after_death: As in `Standing`.
+            more: Whether a message to the worker follows at once.
+        """
+        standing = self.standing
+        rest = (channel.state.value, cell, after_death, standing.question, standing.begun, standing.decided, standing.count)
+        content = pickle.dumps((*rest, None), 5) if collector.empty else _pickled((*rest, collector))
+        self._longest = len(content)
+        self.tape.base(channel.offsets, content, more=more)
+
+    @property
+    def long(self) -> bool:
+        """Whether there is more on the tape since the last base than that would take itself."""
+        return self.tape.length > 2 * self._longest
+
+    def write_extra(self, what: Extra) -> None:
+        """Write down output that does not come from the kernel."""
+        if not self.replaying:
+            self.tape.append(Kind.EXTRA, pickle.dumps(what))
+
+    def stopping(self, reason: Status | None, means: Recovery) -> None:
+        """Write down by which means a cell is being stopped."""
+        self.tape.append(Kind.STOP, pickle.dumps((reason, means)))
+
+    def asked(self, question: Question) -> None:
+        """Take note of what the cell asks. It is written down already: it came from the kernel."""
+        self.standing.question, self.standing.begun, self.standing.decided = question, False, False
+
+    def begun(self) -> None:
+        """Write down that what the cell has asked for is about to begin."""
+        self.standing.begun = True
+        self.tape.append(Kind.BEGUN, b"")
+
+    def exited(self, status: int) -> None:
+        """Write down how the worker has ended."""
+        self.tape.append(Kind.EXITED, b"%d" % status)
+
+    def told(self, message: Message) -> None:
+        """Take note of what the kernel was told."""
+        match message:
+            case Decided(refusal=None) if self.standing.begun:
+                self.standing.decided = True
+            case InputReply() | Installed() | Decided() | Ended():
+                self.standing.question = None
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def recover(self, channel: Channel, spill_to: SpillDirectory | None) -> list[Record]:
+        """Put the channel to where the last base says, and take its standing; return what came after it."""
+        base, records = self.tape.recover()
+        state, *standing = _Unpickler(io.BytesIO(base.content), spill_to).load()
+        self.standing = Standing(*standing)
+        self.replaying = True
+        channel.resume(State(state), base.offsets[0])
+        return records
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Output that does not come from the kernel.
+
+    Attributes:
+        name: The stream of the text.
+        text: The text.
+        ours: As for `Cell.emit`.
+        kept: Whether it is part of the result.
+        shown: A displayed value instead.
+    """
+
+    name: StreamName = "stderr"
+    text: bytes = b""
+    ours: bool = False
+    kept: bool = True
+    shown: Mapping[str, bytes] | None = None
+
+
+def sent_message(record: Record) -> ToWorker:
+    """Return the message of a frame that was to be sent."""
+    (frame,) = FrameParser().feed(record.content)
+    return decode(frame)  # type: ignore[return-value]  # we have written it
+
+
+def read_trusted(record: Record) -> Any:
+    """Return the object that a record holds. Only hosts of this user can write to a tape."""
+    return pickle.loads(record.content)  # noqa: S301  # see above
+
+
+def _pickled(what: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, 5).dump(what)
+    return buffer.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out the directory for large output, which is the session's."""
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return "spills" if isinstance(obj, SpillDirectory) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, spill_to: SpillDirectory | None) -> None:
+        super().__init__(file)
+        self._spill_to = spill_to
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._spill_to

@@ -1,0 +1,388 @@
+"""Keeps what a kernel writes, and what it is told, in memory files that outlive this process.
+
+Bytes go from the kernel's socket and pipes to a file inside the operating system (`splice`), and from a file to the socket
+(`sendfile`). So each byte is at any moment in exactly one place that the custodian holds as well, and SIGKILL loses none.
+docs/decisions/0032-kernels-outlive-their-host.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+from zlib import crc32
+
+from cellblock.host.descriptors import pending
+
+_AUX_SIZE = 1024 * 1024
+_F_SETPIPE_SZ = 1031
+_PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
+_PAGE = 4096
+_RECORD = struct.Struct("<IIBxxxQ")  # size, checksum, kind, messages taken before it
+_START = struct.Struct("<Q")
+_OFFSETS = struct.Struct("<3Q")
+_PIECE = struct.Struct("<BI")
+CHANNEL, STDOUT, STDERR = 0, 1, 2
+_STREAMS = 3
+_LOG_LIMIT, _TAPE_LIMIT = 256 * 1024, 1024 * 1024  # what is kept of earlier cells, at most
+LONG = 4 * 1024 * 1024
+"""Bytes of one cell after which its output so far is written down, and what it came from is dropped."""
+
+
+class Kind(IntEnum):
+    """Kinds of records."""
+
+    BASE = 1
+    """Where everything stood. What came before is of no more use."""
+    SENT = 2
+    """A frame for the worker. How much of it was sent is the position of the file."""
+    PIECE = 3
+    """Bytes of a pipe were taken."""
+    EXTRA = 4
+    """Output that does not come from the kernel."""
+    STOP = 5
+    """A cell is being stopped."""
+    EXITED = 6
+    """The worker's wait status."""
+    BEGUN = 7
+    """Something was begun that must not be begun again."""
+
+
+class Record(NamedTuple):
+    """One record: its kind, how many messages of the worker were taken between the last base and it, and its content."""
+
+    kind: Kind
+    messages: int
+    content: bytes
+    place: int
+
+
+class Aux:
+    """The pipe through which bytes go from sockets to files, for all tapes of a host: there is no direct way.
+
+    Whose bytes are in it is written down in a page of memory, so that the next host knows.
+    """
+
+    def __init__(self, reader: int, writer: int, owner: int) -> None:
+        self.fds = (reader, writer, owner)
+        self._reader, self._writer = reader, writer
+        self._page = mmap.mmap(owner, _PAGE)
+        self._owner = memoryview(self._page).cast("Q")
+
+    @classmethod
+    def make(cls) -> Aux:
+        """Make one."""
+        reader, writer = os.pipe()
+        fcntl.fcntl(writer, _F_SETPIPE_SZ, _AUX_SIZE)
+        os.set_blocking(reader, False)
+        owner = os.memfd_create("cellblock-owner")
+        os.ftruncate(owner, _PAGE)
+        return cls(reader, writer, owner)
+
+    def left(self) -> int | None:
+        """The number of the tape whose bytes were left in it; None if it is empty."""
+        return self._owner[0] if pending(self._reader) else None
+
+    def move(self, source: int, number: int, tape: int, size: int) -> int:
+        """Move what can be read from a socket to the end of a file.
+
+        Args:
+            source: The socket.
+            number: Whose the file is.
+            tape: The file.
+            size: Its size.
+
+        Returns:
+            How many bytes; 0 at the end of the socket.
+
+        Raises:
+            BlockingIOError: There is nothing now.
+        """
+        self._owner[0] = number
+        moved = os.splice(source, self._writer, _AUX_SIZE, flags=os.SPLICE_F_NONBLOCK)
+        try:
+            self.flush(tape, size, moved)
+        except OSError:  # no memory is left: nothing of this kernel may become another's
+            self.drain()
+            raise
+        return moved
+
+    def flush(self, tape: int, size: int, count: int) -> None:
+        """Move what is in it to the end of a file."""
+        while count > 0:
+            done = os.splice(self._reader, tape, count, offset_dst=size)
+            size += done
+            count -= done
+
+    def drain(self) -> None:
+        """Drop what is in it."""
+        while count := pending(self._reader):
+            os.read(self._reader, count)
+
+    def close(self) -> None:
+        """Close its descriptors."""
+        self._owner.release()
+        self._page.close()
+        for fd in self.fds:
+            os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Where a kernel stood at one moment.
+
+    Attributes:
+        offsets: How many bytes of the channel, of standard output and of standard error had been used up.
+        content: The rest, for `cellblock.host.kernels.replay`.
+    """
+
+    offsets: tuple[int, int, int]
+    content: bytes
+
+
+class Tape:
+    """The files of one kernel: one for each stream from it, and a log of everything else.
+
+    Attributes:
+        number: The kernel's.
+        fds: The files: the log, and those of the channel, standard output and standard error.
+        taken: Messages of the worker that were taken since the last base.
+    """
+
+    def __init__(self, number: int, fds: tuple[int, int, int, int], aux: Aux) -> None:
+        self.number = number
+        self.fds = fds
+        self.taken = 0
+        self._aux = aux
+        self._log, *self._files = fds
+        self._sizes = [os.fstat(fd).st_size for fd in self._files]
+        self._used = [0] * _STREAMS
+        self._based = 0
+        self._old: tuple[int, tuple[int, int, int]] | None = None
+        self._begun = b""
+        self._end = max(os.fstat(self._log).st_size, _PAGE)
+        self._punched = _PAGE
+        self._dropped = 0
+        self._sending: list[tuple[int, int]] = []
+        """Where the frames lie in the log that were not sent yet, or not whole."""
+
+    @classmethod
+    def make(cls, number: int, aux: Aux) -> Tape:
+        """Make an empty one."""
+        fds: list[int] = []
+        try:
+            fds.extend(os.memfd_create(f"cellblock-{name}-{number}") for name in ("log", "channel", "stdout", "stderr"))
+            os.pwrite(fds[0], _START.pack(_PAGE), 0)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return cls(number, (fds[0], fds[1], fds[2], fds[3]), aux)
+
+    def close(self) -> None:
+        """Close the files."""
+        for fd in self.fds:
+            os.close(fd)
+
+    # -- what comes from the kernel ------------------------------------------------------------------------------------
+
+    def unused(self, stream: int) -> int:
+        """Return how many bytes of a stream are on the tape that nobody has read."""
+        return self._sizes[stream] - self._used[stream]
+
+    def receive(self, source: int, size: int) -> bytes:
+        """Read from the channel; b"" at its end.
+
+        Raises:
+            BlockingIOError: There is nothing now.
+            OSError: The socket is of no more use.
+        """
+        if not self.unused(CHANNEL):
+            try:
+                self._sizes[CHANNEL] += self._aux.move(source, self.number, self._files[CHANNEL], self._sizes[CHANNEL])
+            except ConnectionError:
+                return b""
+        return self._read(CHANNEL, size)
+
+    def read_pipe(self, stream: int, source: int, size: int) -> bytes | None:
+        """Read from a pipe; None if there is nothing now, b"" at its end."""
+        if (unused := self.unused(stream)) < size:
+            tape, end = self._files[stream], self._sizes[stream]
+            try:
+                moved = os.splice(source, tape, size - unused, offset_dst=end, flags=os.SPLICE_F_NONBLOCK)
+            except BlockingIOError:
+                if not unused:
+                    return None
+            else:
+                self._sizes[stream] += moved
+        data = self._read(stream, size)
+        if data:
+            self.append(Kind.PIECE, _PIECE.pack(stream, len(data)))
+        return data
+
+    def _read(self, stream: int, size: int) -> bytes:
+        data = os.pread(self._files[stream], min(size, self.unused(stream)), self._used[stream])
+        self._used[stream] += len(data)
+        return data
+
+    # -- what goes to the kernel ---------------------------------------------------------------------------------------
+
+    def queue(self, frame: bytes) -> None:
+        """Take a frame that is to be sent."""
+        place = self.append(Kind.SENT, frame)
+        self._drop()
+        self._sending.append((place, place + len(frame)))
+        if len(self._sending) == 1:
+            os.lseek(self._log, place, os.SEEK_SET)
+
+    @property
+    def sending(self) -> bool:
+        """Whether there is something that was not sent yet."""
+        return bool(self._sending)
+
+    def drop_sending(self) -> None:
+        """Send nothing of it: the socket is closed."""
+        self._sending.clear()
+
+    def flush(self, target: int) -> None:
+        """Send what can be sent now.
+
+        Raises:
+            BlockingIOError: The socket has no room for the rest.
+            OSError: It is of no more use.
+        """
+        while self._sending:
+            place = os.lseek(self._log, 0, os.SEEK_CUR)
+            end = self._sending[0][1]
+            # The position of the file moves with what was sent, in one step for whoever looks on.
+            sent = os.sendfile(target, self._log, None, end - place)
+            if place + sent >= end:
+                del self._sending[0]
+                if self._sending:
+                    os.lseek(self._log, self._sending[0][0], os.SEEK_SET)
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def append(self, kind: Kind, content: bytes) -> int:
+        """Write a record. Returns where its content lies in the log."""
+        record = self._begun + _RECORD.pack(len(content), crc32(content, kind), kind, self.taken) + content
+        self._begun = b""
+        os.pwrite(self._log, record, self._end)
+        self._end += len(record)
+        return self._end - len(content)
+
+    def base(self, offsets: tuple[int, int, int], content: bytes, *, more: bool = False) -> None:
+        """Write down where everything stands. What came before is dropped when it is much.
+
+        Args:
+            offsets: See `Base`.
+            content: See `Base`.
+            more: Whether another record follows at once, to be written in one go.
+        """
+        place = self._end
+        content = _OFFSETS.pack(*offsets) + content
+        self.taken = 0
+        self._based = sum(offsets)
+        if place - self._punched > _LOG_LIMIT or self._based - self._dropped > _TAPE_LIMIT:
+            self._old = place, offsets
+        if more:
+            self._begun = _RECORD.pack(len(content), crc32(content, Kind.BASE), Kind.BASE, 0) + content
+        else:
+            self.append(Kind.BASE, content)
+            self._drop()
+
+    @property
+    def length(self) -> int:
+        """Bytes that the kernel has sent since the last base."""
+        return self._used[CHANNEL] + self._used[STDOUT] + self._used[STDERR] - self._based
+
+    def _drop(self) -> None:
+        """Give back the memory of what came before a base that is written."""
+        if self._old is None or self._sending:
+            return  # the frames that are being sent may lie in it
+        (place, offsets), self._old = self._old, None
+        os.pwrite(self._log, _START.pack(place), 0)
+        _punch(self._log, self._punched, place)
+        for fd, offset in zip(self._files, offsets, strict=True):
+            _punch(fd, 0, offset)
+        self._punched = place // _PAGE * _PAGE
+        self._dropped = sum(offsets)
+
+    # -- reading it again ----------------------------------------------------------------------------------------------
+
+    def take_left(self) -> None:
+        """Take what another process has left in the pipe on its way here."""
+        count = pending(self._aux.fds[0])
+        self._aux.flush(self._files[CHANNEL], self._sizes[CHANNEL], count)
+        self._sizes[CHANNEL] += count
+
+    def recover(self) -> tuple[Base, list[Record]]:
+        """Read the log of another process: return the last base, and what came after it.
+
+        Reading goes on at the base, and what was not sent is to be sent.
+
+        Raises:
+            ValueError: There is no base.
+        """
+        (self._punched,) = _START.unpack(os.pread(self._log, _START.size, 0))
+        records = list(self._records(self._punched))
+        last = max((number for number, record in enumerate(records) if record.kind is Kind.BASE), default=None)
+        if last is None:
+            raise ValueError("there is no base on its tape")
+        self._end = records[-1].place + len(records[-1].content)
+        os.ftruncate(self._log, self._end)  # behind it may be a record that was cut off
+        sent = os.lseek(self._log, 0, os.SEEK_CUR)
+        frames = [(record.place, record.place + len(record.content)) for record in records if record.kind is Kind.SENT]
+        self._sending = [(place, end) for place, end in frames if end > sent]
+        if self._sending and sent < self._sending[0][0]:
+            os.lseek(self._log, self._sending[0][0], os.SEEK_SET)
+        size, content = _OFFSETS.size, records[last].content
+        offsets = _OFFSETS.unpack(content[:size])
+        self._used = [*offsets]
+        self._based = self._dropped = sum(offsets)
+        return Base((offsets[0], offsets[1], offsets[2]), content[size:]), records[last + 1 :]
+
+    def _records(self, place: int) -> Iterator[Record]:
+        """Yield the records from some place on. The last may have been cut off by the end of its writer."""
+        log = os.pread(self._log, self._end - place, place)
+        start = 0
+        while len(log) - start >= _RECORD.size:
+            size, checksum, kind, messages = _RECORD.unpack_from(log, start)
+            content = log[start + _RECORD.size : start + _RECORD.size + size]
+            if not kind or len(content) < size or crc32(content, kind) != checksum:
+                return
+            yield Record(Kind(kind), messages, content, place + start + _RECORD.size)
+            start += _RECORD.size + size
+
+    def again(self, stream: int, count: int) -> bytes:
+        """Read bytes of a stream that lie on the tape, and no others."""
+        return self._read(stream, count)
+
+    @property
+    def used(self) -> tuple[int, int, int]:
+        """How many bytes of each stream were read."""
+        channel, stdout, stderr = self._used
+        return channel, stdout, stderr
+
+
+def piece(content: bytes) -> tuple[int, int]:
+    """Return what a record says of the bytes of a pipe: which stream, and how many."""
+    stream, count = _PIECE.unpack(content)
+    return stream, count
+
+
+def _punch(fd: int, start: int, end: int) -> None:
+    """Give back the memory of a part of a file. Its offsets stay as they are."""
+    # Whole pages only: the worker may not have read yet what was sent of the others, and would read zeros.
+    start, end = -(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE
+    if end > start:
+        _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start))
+
+
+_libc = ctypes.CDLL(None)

@@ -1,0 +1,28 @@
+"""What Prometheus collects."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+
+from gateways import Gateway, token
+
+_SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]+"\})? [0-9.e+-]+')
+
+
+def test_requests_and_sessions_are_counted(gateway: Gateway, api: httpx.Client) -> None:
+    api.post("/sessions/counted")
+    api.get("/nowhere")
+    found = api.get("/metrics")
+    assert found.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    lines = found.text.splitlines()
+    assert all(line.startswith("# ") or _SAMPLE.fullmatch(line) for line in lines), lines
+    assert 'cellblock_sessions{status="idle"} 1' in lines
+    assert 'cellblock_http_requests_total{status="404"} 1' in lines
+    assert "cellblock_http_requests_running 1" in lines
+    counts = [int(line.rpartition(" ")[2]) for line in lines if line.startswith("cellblock_http_request_seconds_bucket")]
+    assert counts == sorted(counts)
+    assert f"cellblock_http_request_seconds_count {counts[-1]}" in lines
+    with gateway.client(token("run", session="counted")) as one:
+        assert one.get("/metrics").status_code == 403  # they are about all sessions

@@ -1,0 +1,123 @@
+"""A chain of hosts on one custodian, each killed at another point of a cell. Run as a program, for `test_adoption`.
+
+Usage: killed_hosts.py STATE WORKSPACE ISOLATION FIRST LAST STEP. Each host is a fork of this process: it goes on with the
+session of the host before, says what became of the last cell, and begins the next one. It is killed at its own point of the
+calls by which bytes and records move, between FIRST and LAST. Says a line of JSON for each host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from cellblock import Host
+from cellblock.custody.client import Custodian
+from cellblock.host.kernels.kernel import Kernel
+from cellblock.host.session import Session
+from cellblock.model import CodeExecutionResult
+
+CODE = """
+import os
+n = globals().get('n', 0) + 1
+print('begin', n)
+os.write(1, b'pipe %d\\n' % n)
+print('then', n)
+display({'text/html': f'<b>{n}</b>'}, raw=True)
+print(input('?') if n % 2 else 'x' * 5000)
+n
+"""
+POINTS = ("splice", "sendfile", "pwrite", "pread", "lseek")
+
+
+class Fuse:
+    """Kills this process at a point."""
+
+    def __init__(self, point: int) -> None:
+        self.point = point
+        self.count = 0
+        self.armed = False
+        for name in POINTS:
+            setattr(os, name, self.around(getattr(os, name)))
+        Kernel._take = self.around(Kernel._take)  # type: ignore[method-assign]
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def wrapped(*given: Any, **named: Any) -> Any:
+            self.pass_by()
+            try:
+                return call(*given, **named)
+            finally:
+                self.pass_by()
+
+        return wrapped
+
+    def pass_by(self) -> None:
+        if self.armed:
+            self.count += 1
+            if self.count == self.point:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def told(result: CodeExecutionResult) -> list[object]:
+    """Return what a result has to say that does not differ from one run to the next."""
+    return [result.status, [(item.kind, item.name, item.text) for item in result.outputs], result.execution_count]
+
+
+async def host(state: str, workspace: str, isolate: str, point: int, report: int) -> None:
+    def say(**what: object) -> None:
+        os.write(report, json.dumps({"point": point, **what}).encode() + b"\n")
+
+    async def answer(prompt: str) -> str:
+        return "line"
+
+    custodian = Custodian.connect(state)
+    host = Host(isolate=isolate, custodian=custodian)  # type: ignore[arg-type]
+    remains = await host.adopt()
+    session: Session = host.session(
+        working_dir=workspace, images_dir=f"{state}/images", label="s", remains=remains[0] if remains else None
+    )
+    await session.start(on_input=answer)
+    if remains:
+        what: dict[str, object] = {"adopted": session.adopted, "tag": session.resumed}
+        if session.resumed is not None:
+            async for event in session.resume():
+                if isinstance(event, CodeExecutionResult):
+                    what["result"] = told(event)
+        say(**what)
+    if not point:
+        await host.close()
+        custodian.end()
+        return
+    fuse = Fuse(point)
+    fuse.armed = True
+    await session.execute(CODE, on_input=answer, tag=str(point))
+    fuse.armed = False
+    say(passed=fuse.count)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(state: str, workspace: str, isolate: str, first: str, last: str, step: str) -> None:
+    for point in (*range(int(first), int(last), int(step)), 0):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                asyncio.run(host(state, workspace, isolate, point, 1))
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status) != (point > 0):
+            sys.exit(f"the host of point {point} ended by itself")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
