@@ -30,7 +30,6 @@ from cellblock import (
     StateError,
     ToolRunner,
     ToolRunnerError,
-    UnsupportedError,
 )
 from cellblock.tools.calling import pool
 from processes import below, eventually
@@ -404,7 +403,7 @@ async def test_an_option_that_cannot_be_used_refuses_to_start(
 
 
 _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "a port of the gateway": ({"kernel_gateway_port": 0}, UnsupportedError, "kernel_gateway_port=0.*leave it out"),
+    "a port of the gateway": ({"kernel_gateway_port": -1}, InvalidInputError, "kernel_gateway_port"),
     "a configuration of no sandbox": (
         {"sandbox": False, "sandbox_config": "s.json"},
         InvalidInputError,

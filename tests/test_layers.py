@@ -76,9 +76,9 @@ LAYERS: dict[str, set[str]] = {
     # Named sessions and their executions, for whatever serves them.
     "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "store", "wire"},
+    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "settings", "store", "wire"},
     # The fronts.
-    "executor": _FRONT | {"options", "running", "session_policy", "tool_directories"},
+    "executor": _FRONT | {"gateway", "kernel_mgr", "named", "options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
     "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
@@ -96,12 +96,25 @@ LAYERS: dict[str, set[str]] = {
     "client": {"errors", "host", "model", "problems"},  # of host, what is known of a file
     # The Jupyter protocol, for whatever carries it.
     "jupyter": {"daemon", "errors", "model", "wire"},
-    "gateway": _FRONT | {"daemon", "jupyter", "problems", "settings"},
+    "gateway": _FRONT | {"daemon", "jupyter", "named", "running", "problems", "settings"},
+    "kernel_mgr": {"config", "daemon", "errors", "gateway", "host", "named", "running"},
     "mcp_server": _FRONT | {"named"},
     "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "settings", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
-    "__init__": {"client", "errors", "executor", "host", "model", "sandbox", "store", "sync", "sync_executor", "terminal"}
+    "__init__": {
+        "client",
+        "errors",
+        "executor",
+        "host",
+        "kernel_mgr",
+        "model",
+        "sandbox",
+        "store",
+        "sync",
+        "sync_executor",
+        "terminal",
+    }
     | _TOOLS,
 }
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
@@ -158,23 +171,25 @@ TESTED_IN: dict[str, str] = {
     "zygote/boot": "host/launch/test_launcher.py",
     "zygote/server": "host/launch/test_launcher.py",
     # Both ends of the daemon's socket, and what is behind it.
-    "daemon/__main__": "test_sync.py",
+    "daemon/__main__": "daemon/test_life.py",
+    "daemon/control": "daemon/test_life.py",
     "daemon/in_process": "test_sync_memory.py",
     "loop_thread": "test_sync_executor.py",
     "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/messages": "test_sync.py",
-    "daemon/place": "test_sync.py",
+    "daemon/place": "daemon/test_life.py",
     "daemon/server": "test_sync.py",
-    "daemon/starting": "test_sync.py",
-    "named/approvals": "test_sync.py",
-    "named/executions": "test_sync.py",
+    "daemon/starting": "daemon/test_life.py",
+    "named/approvals": "named/test_sessions.py",
+    "named/executions": "named/test_sessions.py",
     "named/options": "test_sync.py",
     "named/limits": "named/test_sessions.py",
     "named/past": "named/test_sessions.py",
     "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
+    "gateway/embedded": "kernel_mgr/test_server.py",
     "jupyter/__main__": "jupyter/test_zeromq.py",
     "jupyter/execution": "gateway/test_jupyter.py",
     "jupyter/kernel": "gateway/test_jupyter.py",
@@ -202,7 +217,16 @@ TESTED_IN: dict[str, str] = {
     "sandbox/syscall": "escape/test_system_calls.py",
     "sandbox/targets": "escape/test_mutations.py",
     # One half of something whose other half is what its tests are named after.
-    "cli/show": "cli/test_cli.py",
+    "cli/app": "cli/test_cli.py",
+    "cli/arguments": "cli/test_sessions.py",
+    "cli/machine": "cli/test_cli.py",
+    "cli/problems": "cli/test_execute.py",
+    "cli/output": "cli/test_sessions.py",
+    "cli/logs": "cli/test_sessions.py",
+    "cli/client": "cli/test_sessions.py",
+    "cli/progress": "cli/test_live.py",
+    "cli/questions": "cli/test_live.py",
+    "cli/daemon": "cli/test_sessions.py",
     "packages/fetch": "packages/test_mirror.py",
     "tools/apigen/shapes": "tools/apigen/test_render.py",
     "tools/calling/typed": "tools/apigen/test_render.py",
@@ -217,6 +241,7 @@ _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
+    "kernel_mgr": {"websockets"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic", "starlette"},  # of starlette, its types
@@ -228,7 +253,7 @@ OTHERS: dict[str, set[str]] = {
     "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
-    "cli": {"click", "prompt_toolkit", "pydantic", "rich", "typer", "uvicorn"},
+    "cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
 }
 """Layer → what it may import that is neither ours nor Python's."""
 

@@ -15,16 +15,8 @@ from pathlib import Path
 
 import pytest
 
-import cellblock
-from cellblock import CodeExecutionChunk, CodeExecutionError, CodeExecutionResult, CodeExecutor, UnsupportedError
+from cellblock import CodeExecutionChunk, CodeExecutionError, CodeExecutionResult, CodeExecutor
 from cellblock.host import shared
-
-NOT_YET = {
-    "KernelGateway": "the HTTP and Jupyter front",
-    "KernelClient": "the HTTP and Jupyter front",
-    "ExecutionError": "the HTTP and Jupyter front",
-}
-"""Documented names that cellblock does not provide yet, and with what they will come."""
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 
@@ -358,23 +350,6 @@ async def test_the_documented_default_configuration_means_what_it_says(tmp_path:
         for code, refused in (("open('.env').read()", "PermissionError"), ("open('/etc/made', 'w')", "Read-only file system")):
             with pytest.raises(CodeExecutionError, match=refused):
                 await executor.execute(code)
-
-
-# -- what is not there yet ---------------------------------------------------------------------------------------------
-
-
-def test_what_is_documented_and_not_provided_yet_is_listed_here() -> None:
-    """A name that becomes available must leave the list, and get its tests."""
-    assert {name for name in NOT_YET if hasattr(cellblock, name)} == set()
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [{"kernel_gateway_port": 8888}],
-)
-def test_asking_for_what_is_not_there_yet_is_refused(asked: dict[str, object]) -> None:
-    with pytest.raises(UnsupportedError, match="this version"):
-        CodeExecutor(**asked)  # type: ignore[arg-type]  # one of the above
 
 
 async def test_no_port_is_open_while_an_executor_runs() -> None:

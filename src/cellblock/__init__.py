@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.files import FileInfo
+    from cellblock.kernel_mgr.client import ExecutionError, KernelClient
+    from cellblock.kernel_mgr.server import KernelGateway
     from cellblock.model import (
         AttemptSnapshot,
         CodeExecutionChunk,
@@ -92,6 +94,9 @@ _HOME = {
     "ToolRunnerError": "errors",
     "UnsupportedError": "errors",
     "CodeExecutor": "executor",
+    "ExecutionError": "kernel_mgr.client",
+    "KernelClient": "kernel_mgr.client",
+    "KernelGateway": "kernel_mgr.server",
     "Host": "host",
     "Filesystem": "host",
     "Limits": "host",
@@ -170,6 +175,7 @@ __all__ = [
     "DaemonError",
     "Decision",
     "ErrorInfo",
+    "ExecutionError",
     "ExecutionEvent",
     "ExecutionRecord",
     "ExecutionResult",
@@ -181,7 +187,9 @@ __all__ = [
     "Host",
     "InterpreterError",
     "InvalidInputError",
+    "KernelClient",
     "KernelDiedError",
+    "KernelGateway",
     "KernelRecord",
     "LaunchError",
     "Limits",

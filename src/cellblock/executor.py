@@ -18,7 +18,6 @@ from cellblock.errors import (
     ExecutionTimeoutError,
     InvalidInputError,
     StateError,
-    UnsupportedError,
 )
 from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.closing import AsyncOnly
@@ -31,6 +30,7 @@ from cellblock.session_policy import requested_isolation, requested_policy
 if TYPE_CHECKING:
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rules
+    from cellblock.gateway.embedded import EmbeddedGateway
     from cellblock.host import Host, Limits, Policy, Session
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
@@ -95,7 +95,8 @@ class CodeExecutor(AsyncOnly):
             tool_server_port: A port on which other programs of this machine that have `tool_server_token` can call the
                 session's tools, too. Sessions need none, and by default none is opened.
             kernel_gateway_host: Host name for the kernel gateway, if a port for it is given.
-            kernel_gateway_port: Port of the kernel gateway. This version has none: leave it out.
+            kernel_gateway_port: A port on which Jupyter clients that have `kernel_gateway_token` can use the session, and
+                make others of its kind (docs/jupyter.md). By default none is opened.
             kernel_env: As `SessionOptions` has it.
             working_dir: As `SessionOptions` has it.
             images_dir: As `SessionOptions` has it.
@@ -126,12 +127,7 @@ class CodeExecutor(AsyncOnly):
 
         Raises:
             InvalidInputError: An argument is wrong.
-            UnsupportedError: An argument asks for what this version does not have.
         """
-        if kernel_gateway_port is not None:
-            raise UnsupportedError(
-                f"kernel_gateway_port={kernel_gateway_port!r}: this version does not serve a Jupyter gateway; leave it out"
-            )
         isolation = requested_isolation(sandbox, isolate, host)
         if log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
@@ -166,15 +162,18 @@ class CodeExecutor(AsyncOnly):
         if log_level != _DEFAULT_LEVEL or _log.level == logging.NOTSET:
             _log.setLevel(log_level)
         check_port("tool_server_port", tool_server_port)
+        check_port("kernel_gateway_port", kernel_gateway_port)
         self.tool_server_host = tool_server_host
         self.tool_server_port = tool_server_port
         self.kernel_gateway_host = kernel_gateway_host
+        self.kernel_gateway_port = kernel_gateway_port
         self.approval_timeout = approval_timeout
         self.connect_timeout = connect_timeout
         self.kernel_init_timeout = kernel_init_timeout
         self.session_id = secrets.token_hex(8)
         self._given_host = host
         self._run: RunningSession | None = None
+        self._gateway: EmbeddedGateway | None = None
         self._stopped = False
 
     async def __aenter__(self) -> Self:
@@ -196,6 +195,17 @@ class CodeExecutor(AsyncOnly):
         if (run := self._run) is None or run.services is None:
             raise StateError("the executor is not running: its tool server has a token only while it runs")
         return run.services.secret
+
+    @property
+    def kernel_gateway_token(self) -> str:
+        """The token that Jupyter clients need for `kernel_gateway_port`. `KernelClient` finds it by itself.
+
+        Raises:
+            StateError: The executor has no gateway, or is not running.
+        """
+        if self._gateway is None:
+            raise StateError("the executor has no gateway: give it a kernel_gateway_port, and start it")
+        return self._gateway.token
 
     @property
     def session(self) -> Session:
@@ -266,6 +276,9 @@ class CodeExecutor(AsyncOnly):
         run = self._run = RunningSession(self._given_host)
         try:
             await run.start(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout)
+            if self.kernel_gateway_port is not None:
+                self._gateway = await self._serve(run, (self.kernel_gateway_host, self.kernel_gateway_port))
+                self.kernel_gateway_port = self._gateway.port
         except BaseException:  # also a cancellation: what has been started is closed
             try:
                 await run.close()
@@ -274,6 +287,13 @@ class CodeExecutor(AsyncOnly):
                     self._run = None
             raise
 
+    async def _serve(self, run: RunningSession, address: tuple[str, int]) -> EmbeddedGateway:
+        from cellblock.kernel_mgr.server import serve_session  # FastAPI takes long to load
+        from cellblock.named.options import NamedOptions, Options
+
+        options = Options(self._options, self._service_options, NamedOptions())
+        return await serve_session(run, options, f"executor-{self.session_id}", address)
+
     async def stop(self) -> None:
         """Stop whatever runs and end the kernel; after it the executor can be started again.
 
@@ -281,9 +301,11 @@ class CodeExecutor(AsyncOnly):
         """
         if (run := self._run) is None:
             return
+        if self._gateway is not None:
+            await self._gateway.close()
         await run.close()
         if self._run is run:
-            self._run, self._stopped = None, True
+            self._run, self._gateway, self._stopped = None, None, True
 
     def __del__(self) -> None:
         run: RunningSession | None = getattr(self, "_run", None)  # absent if the constructor raised

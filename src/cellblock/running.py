@@ -51,6 +51,13 @@ class RunningSession:
         self._closing = Closing()
 
     @property
+    def host(self) -> Host:
+        """The host that it runs in, once it has started."""
+        host = self._host or self._shared_host
+        assert host is not None
+        return host
+
+    @property
     def closing(self) -> bool:
         """Whether somebody has begun to close it."""
         return self._closing.begun

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from cellblock import config, settings
-from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, NotFoundError, NotRunError, OutcomeUnknownError
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import Language, SessionRecord
 
@@ -104,6 +105,9 @@ def execute(
         NotFoundError: There is no such session.
         InvalidInputError: An argument or a setting is wrong.
         LaunchError: The session's kernel had died, and no new one could be started; the code did not run.
+        BusyError: Too many executions wait in the session.
+        StoreError: The daemon cannot write to its journal, perhaps because the disk is full; the code did not run.
+        NotRunError: The daemon ended before the code began to run.
         OutcomeUnknownError: The daemon ended meanwhile, and nobody can say how far the code ran.
     """
     return _execute(kernel, code, language, timeout)
@@ -122,10 +126,38 @@ def _execute(
     limit = _milliseconds(chosen.execution_timeout if timeout is None else timeout)
     request = Submit(session, language=language, timeout=limit, key=key, wait=True, retry=retry)
     try:
-        return CodeExecutionResult.from_dict(_connection(chosen).call(request, code.encode("utf-8", "surrogatepass")))
+        return CodeExecutionResult.from_dict(_submit(request, code.encode("utf-8", "surrogatepass"), chosen))
     except KeyboardInterrupt:
         _stop(Interrupt(session, key))
         raise
+
+
+def _submit(request: Any, body: bytes, chosen: settings.Settings) -> Any:
+    """Submit code and return its result. If the connection is lost, ask the daemon that is there then.
+
+    The same request is sent again. Because of its key nothing runs twice: the daemon returns the result of the first one if it
+    has it, says that the outcome is unknown if it does not, and runs the code if the first one never came to it.
+    """
+    from cellblock.daemon.messages import Status
+
+    connection, began = _connection(chosen), time.time()
+    try:
+        return connection.call(request, body)
+    except DaemonError as error:
+        if connection.usable:
+            raise
+        lost = error
+    if isinstance(lost, NotRunError):
+        return _call(request, body)
+    try:
+        record = SessionRecord.from_dict(_call(Status(request.session)))
+    except NotFoundError:
+        record = None
+    if record is None or datetime.fromisoformat(record.created_at).timestamp() > began:
+        raise OutcomeUnknownError(
+            f"{lost}; session {request.session!r} has ended meanwhile, and nobody knows how far the code ran"
+        ) from lost
+    return _call(request, body)
 
 
 def _stop(interrupt: Any) -> None:
@@ -245,6 +277,13 @@ def _name(kernel: SessionRecord | str) -> str:
 
 
 def _call(request: Any, body: bytes = b"") -> Any:
+    """Ask for something that may be asked for twice: if the daemon has ended since the last call, the next one is asked."""
+    connection = _connection()
+    try:
+        return connection.call(request, body)
+    except DaemonError:
+        if connection.usable:
+            raise
     return _connection().call(request, body)
 
 
@@ -268,6 +307,6 @@ def _connect(memory: bool) -> Any:
 
         return Connection(in_process.shared().connect(), __version__)
     from cellblock.daemon.place import Place
-    from cellblock.daemon.starting import connect_or_start
+    from cellblock.daemon.starting import open_connection
 
-    return Connection(connect_or_start(Place()), __version__)
+    return open_connection(Place())

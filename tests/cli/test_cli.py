@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import cellblock
 from cellblock import Approvals, Decision
+from cellblock.cli import main
 from cellblock.sandbox import landlock
 
 
@@ -123,17 +125,60 @@ def test_a_directory_of_the_system_is_no_workspace() -> None:
     assert "cannot have /usr as its workspace" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [(), ("nosuch",), ("policy",), ("doctor", "--nosuch")])
-def test_wrong_usage_shows_the_usage(arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage: cellblock")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nosuch"], "there is no command 'nosuch' (see 'cellblock --help')"),
+        (["lsit"], "there is no command 'lsit'; did you mean 'list'? (see 'cellblock --help')"),
+        (["files", "lss"], "there is no command 'lss'; did you mean 'ls'? (see 'cellblock files --help')"),
+        (["doctor", "--nosuch"], "no such option: --nosuch (see 'cellblock doctor --help')"),
+        (["attach"], "missing argument 'NAME' (see 'cellblock attach --help')"),
+        (["attach", "a"], "attach needs a terminal; for programs there is 'cellblock exec --name a CODE'"),
+        (["completion", "tcsh"], "there is no completion for 'tcsh': it is one of bash, zsh, fish, powershell"),
+    ],
+)
+def test_wrong_usage_is_one_line_with_the_way_out(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", f"cellblock: {said}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["policy"], ["files"]])
+def test_no_command_shows_which_there_are(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(arguments) == 2
+    assert "Commands" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"cellblock {cellblock.__version__}\n"
+
+
+def test_settings_are_shown_with_where_they_are_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELBOX_MAX_RETRIES", "7")
+    assert main(["config"]) == 0
+    found = {setting["name"]: setting for setting in json.loads(capsys.readouterr().out)["settings"]}
+    assert (found["max_retries"]["value"], found["max_retries"]["source"]) == (7, "KERNELBOX_MAX_RETRIES")
+    assert found["execution_timeout"]["source"] == "default"
+
+
+def test_completion_knows_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CELLBLOCK_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "cellblock st")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert main([]) == 0
+    assert capsys.readouterr().out.split() == ["status"]
+
+
+def test_a_script_for_completion_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CELLBLOCK_COMPLETE", "")  # so that what the command sets is taken back
+    assert main(["completion", "bash"]) == 0
+    assert "_CELLBLOCK_COMPLETE=complete_bash" in capsys.readouterr().out
 
 
 def test_help_needs_no_event_loop() -> None:
-    script = (
-        "import sys; from cellblock.cli import main\ntry: main(['--help'])\nexcept SystemExit: print('asyncio' in sys.modules)"
-    )
+    script = "import sys; from cellblock.cli import main; main(['--help']); print('asyncio' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
@@ -158,7 +203,7 @@ async def test_what_was_decided_is_shown_for_persons_and_for_programs() -> None:
 def test_a_number_of_decisions_that_is_none_is_refused(count: str) -> None:
     done = run("approvals", f"--last={count}")
     assert done.returncode == 2
-    assert "--last: must be a number of decisions from 1" in done.stderr
+    assert done.stderr.startswith("cellblock: invalid value for '--last'")
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -210,7 +210,19 @@ MUTANTS: dict[str, Mutant] = {
         Edit("terminal.py", "_escaped", "return found.group()"),
     ),
     "38 names": mutant(
-        "test_terminal.py::test_the_terminal_front_shows_names_as_names", Edit("cli/show.py", "_name", "return text")
+        "test_terminal.py::test_the_terminal_front_shows_names_as_names", Edit("cli/machine.py", "_name", "return text")
+    ),
+    "38 live output": mutant(
+        "cli/test_live.py::test_output_is_shown_as_it_comes_and_nothing_in_it_steers_the_terminal",
+        Edit("cli/live.py", "_shown", "return text"),
+    ),
+    "38 decisions that nobody saw": mutant(
+        "cli/test_live.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
+        Edit("cli/questions.py", "Questions._forget_what_was_typed", "pass"),
+    ),
+    "38 tables": mutant(
+        "cli/test_files.py::test_names_and_contents_do_not_steer_the_terminal",
+        Edit("cli/output.py", "_cell", "from rich.text import Text; return Text(str(value))"),
     ),
     "39 values are bounded": mutant(
         "host/output/test_collect.py::test_values_that_do_not_fit_are_left_out",
@@ -665,7 +677,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
 }
 
-OPTIONS = ("-v", "-n", "0", "-x", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}", "--tb=short")
+# Where a test runs in both sandboxes that are ours, the native one is what the mutation is about.
+NATIVE = ("-k", "not (landlock- or landlock])")
+OPTIONS = (*NATIVE, "-v", "-n", "0", "-x", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}", "--tb=short")
 # The server has imported plugins before pytest could rewrite their asserts.
 UNREWRITTEN = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 

@@ -105,3 +105,12 @@ def test_rules_without_end_are_refused(tmp_path: Path, work: Path, monkeypatch: 
         (data / str(number)).touch()
     with pytest.raises(InvalidInputError, match="the limit is 40"):
         rules(Policy(Filesystem(read=(str(data),), deny_read=(str(data / "7"),))), FACTS, str(work), INTERPRETER)
+
+
+def test_only_the_zygote_of_such_sandboxes_has_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert landlock_rules.example() is None
+    monkeypatch.setattr(landlock_rules, "_prepared", 3)
+    found = landlock_rules.example()
+    assert found is not None
+    assert found.landlock == 3
+    assert landlock_rules.writable(found) == ["/nowhere"]

@@ -1,11 +1,12 @@
-"""The terminal front: ``cellblock doctor``, ``cellblock policy`` and ``cellblock approvals``."""
+"""The terminal front: ``cellblock``. docs/cli.md describes it."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,68 +16,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What stands behind the program's name; the process's own by default.
 
     Returns:
-        The exit status: 0, 1 where something needed is missing, 2 for wrong usage.
+        The exit status (docs/cli.md).
     """
-    options = _parser().parse_args(arguments)
-    # Loaded now: asking for help should not wait for asyncio.
+    from cellblock.cli import problems
     from cellblock.errors import CellblockError
-    from cellblock.terminal import printable
 
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    _show_everything()
     try:
-        status = _run(options)
+        with _warnings_in_one_line():
+            status = _run(given)
         sys.stdout.flush()
     except CellblockError as error:
-        print(f"cellblock: {printable(str(error))}", file=sys.stderr)
-        return 2
+        return problems.report(error)
+    except KeyboardInterrupt:
+        problems.say("cellblock: interrupted")
+        return problems.INTERRUPTED
     except BrokenPipeError:
-        # The reader has what it wants, as in `cellblock doctor --json | head`. Python would complain when it closes stdout.
+        # The reader has what it wants, as in `cellblock list --json | head`. Python would complain when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return problems.OK
     return status
 
 
-def _run(options: argparse.Namespace) -> int:
-    from cellblock.cli import show
+def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["exec"] and "_CELLBLOCK_COMPLETE" not in os.environ:
+        from cellblock.cli.quick import plain
 
-    if options.command == "doctor":
-        return show.doctor(as_json=options.json)
-    if options.command == "approvals":
-        return show.approvals(options.last, options.session, as_json=options.json)
-    if options.action == "init":
-        return show.new_policy(options.file)
-    return show.policy(options.config, options.workspace, as_json=options.json)
+        if (understood := plain(arguments[1:])) is not None:
+            from cellblock.cli import execute
 
+            return execute.run(**understood)
+    from cellblock.cli.app import run
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="cellblock", description="Sandboxed, stateful IPython sessions for AI agents.")
-    parser.add_argument("--version", action="version", version=f"cellblock {_version()}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    doctor = commands.add_parser("doctor", help="say what this machine can do, and how to get the rest")
-    doctor.add_argument("--json", action="store_true", help="for programs")
-    policy = commands.add_parser("policy", help="work with sandbox policies")
-    actions = policy.add_subparsers(dest="action", required=True, metavar="ACTION")
-    made = actions.add_parser("init", help="write a configuration with comments, to be edited")
-    made.add_argument("file", nargs="?", default="sandbox.json", metavar="FILE", help="sandbox.json without it")
-    shown = actions.add_parser("show", help="say what a session could read, write, reach and use")
-    shown.add_argument(
-        "config", nargs="?", metavar="FILE", help="a sandbox configuration (JSON); the default policy without it"
-    )
-    shown.add_argument("--workspace", metavar="DIR", help="the session's working directory; the current one without it")
-    shown.add_argument("--json", action="store_true", help="for programs")
-    approvals = commands.add_parser("approvals", help="say what was decided about tool calls, commands and hosts, and by whom")
-    approvals.add_argument("--last", type=_count, default=20, metavar="N", help="how many decisions; 20 without it")
-    approvals.add_argument("--session", metavar="ID", help="of one session: its CodeExecutor.session_id")
-    approvals.add_argument("--json", action="store_true", help="for programs")
-    return parser
+    return run(arguments)
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1_000_000_000:
-        raise argparse.ArgumentTypeError(f"must be a number of decisions from 1, not {text!r}")
-    return int(text)
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Have warnings said as errors are: people do not look for the line of our code that warns."""
+    from cellblock.cli.problems import say
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_args, **_options: say(f"cellblock: warning: {message}")
+        yield
 
 
-def _version() -> str:
-    from cellblock import __version__
+def _show_everything() -> None:
+    """Escape characters that the terminal's encoding lacks, instead of failing."""
+    import io
 
-    return __version__
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

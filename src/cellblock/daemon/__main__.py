@@ -1,4 +1,4 @@
-"""``python -m cellblock.daemon DIRECTORY READY``: the daemon itself, started by `daemon.starting`."""
+"""``python -m cellblock.daemon DIRECTORY [READY]``: the daemon itself, started by `daemon.starting` or by systemd."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -15,60 +16,94 @@ from cellblock.daemon.place import Place
 
 _log = logging.getLogger("cellblock.daemon")
 _LOG_BYTES, _LOG_FILES = 4 * 1024 * 1024, 3
+_PATIENCE = 20.0
+"""Seconds in which a daemon that ends must have ended, before the next one gives up."""
+
+_LAST = 4.0
+"""Seconds in which kernels are ended in good order; then they end with the daemon."""
 
 
 def main(arguments: list[str]) -> int:
     """Run the daemon of a directory until it is told to end. If there is one already, end at once.
 
     Args:
-        arguments: The state directory, and the number of a descriptor that is closed when connections are taken.
+        arguments: The state directory, and the number of a descriptor that is closed when connections are taken. With it, the
+            daemon is nobody's child to wait for; without, it stays in the foreground.
     """
-    place, ready = Place(Path(arguments[0])), int(arguments[1])
-    if os.fork():  # so that it is nobody's child to wait for
+    place, ready = Place(Path(arguments[0])), int(arguments[1]) if arguments[1:] else None
+    if ready is not None and os.fork():
         return 0
     place.prepare()
-    lock = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    lock = _lock(place)
+    if lock is None:
         return 0
-    os.set_inheritable(ready, False)
+    if ready is not None:
+        os.set_inheritable(ready, False)
     handler = RotatingFileHandler(place.log, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("cellblock.sessions").setLevel(logging.WARNING)  # which say a line for each cell
     os.umask(0o077)
     try:
-        asyncio.run(_serve(place, ready))
+        asyncio.run(_serve(place, lock, ready))
     except BaseException:
         _log.exception("the daemon failed")
         raise
     return 0
 
 
-async def _serve(place: Place, ready: int) -> None:
+def _lock(place: Place) -> int | None:
+    """Take the lock of a directory; None if there is a daemon that takes connections. One that ends is waited for."""
+    lock = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if (found := place.connect()) is not None:
+                found.close()
+                return None
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.01)
+        else:
+            return lock
+
+
+async def _serve(place: Place, lock: int, ready: int | None) -> None:
+    from cellblock import settings
+    from cellblock.daemon.life import until_the_end
     from cellblock.daemon.server import Server
     from cellblock.host import Host
+    from cellblock.named.limits import NamedLimits
     from cellblock.named.sessions import NamedSessions
     from cellblock.store.named import NamedStore
 
+    wanted = settings.current()
+    limits = NamedLimits(sessions=wanted.max_sessions, memory=wanted.max_memory << 20 or None, waiting=wanted.max_waiting)
     store = NamedStore(place.directory)
     host = Host(isolate="none")  # each session says how it is to be isolated
-    sessions = NamedSessions(host, store)
+    sessions = NamedSessions(host, store, limits)
     server = Server(sessions)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.asked_to_end.set)
     listening = await loop.create_unix_server(server.connect, sock=place.listen(), backlog=1024)
-    os.close(ready)
+    if ready is not None:
+        os.close(ready)
     _log.info("the daemon listens at %s", place.socket)
     try:
-        await server.asked_to_end.wait()
+        await until_the_end(server, place, lock, wanted.daemon_idle_timeout or None)
     finally:
         listening.close()
-        place.socket.unlink(missing_ok=True)
-        await sessions.close()
-        await host.close()
+        place.leave(lock)
+        try:
+            async with asyncio.timeout(_LAST):
+                await sessions.close()
+                await host.close()
+        except TimeoutError:
+            _log.warning("kernels did not end in time: they end with the daemon")
+            store.close()
         for client in [*server.clients]:
             client.abort()
         _log.info("the daemon has ended")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 from collections import deque
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cellblock.daemon.messages import MAX_REPLY, PROTOCOL, Hello, Request, decode_answer, encode_request
-from cellblock.errors import CellblockError, DaemonError, ProtocolError
+from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
 from cellblock.wire.frames import Frame, FrameParser
 
 _READ = 256 * 1024
@@ -31,7 +32,8 @@ class Connection:
             version: The version of this client's cellblock.
 
         Raises:
-            DaemonError: The daemon speaks another version, or has ended.
+            NotRunError: The daemon has ended meanwhile.
+            DaemonError: It speaks another version.
         """
         self._socket = sock
         self._process = os.getpid()
@@ -40,7 +42,14 @@ class Connection:
         self._number = 0
         self._received: deque[Frame] = deque()
         self.closed = False
-        self.daemon: dict[str, Any] = self.call(Hello(PROTOCOL, version))
+        try:
+            self.daemon: dict[str, Any] = self.call(Hello(PROTOCOL, version))
+        except BaseException as error:
+            lost = self.closed  # an answer leaves it open
+            self.close()
+            if lost and isinstance(error, DaemonError):
+                raise NotRunError(str(error)) from error
+            raise
 
     @property
     def usable(self) -> bool:
@@ -65,6 +74,7 @@ class Connection:
 
         Raises:
             CellblockError: What the daemon has met, of the same class.
+            NotRunError: It had ended before; it was not asked.
             DaemonError: It ended meanwhile; whether it has done what it was asked is not known.
         """
         with self._lock:
@@ -86,12 +96,33 @@ class Connection:
                 self.close()
                 raise
 
+    def hears_before(self, descriptor: int) -> bool:
+        """While an answer in many parts is being read: wait until the daemon says more, or a descriptor can be read.
+
+        Returns:
+            Whether the daemon has said more.
+        """
+        if self._received:
+            return True
+        watched = select.poll()  # which a descriptor that is closed does not fail
+        watched.register(self._socket, select.POLLIN)
+        watched.register(descriptor, select.POLLIN)
+        return any(number == self._socket.fileno() for number, _ in watched.poll())
+
     def _ask(self, request: Request, body: bytes) -> Iterator[tuple[Any, bool]]:
         if not self.usable:
             raise DaemonError("the connection to the daemon is closed, or belongs to the process before a fork")
         self._number += 1
+        data = encode_request(self._number, request, body)
         try:
-            self._socket.sendall(encode_request(self._number, request, body))
+            self._socket.sendall(data)
+        except OSError as error:
+            self.close()
+            raise NotRunError(f"the daemon has ended before it was asked: {error.strerror or error}") from error
+        except BaseException:
+            self.close()  # in the middle of a request
+            raise
+        try:
             more = True
             while more:
                 number, answer, more = self._receive()

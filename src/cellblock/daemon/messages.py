@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from cellblock import errors
 from cellblock.errors import BusyError, CellblockError, DaemonError, FilesError, OutcomeUnknownError, ProtocolError
-from cellblock.model.sessions import Language
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.frames import Frame, encode_frame
 from cellblock.wire.packed import Packed, pack, unpack
@@ -168,7 +167,7 @@ class Submit:
 
     op: ClassVar[str] = "submit"
     session: str
-    language: Language = "python"
+    language: Literal["python", "bash"] = "python"  # `model.sessions.Language`, which takes clients 10 ms to load
     timeout: int = 0
     key: str = ""
     live: bool = False
@@ -211,6 +210,14 @@ class Lookup:
 
 
 @record
+class Source:
+    """Say what an execution runs. Answered by its code."""
+
+    op: ClassVar[str] = "source"
+    execution: str
+
+
+@record
 class Executions:
     """List the last executions of a session, newest first. Answered by a list of `ExecutionRecord`."""
 
@@ -229,10 +236,16 @@ class Cancel:
 
 @record
 class Answer:
-    """Answer the `input()` of an execution; the line is the body. Answered by whether it had asked."""
+    """Answer the `input()` of an execution; the line is the body. Answered by whether it had asked.
+
+    Attributes:
+        execution: Its id.
+        end: Whether there are no more lines: the code gets an `EOFError`.
+    """
 
     op: ClassVar[str] = "answer"
     execution: str
+    end: bool = False
 
 
 # -- questions -----------------------------------------------------------------------------------------------------------
@@ -421,6 +434,7 @@ Request: TypeAlias = (
     | Submit
     | Follow
     | Lookup
+    | Source
     | Executions
     | Cancel
     | Answer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from cellblock import config
@@ -90,6 +92,33 @@ class Place:
             sock.close()
             raise
         return sock
+
+    def leave(self, lock: int) -> None:
+        """Listen no more: remove the socket, unless the directory is no longer that of the holder of this lock."""
+        with suppress(OSError):
+            if self.is_of(lock):
+                self.socket.unlink()
+
+    def is_held(self) -> bool:
+        """Return whether a daemon holds the lock, whether or not it takes connections."""
+        try:
+            lock = os.open(self.lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def is_of(self, lock: int) -> bool:
+        """Return whether the lock that a daemon holds is the one that the next daemon would look for."""
+        try:
+            return os.path.samestat(os.stat(self.lock), os.fstat(lock))
+        except OSError:
+            return False
 
     def _at(self, use: object) -> None:
         """Use the socket's address, which may be longer than the 107 bytes that there are for one."""

@@ -40,6 +40,7 @@ from cellblock.daemon.messages import (
     Request,
     Restart,
     Revoke,
+    Source,
     Status,
     Submit,
     Wipe,
@@ -127,7 +128,7 @@ class Server:
                 return await self.sessions.wipe()
             case Interrupt(session=session, key=key):
                 return await self.sessions.interrupt(session, key)
-            case Submit() | Follow() | Lookup() | Executions() | Cancel() | Answer():
+            case Submit() | Follow() | Lookup() | Source() | Executions() | Cancel() | Answer():
                 return await self._execution(request, body)
             case Complete() | Inspect() | History():
                 return await self._question(request, body.decode("utf-8", "replace"))
@@ -165,7 +166,7 @@ class Server:
             **self.sessions.about(),
         }
 
-    async def _execution(self, request: Submit | Follow | Lookup | Executions | Cancel | Answer, body: bytes) -> Any:
+    async def _execution(self, request: Submit | Follow | Lookup | Source | Executions | Cancel | Answer, body: bytes) -> Any:
         match request:
             case Submit():
                 return await self._submit(request, body)
@@ -179,10 +180,12 @@ class Server:
                 return (event.to_dict() async for event in execution.follow(after))
             case Lookup():
                 return execution.record.to_dict()
+            case Source():
+                return execution.code
             case Cancel():
                 return await execution.cancel(None if named is None else named.current)
-            case Answer():
-                return execution.answer(body.decode("utf-8", "replace"))
+            case Answer(end=end):
+                return execution.answer(None if end else body.decode("utf-8", "replace"))
 
     async def _submit(self, request: Submit, body: bytes) -> Any:
         named = self.sessions.find(request.session)

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from socket import socket
 
+from cellblock import __version__
+from cellblock.daemon.connection import Connection
 from cellblock.daemon.place import Place
-from cellblock.errors import DaemonError
+from cellblock.errors import DaemonError, NotRunError
 
-_PATIENCE = 30.0
+_PATIENCE, _TRIES = 30.0, 5
 
 
 def connect_or_start(place: Place) -> socket:
@@ -35,6 +38,18 @@ def connect_or_start(place: Place) -> socket:
         os.close(lock)
 
 
+def open_connection(place: Place) -> Connection:
+    """Return a connection to the daemon, which is started if there is none. One that is just ending is waited for.
+
+    Raises:
+        DaemonError: It cannot be started, or is of another version.
+    """
+    for _ in range(_TRIES):
+        with suppress(NotRunError):
+            return Connection(connect_or_start(place), __version__)
+    raise DaemonError(f"daemons end as soon as they have started{last_words(place)}")
+
+
 def _start(place: Place) -> socket:
     """Start a daemon that outlives this process, and wait until it takes connections."""
     ready, theirs = os.pipe()
@@ -54,12 +69,12 @@ def _start(place: Place) -> socket:
         os.close(theirs)
     with os.fdopen(ready, "rb") as pipe:
         pipe.read()  # it closes its end when it takes connections, and so does its end
+    process.wait()  # it has forked, and the daemon is nobody's child to wait for
     deadline = time.monotonic() + _PATIENCE
     while (found := place.connect()) is None:
-        if process.poll() not in (None, 0) or time.monotonic() > deadline:
+        if not place.is_held() or time.monotonic() > deadline:
             raise DaemonError(f"the daemon did not start{last_words(place)}")
         time.sleep(0.005)
-    process.returncode = 0  # it is nobody's child to wait for: it has forked
     return found
 
 

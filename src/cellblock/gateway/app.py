@@ -26,24 +26,28 @@ from cellblock.store.tokens import Tokens
 _CODES = {404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type"}
 
 
-def make_app(options: GatewayOptions | None = None, place: Place | None = None) -> FastAPI:
+def make_app(options: GatewayOptions | None = None, place: Place | None = None, link: DaemonLink | None = None) -> FastAPI:
     """Return a gateway's application.
 
     Args:
         options: How it is set up.
         place: Where the daemon is, and the tokens; the user's own by default.
+        link: Where sessions are instead. Then the only token is that of the options.
     """
     options = options or GatewayOptions()
-    place = place or Place()
-    place.prepare()
-    link = DaemonLink(place)
-    check = Tokens(place.directory).check() if options.auth else None
+    check = None
+    if link is None:
+        place = place or Place()
+        place.prepare()
+        link = DaemonLink(place)
+        check = Tokens(place.directory).check() if options.auth else None
+    daemon = link
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await app.state.kernels.close()
-        await link.close()
+        await daemon.close()
         if check is not None:
             check.close()
 

@@ -7,8 +7,10 @@ request is given up, its connection is closed, so that the daemon forgets the re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from socket import socket
 from typing import Any
 
 from cellblock import __version__
@@ -27,10 +29,11 @@ class DaemonLink:
 
     Args:
         place: Where the daemon is; the user's own by default.
+        connect: Connects to something else instead.
     """
 
-    def __init__(self, place: Place | None = None) -> None:
-        self._place = place or Place()
+    def __init__(self, place: Place | None = None, connect: Callable[[], Awaitable[socket]] | None = None) -> None:
+        self._connect = connect or functools.partial(asyncio.to_thread, connect_or_start, place or Place())
         self._idle: list[AsyncConnection] = []
         self._used = 0
 
@@ -95,8 +98,7 @@ class DaemonLink:
             raise BusyError(f"the gateway works on {_MOST} requests", 1.0)
         self._used += 1
         try:
-            sock = await asyncio.to_thread(connect_or_start, self._place)
-            return await AsyncConnection.open(sock, __version__)
+            return await AsyncConnection.open(await self._connect(), __version__)
         except BaseException:
             self._used -= 1
             raise

@@ -53,7 +53,7 @@ def serve(
     once = options.auth and not options.token and not Tokens(place.directory).all()
     if once:
         options = replace(options, token=secrets.token_urlsafe(32))
-    sock = _listen(host, port)
+    sock = listen(host, port)
     address = f"{'https' if certificate else 'http'}://{_authority(host, sock)}"
 
     def started() -> None:
@@ -71,7 +71,7 @@ def serve(
             started()
 
     try:
-        Server(_config(make_app(options, place), certificate, key)).run(sockets=[sock])
+        Server(config(make_app(options, place), certificate, key)).run(sockets=[sock])
     except KeyboardInterrupt:
         pass  # which uvicorn passes on when it has ended
 
@@ -90,7 +90,8 @@ def check_address(host: str, *, auth: bool) -> None:
         raise InvalidInputError(f"without tokens, only loopback addresses can be served, such as 127.0.0.1, not {host!r}")
 
 
-def _config(app: Any, certificate: Path | None, key: Path | None) -> Any:
+def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
+    """Return how uvicorn serves a gateway."""
     import uvicorn
 
     return uvicorn.Config(
@@ -106,7 +107,12 @@ def _config(app: Any, certificate: Path | None, key: Path | None) -> Any:
     )
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Listen at an address.
+
+    Raises:
+        InvalidInputError: It cannot be used.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         made = socket.create_server(address, family=family, backlog=1024)

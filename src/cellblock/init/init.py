@@ -20,6 +20,7 @@ from cellblock.init.programs import Programs
 from cellblock.init.refusing import refusal, refuse_session
 from cellblock.init.supervisor import Supervisor
 from cellblock.init.worker import EXIT_BROKEN, run_worker
+from cellblock.init.worker import rehearse as rehearse_worker
 from cellblock.leftovers import remove_after
 from cellblock.sandbox import landlock_rules, mounts, namespaces
 from cellblock.sandbox.ground import Ground, enclose, reserve
@@ -36,7 +37,6 @@ from cellblock.wire.control import (
     TO_INIT,
     TO_MAKER,
     TO_NEW_INIT,
-    TO_WORKER,
     Done,
     Exited,
     FromInit,
@@ -125,7 +125,7 @@ def rehearse(beginning: tuple[Step, ...]) -> None:
     restrictions = Restrictions({}, 0, "")
     plan = Plan(everything=False, home="", steps=beginning, reserve={}, restrictions=restrictions)
     TO_NEW_INIT.decode(encode_control(Setup({}, "", None, "", plan=plan)))
-    TO_WORKER.decode(encode_control(WorkerSetup({}, "", None, "", None, Confinement((0, 0), restrictions))))
+    rehearse_worker()
     TO_MAKER.decode(encode_control(Held(())))
     for kind in (*TO_INIT.kinds.values(), *FROM_INIT.kinds.values()):
         decoder(kind)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.init import processes
 from cellblock.init.specialise import specialise
+from cellblock.sandbox import landlock_rules
 from cellblock.sandbox.confine import confine, drop_capabilities
-from cellblock.wire.control import EXIT_UNCONFINED, MAX_CONTROL, MAX_DESCRIPTORS, TO_WORKER, WorkerSetup
+from cellblock.wire.control import EXIT_UNCONFINED, MAX_CONTROL, MAX_DESCRIPTORS, TO_WORKER, WorkerSetup, encode_control
+from cellblock.wire.sandbox import Confinement, Restrictions
 
 if TYPE_CHECKING:
     from cellblock.worker.outbox import Outbox
@@ -59,6 +61,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         if setup is None:
             if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits
                 worker.touch_pages()
+                rehearse()
             setup, supervisor = _take_over()
         # First this: in the session's directory, whatever imports something may find the session's own file.
         if setup.confinement is not None:
@@ -83,6 +86,12 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
                 sys.__stderr__.flush()
         finally:
             os._exit(status)
+
+
+def rehearse() -> None:
+    """Read what a worker is told, with nobody to wait for it: see `cellblock.init.init.rehearse`."""
+    confinement = landlock_rules.example() or Confinement((0, 0), Restrictions({}, 0, ""))
+    TO_WORKER.decode(encode_control(WorkerSetup({}, "", None, "", None, confinement)))
 
 
 def _take_over() -> tuple[WorkerSetup, socket.socket | None]:

@@ -101,7 +101,7 @@ class Execution:
         self._readers = 0
         self._changed = asyncio.Event()
         self._lost = False
-        self._line: asyncio.Future[str] | None = None
+        self._line: asyncio.Future[str | None] | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -234,7 +234,7 @@ class Execution:
         if not self.ended:  # the result is the last event
             self.add("decided", {"id": request, "state": state})
 
-    async def _ask(self, prompt: Prompt) -> str:
+    async def _ask(self, prompt: Prompt) -> str | None:
         self._line = asyncio.get_running_loop().create_future()
         self.add("input", {"prompt": str(prompt), "password": prompt.password})
         try:
@@ -242,8 +242,8 @@ class Execution:
         finally:
             self._line = None
 
-    def answer(self, line: str) -> bool:
-        """Answer `input()`; return whether it had asked."""
+    def answer(self, line: str | None) -> bool:
+        """Answer `input()`, or say by None that there are no more lines; return whether it had asked."""
         if self._line is None or self._line.done():
             return False
         self._line.set_result(line)

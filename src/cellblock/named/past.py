@@ -42,6 +42,11 @@ class PastExecution:
         self.record = record
         self._journal = journal
 
+    @property
+    def code(self) -> str:
+        """Its code, or the beginning of long code."""
+        return self._journal.code(self.record.id)
+
     async def wait(self) -> CodeExecutionResult:
         """Return its result.
 
@@ -70,7 +75,7 @@ class PastExecution:
         for event in self._journal.events(self.record.id, after):
             yield event
 
-    def answer(self, line: str) -> bool:
+    def answer(self, line: str | None) -> bool:
         """Return False: it does not ask any more."""
         return False
 

@@ -19,9 +19,10 @@ from cellblock.model.sessions import ExecutionRecord, SessionRecord
 from cellblock.named.approvals import PendingApprovals
 from cellblock.named.executions import Execution
 from cellblock.named.limits import NamedLimits, check_room
-from cellblock.named.options import read_options
+from cellblock.named.options import Options, read_options
 from cellblock.named.past import PastExecution, close_unfinished
 from cellblock.named.session import NamedSession
+from cellblock.running import RunningSession
 from cellblock.store.named import NamedStore
 
 _log = logging.getLogger("cellblock.named")
@@ -39,13 +40,16 @@ class NamedSessions:
         store: What outlives this process.
     """
 
-    def __init__(self, host: Host, store: NamedStore | None = None, limits: NamedLimits | None = None) -> None:
+    def __init__(
+        self, host: Host, store: NamedStore | None = None, limits: NamedLimits | None = None, fixed: Options | None = None
+    ) -> None:
         """Begin with the sessions that are in the store. They have no kernels: the next cell gets a fresh one.
 
         Args:
             host: Runs them, and stays open.
             store: What outlives this process, and is closed with this; None for one that does not.
             limits: How much there may be.
+            fixed: The options of all sessions that are made here, whatever clients ask for; None: what they ask for.
 
         Raises:
             StoreError: The store cannot be used.
@@ -54,12 +58,18 @@ class NamedSessions:
         self.limits = limits or NamedLimits()
         self.approvals = PendingApprovals(self.store.sessions)
         self._host = host
+        self._fixed = fixed
         self._sessions: dict[str, NamedSession] = {}
         self._names: dict[str, NamedSession] = {}
         self._making: dict[str, asyncio.Task[NamedSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._restore()
+
+    @property
+    def kernels(self) -> int:
+        """How many sessions have a kernel, or are about to get one."""
+        return len(self._making) + sum(named.running is not None for named in self._sessions.values())
 
     def __len__(self) -> int:
         return len(self._sessions) + len(self._making)
@@ -112,12 +122,29 @@ class NamedSessions:
             return found if found is not None else await self._made(name)
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
-        read = read_options(options or {}, self._host)
+        read = self._fixed or read_options(options or {}, self._host)
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
         named = NamedSession(self._host, record, dict(options or {}), read)
         self._making[name] = task = asyncio.create_task(self._make(named))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
+
+    def lend(self, name: str, running: RunningSession, options: Options) -> NamedSession:
+        """Let clients use a session that runs already.
+
+        Args:
+            name: The name that they know it by.
+            running: The session and its services; if a client ends it, they are closed.
+            options: Its options.
+        """
+        assert running.session is not None
+        now = datetime.now(UTC).isoformat()
+        named = NamedSession(self._host, SessionRecord(secrets.token_hex(16), name, now, now), {}, options)
+        named.running = running
+        self._join(named, running.session)
+        self.store.sessions.add(named.record, {})
+        self._add(named)
+        return named
 
     async def _made(self, name: str) -> NamedSession:
         """Wait for a session that is being made; a caller that is cancelled does not keep the others from it."""

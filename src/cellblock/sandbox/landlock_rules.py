@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cellblock.errors import InvalidInputError
-from cellblock.sandbox import seccomp, undivided
+from cellblock.sandbox import landlock, seccomp, undivided
 from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.plan import denied_paths, resolve_paths, restrictions_with
 from cellblock.sandbox.policy import PROTECTED, Policy
@@ -59,6 +59,27 @@ def surroundings(found: int) -> Surroundings:
     facts = look()
     program = seccomp.program(facts.machine, unix_sockets=False, instead=undivided.instead(found))
     return Surroundings(facts, interpreter_directories(), program)
+
+
+_prepared = 0
+"""The version of Landlock that sandboxes of this process's forks are made for; 0: they are not made of Landlock."""
+
+
+def prepare() -> None:
+    """As a zygote: find out what all its sessions have in common. They inherit it."""
+    global _prepared
+    _prepared = landlock.version()
+    surroundings(_prepared)
+
+
+def example() -> Confinement | None:
+    """Return what a session of nobody would apply to itself; None in a process that makes no such sandboxes.
+
+    Working it out touches the same memory as for a real session. In a fork, that copies pages, best before anybody waits.
+    """
+    if not _prepared:
+        return None
+    return confinement(Policy.from_dict(Policy().to_dict()), "/nowhere", (0, 0), _prepared)
 
 
 def confinement(policy: Policy, workspace: str, root: tuple[int, int], found: int, binds: Iterable[Step] = ()) -> Confinement:

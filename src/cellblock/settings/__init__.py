@@ -60,6 +60,12 @@ class Settings:
     isolate: Literal["", "native", "landlock", "srt"] = _setting(
         "", "How sessions are isolated; empty: as suits this machine."
     )
+    max_sessions: int = _setting(256, "Sessions that the daemon may have.")
+    max_memory: int = _setting(0, "MiB that all sessions together may use before another one is made; 0: no limit.")
+    max_waiting: int = _setting(1000, "Executions that may wait in one session.")
+    daemon_idle_timeout: float = _setting(
+        3600.0, "Seconds after which a daemon ends that runs no kernel and has no client; 0: never."
+    )
     registry_path: str = _setting("", "Accepted, and without effect: the daemon knows its sessions.")
     runtime_dir: str = _setting("", "Accepted, and without effect: kernels have no connection files.")
 

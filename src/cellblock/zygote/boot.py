@@ -44,9 +44,9 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
             sys.exit(EXIT_REFUSED)
         os.execve(sys.executable, [sys.executable, __file__, sys.argv[1], "entered"] + sys.argv[3:], _ENVIRONMENT)
     if sys.argv[2] == "landlock":
-        from cellblock.sandbox import landlock, landlock_rules
+        from cellblock.sandbox import landlock_rules
 
-        landlock_rules.surroundings(landlock.version())  # found out once, because all sessions inherit it
+        landlock_rules.prepare()
     # The argv that user code sees.
     mode, native, preload = sys.argv[1], sys.argv[2] == "entered", tuple(sys.argv[3:])
     sys.argv[:] = [""]

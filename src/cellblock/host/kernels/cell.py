@@ -70,8 +70,10 @@ class Prompt(str):
         return made
 
 
-OnInput: TypeAlias = Callable[[Prompt], str | Awaitable[str]]
-"""Answers `input()`: takes the prompt, a `str`, and returns the line. A plain function runs in a thread, as it may block."""
+OnInput: TypeAlias = Callable[[Prompt], str | Awaitable[str | None] | None]
+"""Answers `input()`: takes the prompt, a `str`, and returns the line, or None for an `EOFError` in the code.
+
+A plain function runs in a thread, as it may block."""
 
 
 Event: TypeAlias = CodeExecutionChunk | OutputItem | Cleared | Comm | Notice

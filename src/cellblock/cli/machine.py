@@ -1,20 +1,22 @@
-"""What the commands print."""
+"""What this machine can do, and what a policy means: ``cellblock doctor`` and ``cellblock policy``."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
+from cellblock.cli.arguments import Json, new_app
+from cellblock.cli.output import painted, print_json, print_table, wants_json
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError
-from cellblock.host import Host, Policy
-from cellblock.host import doctor as doctors
-from cellblock.host.checks import default_isolation
-from cellblock.model import Decision
-from cellblock.store.approvals import Approvals
 from cellblock.terminal import printable
+
+if TYPE_CHECKING:
+    from cellblock.host import Policy
+
+policy = new_app("Work with sandbox policies.")
 
 _HEADINGS = {
     "readable": "Readable",
@@ -30,7 +32,7 @@ _ALWAYS = {
     "unreachable": ("this machine, private networks, clouds' metadata services, unless the policy names the address itself",)
 }
 _NOT_IN_LANDLOCK = ("read_only", "reserved", "masked", "unreachable")
-_MAX_SHOWN = 200  # characters of a call's arguments
+_STYLES = {"ok": "green", "MISSING": "red", "note": "yellow"}
 _BYTES = ("memory", "tmp", "file_size", "packages")
 _TEMPLATE = """\
 // What a session's sandbox allows: CodeExecutor(sandbox_config="sandbox.json"). Lines that begin with // are comments.
@@ -59,24 +61,47 @@ _TEMPLATE = """\
 """
 
 
-def doctor(*, as_json: bool) -> int:
-    """Print what this machine can do; return 1 where something needed is missing."""
-    found = asyncio.run(doctors.report())
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the program's."""
+    app.command()(doctor)
+    app.command()(config)
+    app.add_typer(policy, name="policy")
+
+
+def doctor(as_json: Json = False) -> int:
+    """Say what this machine can do, and how to get the rest; exit with 1 if something needed is missing."""
+    import asyncio
+
+    from cellblock.host.doctor import report
+
+    found = asyncio.run(report())
     if as_json:
         print(json.dumps(found, indent=2))
         return 0 if found["ok"] else 1
-    color = sys.stdout.isatty()
     for check in found["checks"]:
         mark = "ok" if check["ok"] else "MISSING" if check["needed"] else "note"
-        print(f"{_paint(f'{mark:8}', mark, color)} {check['name']:18} {printable(check['found'])}")
+        print(f"{painted(f'{mark:8}', _STYLES[mark], sys.stdout)} {check['name']:18} {printable(check['found'])}")
         if not check["ok"]:
             print(f"{'':8} {'':18} → {printable(check['remedy'])}")
     print()
     if found["isolate"] != "native" and not found["session"]["ok"]:
         print("The native sandbox, which promises more, is not possible here:\n")
-    _session(found["session"], found["isolate"], color)
+    _session(found["session"], found["isolate"])
     print(_verdict(found))
     return 0 if found["ok"] else 1
+
+
+def config(as_json: Json = False) -> int:
+    """Show the settings, and where each value is from."""
+    from cellblock import settings
+
+    found = settings.explain()
+    if wants_json(as_json):
+        print_json({"settings": [setting.to_dict() for setting in found]})
+    else:
+        rows = [(setting.name, setting.value, setting.source, setting.about) for setting in found]
+        print_table(("setting", "value", "from", "what it means"), rows, empty="There are no settings.")
+    return 0
 
 
 def _verdict(found: dict[str, Any]) -> str:
@@ -90,14 +115,14 @@ def _verdict(found: dict[str, Any]) -> str:
     return said
 
 
-def _session(found: dict[str, Any], isolate: str, color: bool) -> None:
+def _session(found: dict[str, Any], isolate: str) -> None:
     """Print how far a session came, why it failed, and the ways out."""
     if found["ok"]:
         return
     marks = {"ok": "ok", "failed": "MISSING", "not reached": "note"}
     for step in found["steps"]:
         state = step["state"]
-        print(f"{_paint(f'{state:12}', marks[state], color)} {step['what']}")
+        print(f"{painted(f'{state:12}', _STYLES[marks[state]], sys.stdout)} {step['what']}")
         if state == "failed":
             print(f"{'':12} → {printable(found['said'])}")
     print(f"\nLikely cause: {printable(found['cause'] or found['error'])}.")
@@ -109,11 +134,27 @@ def _session(found: dict[str, Any], isolate: str, color: bool) -> None:
     print()
 
 
-def policy(config: str | None, workspace: str | None, *, as_json: bool) -> int:
-    """Print what a policy comes to."""
+@policy.command()
+def show(
+    config: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="A sandbox configuration (JSON); the default policy without it."),
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The session's working directory; the current one by default.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Say what a session could read, write, reach and use; exit with 1 if none can start."""
+    import asyncio
+
+    from cellblock.host import Policy
+    from cellblock.host.checks import default_isolation
+    from cellblock.host.doctor import explain_policy
+
     wanted = Policy() if config is None else Policy.load(config)
     isolate: Literal["native", "landlock"] = "landlock" if default_isolation() == "landlock" else "native"
-    found = doctors.explain_policy(wanted, workspace, isolate)
+    found = explain_policy(wanted, workspace, isolate)
     found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace, isolate))) is None, trouble
     if as_json:
         print(json.dumps(found, indent=2))
@@ -139,6 +180,8 @@ def policy(config: str | None, workspace: str | None, *, as_json: bool) -> int:
 
 async def _trouble(wanted: Policy, workspace: str | None, isolate: Literal["native", "landlock"]) -> str | None:
     """Start a session with a policy; return in one line why that cannot be, or None."""
+    from cellblock.host import Host
+
     try:
         async with Host(policy=wanted, isolate=isolate, launch="spawn") as host, host.session(working_dir=workspace):
             return None
@@ -148,8 +191,9 @@ async def _trouble(wanted: Policy, workspace: str | None, isolate: Literal["nati
         return said[-1] + hidden
 
 
-def new_policy(file: str) -> int:
-    """Write a configuration with comments, which `policy` accepts."""
+@policy.command()
+def init(file: Annotated[str, typer.Argument(metavar="[FILE]", help="Where to write it.")] = "sandbox.json") -> int:
+    """Write a configuration with comments, to be edited."""
     try:
         with open(file, "x", encoding="utf-8") as new:
             new.write(_TEMPLATE)
@@ -161,35 +205,6 @@ def new_policy(file: str) -> int:
     return 0
 
 
-def approvals(count: int, session: str | None, *, as_json: bool) -> int:
-    """Print the last decisions, the newest last, as a log has them."""
-    with Approvals() as trail:
-        decisions = trail.last(count, session=session)[::-1]
-    if as_json:
-        print(json.dumps([_as_data(decision) for decision in decisions], indent=2))
-        return 0
-    if not decisions:
-        print("No decision is on record." if session is None else f"No decision of session {printable(session)} is on record.")
-    for decision in decisions:
-        at = datetime.fromtimestamp(decision.at).astimezone().isoformat(sep=" ", timespec="seconds")
-        call = f"{decision.server}.{decision.tool} {decision.payload.decode(errors='replace')}"
-        shown = call if len(call) <= _MAX_SHOWN else f"{call[:_MAX_SHOWN]}…"
-        by = f"{decision.by}: {decision.reason}" if decision.reason else decision.by
-        print(printable(f"{at}  {decision.session}  {decision.outcome:5}  {shown}  ({by})", lines=False))
-    return 0
-
-
 def _name(text: str) -> str:
     """Return a name as it is printed: a session may have made it."""
     return printable(text, lines=False)
-
-
-def _as_data(decision: Decision) -> dict[str, object]:
-    names = ("at", "session", "kind", "server", "tool", "outcome", "by", "reason")
-    arguments = decision.payload.decode(errors="replace")  # text, because of long ones only the beginning is kept
-    return {name: getattr(decision, name) for name in names} | {"arguments": arguments}
-
-
-def _paint(text: str, mark: str, color: bool) -> str:
-    codes = {"ok": 32, "MISSING": 31, "note": 33}
-    return f"\x1b[{codes[mark]}m{text}\x1b[0m" if color else text

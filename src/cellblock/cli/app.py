@@ -1,0 +1,190 @@
+"""The commands, as typer knows them. What a command needs is loaded when it runs."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.cli import approvals, daemon, files, machine, sessions, tokens, tools
+from cellblock.cli.arguments import (
+    AllowHost,
+    Code,
+    Id,
+    Json,
+    Name,
+    NoSandbox,
+    SandboxConfig,
+    Session,
+    new_app,
+    sandbox_options,
+)
+from cellblock.cli.problems import OK, USAGE, nearest, say
+
+app = new_app("Sandboxed, stateful IPython sessions for AI agents.")
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""click's `UsageError`, wherever typer has it from."""
+
+COMPLETE = "_CELLBLOCK_COMPLETE"
+_SHELLS = ("bash", "zsh", "fish", "powershell")
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command; return the exit status.
+
+    Raises:
+        CellblockError: It could not be run.
+    """
+    if asked := os.environ.get(COMPLETE):
+        _complete(asked)
+        return OK
+    command: Any = typer.main.get_command(app)
+    try:
+        # Not its main(), which has its own mind about pipes that are closed and about exit statuses.
+        with command.make_context("cellblock", arguments) as context:
+            status: int = command.invoke(context)
+    except _USAGE_ERROR as error:
+        return _say_how(error, arguments)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except typer.Exit as end:
+        return end.exit_code
+    return status
+
+
+def _complete(what: str) -> None:
+    """Print what a shell asks for: the script that completes, or what could stand at its cursor."""
+    from typer.completion import completion_init  # type: ignore[attr-defined]  # typer has it, and does not list it
+
+    completion_init()
+    os.environ[COMPLETE] = what
+    with suppress(SystemExit):
+        app(args=[], prog_name="cellblock")
+
+
+def _say_how(error: Any, arguments: list[str]) -> int:
+    """Say in one line what is wrong with the usage, and where the right one stands."""
+    context = error.ctx
+    path = context.command_path if context is not None else "cellblock"
+    message = error.format_message().rstrip(".")
+    if not message:
+        return USAGE  # there was no command, so that the help was printed
+    commands = getattr(getattr(context, "command", None), "commands", {})
+    unknown = next((word for word in arguments if not word.startswith("-") and word not in path.split()), "")
+    if commands and "No such command" in message:
+        message = f"there is no command {unknown!r}{nearest(unknown, commands)}"
+    say(f"cellblock: {message[:1].lower()}{message[1:]} (see '{path} --help')")
+    return USAGE
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from cellblock import __version__
+
+        print(f"cellblock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Sandboxed, stateful IPython sessions for AI agents.
+
+    Output is for people in a terminal, and JSON if it is piped or --json is given.
+    """
+
+
+@app.command("exec")
+def exec_(
+    code: Code = None,
+    name: Name = None,
+    session_id: Id = None,
+    bash: Annotated[bool, typer.Option("--bash", help="The code is for bash.")] = False,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="SECONDS", help="How long it may run; a minute by default.")
+    ] = None,
+    file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Run the code in this file.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Run code in a session, which is made if there is none of that name."""
+    from cellblock.cli import execute
+
+    return execute.run(name=name, session_id=session_id, code=code, file=file, bash=bash, timeout=timeout, as_json=as_json)
+
+
+@app.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run_script(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The script; - reads it from standard input.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.")] = None,
+    allow_host: AllowHost = None,
+    sandbox_config: SandboxConfig = None,
+    no_sandbox: NoSandbox = False,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="SECONDS", help="How long it may run; no limit by default.")
+    ] = None,
+) -> int:
+    """Run a script in a sandbox of its own, and exit with its status."""
+    from cellblock.cli import script
+
+    return script.run(file, arguments or [], sandbox_options(allow_host, sandbox_config, no_sandbox), timeout)
+
+
+@app.command()
+def attach(name: Session) -> int:
+    """Open a console on a session, which is made if there is none of that name."""
+    from cellblock.cli import console
+
+    return console.attach(name)
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no tokens. Loopback addresses only.")] = False,
+    allow_name: Annotated[
+        list[str] | None, typer.Option("--allow-name", metavar="HOST", help="A name by which browsers may reach it.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option("--allow-origin", metavar="ORIGIN", help="A web page that may use it.")
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="A TLS certificate.")] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key, if that is another file.")] = None,
+) -> int:
+    """Serve sessions over HTTP, until Ctrl-C."""
+    from cellblock.gateway.options import GatewayOptions
+    from cellblock.gateway.serve import serve as serve_http
+
+    options = GatewayOptions(auth=not no_auth, hosts=tuple(allow_name or ()), origins=tuple(allow_origin or ()))
+    serve_http(host, port, options=options, certificate=certificate, key=key)
+    return 0
+
+
+@app.command()
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help=f"One of {', '.join(_SHELLS)}.")],
+) -> int:
+    """Print the script that completes commands and names of sessions in a shell.
+
+    For bash: cellblock completion bash > ~/.local/share/bash-completion/completions/cellblock
+    """
+    if shell not in _SHELLS:
+        say(f"cellblock: there is no completion for {shell!r}: it is one of {', '.join(_SHELLS)}")
+        return USAGE
+    _complete(f"source_{shell}")
+    return 0
+
+
+sessions.add_to(app)
+machine.add_to(app)
+app.add_typer(approvals.app, name="approvals")
+app.add_typer(daemon.app, name="daemon")
+app.add_typer(files.app, name="files")
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(tools.app, name="tools")

@@ -1,0 +1,151 @@
+"""``cellblock approvals``: what waits for a decision, and what was decided."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cellblock.cli.arguments import Json, new_app
+from cellblock.cli.client import ask
+from cellblock.cli.output import age, print_json, print_table, wants_json
+from cellblock.cli.problems import FAILED, OK, say
+from cellblock.daemon.messages import Allowed, Decide, Pending, Revoke
+from cellblock.errors import InvalidInputError
+from cellblock.terminal import printable
+
+if TYPE_CHECKING:
+    from cellblock.model import Decision
+
+app = new_app("Tool calls, commands and hosts: what waits for a decision, and what was decided.", no_args_is_help=False)
+_MAX_SHOWN = 200  # characters of a call's arguments
+
+Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions.")]
+SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="Of one session: its id.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="What to decide about; see 'pending'.")]
+All = Annotated[bool, typer.Option("--all", help="Decide about everything that waits.")]
+
+
+@app.callback(invoke_without_command=True)
+def main(context: typer.Context, last: Last = 20, session: SessionId = None, as_json: Json = False) -> int:
+    """Say what waits for a decision, decide about it, and say what was decided. Without a command: as 'list'."""
+    return list_(last, session, as_json) if context.invoked_subcommand is None else OK
+
+
+@app.command("list")
+def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> int:
+    """Say what was decided and by whom, the newest last."""
+    from cellblock.store.approvals import Approvals
+
+    with Approvals() as trail:
+        decisions = trail.last(last, session=session)[::-1]
+    if as_json:
+        print_json([_as_data(decision) for decision in decisions])
+        return OK
+    if not decisions:
+        print("No decision is on record." if session is None else f"No decision of session {printable(session)} is on record.")
+    for decision in decisions:
+        at = datetime.fromtimestamp(decision.at).astimezone().isoformat(sep=" ", timespec="seconds")
+        call = f"{decision.server}.{decision.tool} {decision.payload.decode(errors='replace')}"
+        shown = call if len(call) <= _MAX_SHOWN else f"{call[:_MAX_SHOWN]}…"
+        by = f"{decision.by}: {decision.reason}" if decision.reason else decision.by
+        print(printable(f"{at}  {decision.session}  {decision.outcome:5}  {shown}  ({by})", lines=False))
+    return OK
+
+
+def _as_data(decision: Decision) -> dict[str, object]:
+    names = ("at", "session", "kind", "server", "tool", "outcome", "by", "reason")
+    arguments = decision.payload.decode(errors="replace")  # text, because of long ones only the beginning is kept
+    return {name: getattr(decision, name) for name in names} | {"arguments": arguments}
+
+
+@app.command()
+def pending(
+    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Of one session: its name or id.")] = "",
+    as_json: Json = False,
+) -> int:
+    """List what waits for a decision, the oldest first."""
+    found = ask(Pending(session))
+    if wants_json(as_json):
+        print_json({"pending": found})
+        return OK
+    now = time.time()
+    rows = [(each["id"], each["session_name"], age(now - each["since"]), each["text"]) for each in found]
+    print_table(("id", "session", "waits for", "what"), rows, empty="Nothing waits for a decision.")
+    return OK
+
+
+@app.command()
+def allow(
+    ids: Ids = None,
+    every: All = False,
+    always: Annotated[
+        str, typer.Option("--always", metavar="tool|call", help="Allow the same for the rest of the session, too.")
+    ] = "",
+    as_json: Json = False,
+) -> int:
+    """Allow what waits; exit with 1 if something of it no longer waits."""
+    return _decide(ids or [], every, as_json, allow=True, always=always)
+
+
+@app.command()
+def deny(ids: Ids = None, every: All = False, as_json: Json = False) -> int:
+    """Deny what waits; exit with 1 if something of it no longer waits."""
+    return _decide(ids or [], every, as_json, allow=False)
+
+
+def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: str = "") -> int:
+    if bool(ids) == every:
+        raise InvalidInputError("say what to decide about: ids from 'cellblock approvals pending', or --all")
+    known = [each["id"] for each in ask(Pending())]
+    chosen = known if every else [_complete(each, known) for each in ids]
+    decided = ask(Decide(tuple(chosen), allow, always, by="terminal")) if chosen else []
+    if wants_json(as_json):
+        print_json({"decided": decided})
+    else:
+        print(f"{len(decided)} {'allowed' if allow else 'denied'}")
+    return _all_of(chosen, decided, "no longer waiting, or never")
+
+
+def _all_of(chosen: list[str], done: list[str], why: str) -> int:
+    """Name the ids that nothing was done about; return the exit status."""
+    if missing := [each for each in chosen if each not in done]:
+        say(f"cellblock: {why}: {', '.join(missing)}")
+        return FAILED
+    return OK
+
+
+def _complete(given: str, known: list[str]) -> str:
+    """Return the id that begins like this, if there is one alone."""
+    found = [each for each in known if each.startswith(given)]
+    return found[0] if len(found) == 1 else given
+
+
+@app.command()
+def allowed(
+    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Of one session: its name or id.")] = "",
+    as_json: Json = False,
+) -> int:
+    """List what was allowed for the rest of a session."""
+    found = ask(Allowed(session))
+    if wants_json(as_json):
+        print_json({"allowed": found})
+        return OK
+    rows = [(each["id"], each["session_name"], each["scope"], each["text"], each["by"]) for each in found]
+    print_table(("id", "session", "scope", "given for", "by"), rows, empty="Nothing is allowed for good.")
+    return OK
+
+
+@app.command()
+def revoke(ids: Annotated[list[str], typer.Argument(metavar="ID...", help="See 'allowed'.")], as_json: Json = False) -> int:
+    """Take back what was allowed for the rest of a session; exit with 1 if something of it is unknown."""
+    known = [each["id"] for each in ask(Allowed())]
+    chosen = [_complete(each, known) for each in ids]
+    revoked = ask(Revoke(tuple(chosen)))
+    if wants_json(as_json):
+        print_json({"revoked": revoked})
+    else:
+        print(f"{len(revoked)} revoked")
+    return _all_of(chosen, revoked, "not allowed")

@@ -1,0 +1,62 @@
+"""Arguments that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def new_app(about: str, **options: Any) -> typer.Typer:
+    """Return a group of commands with the settings that all have."""
+    return typer.Typer(
+        help=about,
+        no_args_is_help=options.pop("no_args_is_help", True),
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **options,
+    )
+
+
+def known_names(incomplete: str) -> list[str]:
+    """Return names of sessions for completion; none if there is no daemon."""
+    from cellblock.cli.client import connect_if_running
+    from cellblock.daemon.messages import List
+    from cellblock.errors import CellblockError
+
+    try:
+        connection = connect_if_running()
+        names = [] if connection is None else [record["name"] for record in connection.call(List())]
+    except CellblockError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+Code = Annotated[str | None, typer.Argument(metavar="[CODE|-]", help="The code; - reads it from standard input.")]
+Session = Annotated[str, typer.Argument(metavar="NAME", help="The session's name or id.", autocompletion=known_names)]
+OptionalSession = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="The session's name or id.", autocompletion=known_names)
+]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session's name.", autocompletion=known_names)]
+Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="The session's id.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, also in a terminal.")]
+AllowHost = Annotated[
+    list[str] | None, typer.Option("--allow-host", metavar="HOST", help="Let the code reach this host. Can be repeated.")
+]
+SandboxConfig = Annotated[
+    str | None, typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows (docs/sandbox.md).")
+]
+NoSandbox = Annotated[bool, typer.Option("--no-sandbox", help="Run the code without a sandbox, with all of your rights.")]
+
+
+def sandbox_options(allow_host: list[str] | None, sandbox_config: str | None, no_sandbox: bool) -> dict[str, Any]:
+    """Return what these arguments say as options of a session."""
+    import os
+
+    options: dict[str, Any] = {"allow_hosts": allow_host} if allow_host else {}
+    if sandbox_config is not None:
+        options["sandbox_config"] = os.path.abspath(sandbox_config)
+    if no_sandbox:
+        options["sandbox"] = False
+    return options

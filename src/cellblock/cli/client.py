@@ -1,0 +1,92 @@
+"""The command line's way to the daemon. Standard library only: `cellblock exec` has no time for more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+from cellblock import __version__, settings
+from cellblock.cli.problems import nearest
+from cellblock.daemon.connection import Connection
+from cellblock.daemon.messages import List, Request
+from cellblock.daemon.place import Place
+from cellblock.errors import InvalidInputError, NotFoundError
+
+
+def connect() -> Connection:
+    """Return a connection to the daemon, which is started if there is none.
+
+    Raises:
+        DaemonError: It cannot be started or reached.
+    """
+    return connect_if_running() or _start()
+
+
+def connect_if_running() -> Connection | None:
+    """Return a connection to the daemon; None if there is none."""
+    sock = Place().connect()
+    return None if sock is None else Connection(sock, __version__)
+
+
+def _start() -> Connection:
+    from cellblock.cli.progress import Progress
+    from cellblock.daemon.starting import connect_or_start
+
+    with Progress("starting the daemon"):
+        return Connection(connect_or_start(Place()), __version__)
+
+
+@contextmanager
+def connected() -> Iterator[Connection]:
+    """Have a connection that is closed at the end. Errors about missing sessions say which there are."""
+    with closing(connect()) as connection:
+        try:
+            yield connection
+        except NotFoundError as error:
+            if not connection.usable or not str(error).startswith("there is no session"):
+                raise
+            raise NotFoundError(f"{error}{_known_sessions(connection, str(error))}") from None
+
+
+def ask(request: Request, body: bytes = b"") -> Any:
+    """Ask the daemon for one thing, and return its answer."""
+    with connected() as connection:
+        return connection.call(request, body)
+
+
+def _known_sessions(connection: Connection, message: str) -> str:
+    names = [record["name"] for record in connection.call(List())]
+    if not names:
+        return "; there are none: 'cellblock create --name NAME' makes one"
+    wanted = message.split("'")[1] if message.count("'") > 1 else ""
+    more = ", …" if len(names) > 10 else ""
+    return nearest(wanted, names) or f"; there are {', '.join(sorted(names)[:10])}{more}"
+
+
+def chosen(*names: str | None) -> str:
+    """Return the one name or id that was given.
+
+    Raises:
+        InvalidInputError: None was given, or more than one, or an empty one.
+    """
+    given = [name for name in names if name is not None]
+    if len(given) != 1 or not given[0]:
+        raise InvalidInputError("say which session, once: --name NAME or --id ID ('cellblock list' shows them)")
+    return given[0]
+
+
+def session_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the options of a session: as given, as the settings say, and as suits where this command runs.
+
+    Raises:
+        InvalidInputError: The current directory is gone, or a setting is wrong.
+    """
+    try:
+        directory = os.getcwd()
+    except OSError:
+        raise InvalidInputError("the current directory does not exist any more; change to another one") from None
+    here = {"working_dir": directory, "images_dir": os.path.join(directory, "images"), "python": sys.executable}
+    return settings.current().session_options(here | dict(given or {}))

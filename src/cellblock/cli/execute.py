@@ -1,0 +1,124 @@
+"""`cellblock exec`: runs code in a session. Standard library only, as `client`."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+
+from cellblock import settings
+from cellblock.cli import live
+from cellblock.cli.client import chosen, connected, session_options
+from cellblock.cli.output import print_json, wants_json
+from cellblock.daemon.connection import Connection
+from cellblock.daemon.messages import MAX_REQUEST, Create, Submit
+from cellblock.errors import InvalidInputError, NotFoundError
+
+
+def run(
+    *,
+    name: str | None = None,
+    session_id: str | None = None,
+    code: str | None = None,
+    file: str | None = None,
+    bash: bool = False,
+    timeout: str | None = None,
+    as_json: bool = False,
+) -> int:
+    """Run code in a session, which is made if there is none of that name; return the exit status.
+
+    Args:
+        name: The session's name.
+        session_id: Its id, instead.
+        code: The code; ``-`` for standard input.
+        file: The file with the code, instead.
+        bash: Whether it is for bash.
+        timeout: Seconds that it may run.
+        as_json: Whether to print JSON, although standard output is a terminal.
+
+    Raises:
+        CellblockError: It could not be run.
+    """
+    chosen(name, session_id)
+    for_programs = wants_json(as_json)
+    body = _code(code, file)
+    request = Submit(
+        name or session_id or "",
+        language="bash" if bash else "python",
+        timeout=milliseconds(timeout),
+        live=not for_programs,
+        stdin=not for_programs and code != "-",
+    )
+    with connected() as connection:
+        reader = live.Silent() if for_programs else live.Terminal()
+        result = live.follow(connection, lambda: _submit(connection, request, body, make=name is not None), reader)
+    if for_programs:
+        print_json(result)
+    return live.exit_status(result)
+
+
+def _submit(connection: Connection, request: Submit, body: bytes, *, make: bool) -> str:
+    """Submit code; return the execution's id. With `make`, a session that is missing is made."""
+    try:
+        return str(connection.call(request, body)["id"])
+    except NotFoundError:
+        if not make:
+            raise
+    connection.call(Create(request.session, session_options()))
+    return str(connection.call(request, body)["id"])
+
+
+def milliseconds(timeout: str | None) -> int:
+    """Return a timeout as the daemon takes it; that of the settings if none is given.
+
+    Raises:
+        InvalidInputError: It is not a positive number of seconds, or a setting is wrong.
+    """
+    if timeout is None:
+        return max(round(settings.current().execution_timeout * 1000), 1)
+    try:
+        seconds = float(timeout)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < 1e12:
+        raise InvalidInputError(f"--timeout must be a positive number of seconds, not {timeout!r}")
+    return max(round(seconds * 1000), 1)
+
+
+def _code(code: str | None, file: str | None) -> bytes:
+    """Return the code, from wherever it comes."""
+    if (code is None) == (file is None):
+        raise InvalidInputError("give the code once: as CODE, as - to read standard input, or with --file FILE")
+    if file is not None:
+        return read_source(file)
+    assert code is not None
+    if code == "-":
+        if not (data := sys.stdin.buffer.read(MAX_REQUEST + 1)).strip():
+            raise InvalidInputError("standard input is empty: there is no code to run")
+        return _checked(data, "standard input")
+    return _checked(os.fsencode(code), "CODE")
+
+
+def read_source(file: str) -> bytes:
+    """Return the code in a file.
+
+    Raises:
+        InvalidInputError: It cannot be read, or does not hold code.
+    """
+    try:
+        with open(file, "rb") as opened:
+            data = opened.read(MAX_REQUEST + 1)
+    except OSError as error:
+        raise InvalidInputError(f"{file} cannot be read: {error.strerror}") from error
+    return _checked(data, file)
+
+
+def _checked(data: bytes, origin: str) -> bytes:
+    if len(data) > MAX_REQUEST:
+        raise InvalidInputError(f"{origin} is larger than {MAX_REQUEST >> 20} MiB")
+    try:
+        if "\0" not in data.decode("utf-8"):
+            return data
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{origin} is not valid UTF-8 (byte {error.start}): save it as UTF-8") from None
+    raise InvalidInputError(f"{origin} is a binary file, not code")

@@ -1,0 +1,153 @@
+"""``cellblock files``: the files of a session's workspace."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from cellblock.cli.arguments import Json, Session, new_app
+from cellblock.cli.client import connected
+from cellblock.cli.output import print_json, print_table, wants_json
+from cellblock.cli.problems import OK
+from cellblock.cli.progress import Progress
+from cellblock.daemon.messages import MAX_REQUEST, ListFiles, ReadFile, RemoveFile, WriteFile
+from cellblock.errors import FilesError, InvalidInputError
+from cellblock.terminal import printable
+
+app = new_app("List, copy and remove files of a session's workspace.")
+
+Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Folders with all that is in them.")]
+
+
+@app.command()
+def ls(
+    session: Session,
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A folder.")] = ".",
+    recursive: Recursive = False,
+    as_json: Json = False,
+) -> int:
+    """List a folder."""
+    with connected() as connection:
+        found = connection.call(ListFiles(session, path, recursive))
+    if wants_json(as_json):
+        print_json({"files": found})
+        return OK
+    rows = [
+        (
+            each["path"] + ("/" if each["kind"] == "directory" else ""),
+            f"{each['size']:,}" if each["kind"] == "file" else "",
+            _moment(each["modified"]),
+        )
+        for each in found
+    ]
+    print_table(("path", "bytes", "modified"), rows, empty="The folder is empty.")
+    return OK
+
+
+def _moment(seconds: float) -> str:
+    """Return a time for people. Code in the session can set any number."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="minutes")[:16]
+    except (OverflowError, OSError, ValueError):
+        return "?"
+
+
+@app.command()
+def get(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files of the workspace.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR|FILE|-", help="Where to; - is standard output.")] = ".",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+) -> int:
+    """Copy files out of a session's workspace."""
+    if len(paths) > 1 and to != "-" and not os.path.isdir(to):
+        raise InvalidInputError(f"--to must name a folder that exists for several files, not {to!r}")
+    with connected() as connection:
+        for number, path in enumerate(paths, 1):
+            with Progress(f"reading {path} ({number} of {len(paths)})"):
+                data = connection.call(ReadFile(session, path))
+            if to == "-":
+                _print(data)
+            else:
+                _save(data, os.path.join(to, os.path.basename(path)) if os.path.isdir(to) else to, force)
+    return OK
+
+
+def _print(data: bytes) -> None:
+    if sys.stdout.isatty():
+        print(printable(data.decode("utf-8", "replace")))
+    else:
+        sys.stdout.buffer.write(data)
+
+
+def _save(data: bytes, target: str, force: bool) -> None:
+    try:
+        with open(target, "wb" if force else "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        raise InvalidInputError(f"{target} exists already; --force replaces it, --to names another place") from None
+    except OSError as error:
+        raise InvalidInputError(f"{target} cannot be written: {error.strerror}") from error
+    print(f"{printable(target, lines=False)} ({len(data):,} bytes)")
+
+
+@app.command()
+def put(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files of this machine.")],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A folder of the workspace.")] = ".",
+    recursive: Recursive = False,
+) -> int:
+    """Copy files into a session's workspace."""
+    files = [pair for path in paths for pair in _files(path, recursive)]
+    with connected() as connection:
+        for number, (source, name) in enumerate(files, 1):
+            target = os.path.normpath(os.path.join(to, name))
+            with Progress(f"writing {target} ({number} of {len(files)})"):
+                written = connection.call(WriteFile(session, target), _read(source))
+            print(f"{printable(written['path'], lines=False)} ({written['size']:,} bytes)")
+    return OK
+
+
+def _files(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
+    """Yield files and what they are to be called."""
+    if not os.path.isdir(path):
+        yield path, os.path.basename(path)
+        return
+    if not recursive:
+        raise InvalidInputError(f"{path} is a folder; --recursive copies it with all that is in it")
+    above = os.path.dirname(os.path.abspath(path))
+    for folder, _, names in os.walk(path):
+        for name in sorted(names):
+            file = os.path.join(folder, name)
+            yield file, os.path.relpath(os.path.abspath(file), above)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_REQUEST + 1)
+    except OSError as error:
+        raise InvalidInputError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > MAX_REQUEST:
+        raise FilesError(f"{path} is larger than {MAX_REQUEST >> 20} MiB, the most that can be copied at once")
+    return data
+
+
+@app.command()
+def rm(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files of the workspace.")],
+    recursive: Recursive = False,
+) -> int:
+    """Remove files from a session's workspace."""
+    with connected() as connection:
+        for path in paths:
+            with Progress(f"removing {path}"):
+                connection.call(RemoveFile(session, path, recursive))
+    return OK

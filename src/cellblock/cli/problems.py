@@ -1,0 +1,59 @@
+"""Exit statuses, and errors in one line. docs/cli.md lists the statuses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from cellblock.errors import BusyError, CellblockError, ConflictError, InvalidInputError, NotFoundError, OutcomeUnknownError
+from cellblock.terminal import printable
+
+OK = 0
+FAILED = 1
+"""The code failed, or there is nothing of that name."""
+USAGE = 2
+BUSY = 3
+UNAVAILABLE = 4
+"""cellblock could not do its part: no daemon, no kernel, no sandbox."""
+UNKNOWN = 5
+"""Nobody can say whether the code ran."""
+TIMED_OUT = 124
+INTERRUPTED = 130
+
+_STATUSES: dict[type[CellblockError], int] = {
+    InvalidInputError: USAGE,
+    NotFoundError: FAILED,
+    ConflictError: FAILED,
+    BusyError: BUSY,
+    OutcomeUnknownError: UNKNOWN,
+}
+
+
+def status_of(error: CellblockError) -> int:
+    """Return the exit status for an error."""
+    return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), UNAVAILABLE)
+
+
+def report(error: CellblockError) -> int:
+    """Print an error on standard error; return the exit status."""
+    message = str(error)
+    if isinstance(error, BusyError):
+        message += f"; try again in {error.retry_after:g} s"
+    if isinstance(error, OutcomeUnknownError) and error.execution:
+        message += f"; 'cellblock logs --execution {error.execution}' has what it printed"
+    say(f"cellblock: {message}")
+    return status_of(error)
+
+
+def say(message: str) -> None:
+    """Print a line for people on standard error."""
+    sys.stdout.flush()
+    print(printable(message), file=sys.stderr, flush=True)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean …?" if a name is near to a known one; else nothing."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,206 @@
+"""The commands about sessions: make, list, restart, end them; what ran in them; packages for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.cli.arguments import (
+    AllowHost,
+    Id,
+    Json,
+    Name,
+    NoSandbox,
+    OptionalSession,
+    SandboxConfig,
+    Session,
+    sandbox_options,
+)
+from cellblock.cli.client import ask, chosen, session_options
+from cellblock.cli.output import age, print_fields, print_json, print_table, wants_json
+from cellblock.cli.problems import FAILED, OK, say
+from cellblock.cli.progress import Progress
+from cellblock.daemon import messages
+from cellblock.errors import InvalidInputError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the program's."""
+    for command in (create, status, restart, destroy, wipe, logs, install):
+        app.command()(command)
+    app.command("list")(list_)
+
+
+def create(
+    argument: OptionalSession = None,
+    name: Name = None,
+    workspace: Annotated[
+        str | None, typer.Option("--workspace", metavar="DIR", help="Where it works; the current directory by default.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A label. Can be repeated.")] = None,
+    allow_host: AllowHost = None,
+    sandbox_config: SandboxConfig = None,
+    no_sandbox: NoSandbox = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", metavar="KEY=VALUE", help="Any other option, such as idle_timeout=600. Can be repeated."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Make a session. Without a name, it gets one that nobody else has."""
+    wanted = None if argument is None and name is None else chosen(argument, name)
+    given = sandbox_options(allow_host, sandbox_config, no_sandbox) | _options(option or [])
+    if workspace is not None:
+        directory = os.path.abspath(workspace)
+        given |= {"working_dir": directory, "images_dir": os.path.join(directory, "images")}
+    with Progress("making the session"):
+        made = ask(
+            messages.Create(wanted or "", session_options(given), dict(_pair("--tag", text) for text in tag or []), fresh=True)
+        )
+    _print_session(made, as_json)
+    return OK
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    """Return options: a value that is JSON means that, any other is text."""
+    options = {}
+    for name, text in (_pair("--option", each) for each in given):
+        try:
+            options[name] = json.loads(text)
+        except ValueError:
+            options[name] = text
+    return options
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise InvalidInputError(f"{option} takes KEY=VALUE, not {text!r}")
+    return key, value
+
+
+def list_(
+    refresh: Annotated[bool, typer.Option("--refresh", help="Look first whether the kernels are alive.")] = False,
+    as_json: Json = False,
+) -> int:
+    """List the sessions."""
+    found = ask(messages.List(refresh))
+    if wants_json(as_json):
+        print_json({"kernels": found})
+        return OK
+    rows = [
+        (record["name"], record["status"], _since(record["created_at"]), _since(record["last_used_at"]), record["workspace"])
+        for record in found
+    ]
+    print_table(("name", "status", "age", "last used", "workspace"), rows, empty="There are no sessions.")
+    return OK
+
+
+def status(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
+    """Say how a session is; exit with 1 if its kernel is dead."""
+    found = ask(messages.Status(chosen(argument, name, session_id)))
+    alive = found["status"] in ("running", "idle")
+    if wants_json(as_json):
+        print_json({"alive": alive, "kernel": found})
+    else:
+        _print_session(found, as_json)
+    return OK if alive else FAILED
+
+
+def restart(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
+    """Give a session a fresh kernel, without variables."""
+    with Progress("restarting"):
+        found = ask(messages.Restart(chosen(argument, name, session_id)))
+    _print_session(found, as_json)
+    return OK
+
+
+def destroy(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
+    """End a session; exit with 1 if there is none of that name."""
+    wanted = chosen(argument, name, session_id)
+    with Progress("ending the session"):
+        destroyed = ask(messages.Destroy(wanted))
+    if wants_json(as_json):
+        print_json({"destroyed": destroyed})
+    elif destroyed:
+        print("ended")
+    else:
+        say(f"cellblock: there is no session {wanted!r}; 'cellblock list' shows which there are")
+    return OK if destroyed else FAILED
+
+
+def wipe(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> int:
+    """End all sessions. In a terminal, it asks first."""
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        count = len(ask(messages.List()))
+        if not typer.confirm(f"End all {count} sessions, with everything in their variables?"):
+            return FAILED
+    with Progress("ending all sessions"):
+        destroyed = ask(messages.Wipe())
+    if wants_json(as_json):
+        print_json({"destroyed": destroyed})
+    else:
+        print(f"{len(destroyed)} ended")
+    return OK
+
+
+def logs(
+    session: OptionalSession = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what runs from now on, until Ctrl-C.")] = False,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, max=1000, help="How many executions.")] = 20,
+    execution: Annotated[str | None, typer.Option("--execution", metavar="ID", help="One execution.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Print what ran in a session, with its output."""
+    from cellblock.cli import logs as shown
+
+    if (session is None) == (execution is None):
+        raise InvalidInputError("say whose log, once: NAME, or --execution ID")
+    if execution is not None:
+        return shown.show_one(execution, follow=follow, as_json=as_json)
+    return shown.show(session or "", last, follow=follow, as_json=as_json)
+
+
+def install(
+    session: Session,
+    packages: Annotated[list[str], typer.Argument(metavar="PACKAGE...", help="As pip takes them.")],
+    as_json: Json = False,
+) -> int:
+    """Install packages for a session."""
+    with Progress(f"installing {' '.join(packages)}"):
+        result = ask(messages.Install(session, tuple(packages)))
+    if wants_json(as_json):
+        print_json(result)
+    else:
+        from cellblock.cli.live import Terminal
+
+        reader = Terminal()
+        reader.take("stream", {"name": "stdout", "text": result["output"]}, "")
+        reader.end(result)
+    return OK if result["status"] == "success" else FAILED
+
+
+def _print_session(record: dict[str, Any], as_json: bool) -> None:
+    if wants_json(as_json):
+        print_json(record)
+        return
+    fields = ("name", "kernel_id", "status", "workspace", "isolate", "kernel_type")
+    shown = [(field.replace("kernel_id", "id"), record[field]) for field in fields]
+    shown.append(("made", f"{_since(record['created_at'])} ago"))
+    if record["tags"]:
+        shown.append(("tags", ", ".join(f"{key}={value}" for key, value in record["tags"].items())))
+    print_fields(shown)
+
+
+def _since(moment: str) -> str:
+    return age((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())

@@ -1,0 +1,71 @@
+"""``cellblock tokens``: who may use ``cellblock serve``."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from cellblock.cli.arguments import Json, new_app
+from cellblock.cli.output import print_json, print_table, wants_json
+from cellblock.cli.problems import OK, say
+from cellblock.terminal import printable
+
+app = new_app("Tokens for clients of 'cellblock serve'.")
+_DAY = 86400.0
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for, in your words.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="read, run, approve or admin. Can be repeated; run by default.")
+    ] = None,
+    session: Annotated[str, typer.Option(metavar="NAME", help="The only session that it is for.")] = "",
+    days: Annotated[float | None, typer.Option(metavar="DAYS", help="When it expires; never by default.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Make a token. It is shown once."""
+    from cellblock.store.tokens import Tokens
+
+    text, token = Tokens().create(name, scope or ("run",), session=session, lifetime=None if days is None else days * _DAY)
+    if wants_json(as_json):
+        print_json({"token": text, **token.to_dict()})
+    else:
+        print(text)
+        say("It cannot be shown again. Clients send it as 'Authorization: Bearer TOKEN'.")
+    return OK
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> int:
+    """List the tokens, without their secrets."""
+    from cellblock.store.tokens import Tokens
+
+    found = [token.to_dict() for token in Tokens().all()]
+    if wants_json(as_json):
+        print_json({"tokens": found})
+        return OK
+    rows = [
+        (each["id"], each["name"], ", ".join(each["scopes"]), each["session"] or "all", _expiry(each["expires"]))
+        for each in found
+    ]
+    print_table(("id", "name", "scopes", "sessions", "expires"), rows, empty="There are no tokens.")
+    return OK
+
+
+def _expiry(moment: float | None) -> str:
+    if moment is None:
+        return "never"
+    return "expired" if moment < time.time() else datetime.fromtimestamp(moment).astimezone().isoformat(" ", "minutes")[:16]
+
+
+@app.command()
+def revoke(number: Annotated[str, typer.Argument(metavar="ID", help="See 'list'.")]) -> int:
+    """Make a token invalid, at once."""
+    from cellblock.store.tokens import Tokens
+
+    print(f"{printable(Tokens().revoke(number).name, lines=False)} is revoked")
+    return OK

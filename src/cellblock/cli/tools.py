@@ -1,0 +1,130 @@
+"""``cellblock tools``: typed APIs for the tools of MCP servers."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.cli.arguments import Json, new_app
+from cellblock.cli.output import print_json, print_table, wants_json
+from cellblock.cli.problems import FAILED, OK
+from cellblock.cli.progress import Progress
+from cellblock.errors import InvalidInputError
+from cellblock.terminal import printable
+
+app = new_app("Make tools of MCP servers callable in sessions.")
+
+Root = Annotated[str, typer.Option("--root", metavar="DIR", help="The folder of the generated packages.")]
+Pairs = list[str] | None
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What code is to call the server.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS...]", help="The program that is the server.")
+    ] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The server's address, instead.")] = None,
+    env: Annotated[
+        Pairs, typer.Option("--env", metavar="NAME=VALUE", help="For the program; ${NAME} keeps secrets out.")
+    ] = None,
+    header: Annotated[Pairs, typer.Option("--header", metavar="NAME=VALUE", help="For the address, likewise.")] = None,
+    sandbox: Annotated[bool, typer.Option("--sandbox", help="Run the program in a sandbox.")] = False,
+    root: Root = "mcptools",
+    as_json: Json = False,
+) -> int:
+    """Generate a typed API for a server's tools, and register the server."""
+    import asyncio
+
+    from cellblock.tools.apigen.generate import generate_mcp_sources
+
+    program = command or []
+    params = _params(program[1:] if program[:1] == ["--"] else program, url, env or [], header or [], sandbox)
+    with Progress(f"asking {name} for its tools") as progress:
+
+        def on_progress(done: int, total: int) -> None:
+            progress.text = f"writing {name}: {done} of {total} tools"
+
+        try:
+            modules = asyncio.run(generate_mcp_sources(name, params, root, on_progress=on_progress))
+        except OSError as error:
+            raise InvalidInputError(f"{root} cannot be written: {error.strerror}") from error
+    if wants_json(as_json):
+        print_json({"server": name, "package": os.path.join(os.path.abspath(root), name), "modules": modules})
+    else:
+        print(f"{name} has {len(modules)} tools, in {printable(os.path.join(root, name), lines=False)}")
+    return OK
+
+
+def _params(command: list[str], url: str | None, env: list[str], header: list[str], sandbox: bool) -> dict[str, Any]:
+    """Return the parameters of a server as `generate_mcp_sources` takes them."""
+    if bool(command) == (url is not None):
+        raise InvalidInputError("say how the server is reached, once: -- COMMAND ARGS..., or --url URL")
+    if url is not None:
+        if env or sandbox:
+            raise InvalidInputError("--env and --sandbox are for programs, not for --url")
+        return {"url": url, **({"headers": _pairs("--header", header)} if header else {})}
+    if header:
+        raise InvalidInputError("--header is for --url, not for programs")
+    params: dict[str, Any] = {"command": command[0], "args": command[1:]}
+    return params | ({"env": _pairs("--env", env)} if env else {}) | ({"sandbox": True} if sandbox else {})
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    for key, equals, _ in pairs:
+        if not key or not equals:
+            raise InvalidInputError(f"{option} takes NAME=VALUE; something without a name or '=' was given")
+    return {key: value for key, _, value in pairs}
+
+
+@app.command("list")
+def list_(root: Root = "mcptools", as_json: Json = False) -> int:
+    """List the registered servers, and the tools of each below this folder."""
+    from cellblock.store.servers import ServerRegistry
+    from cellblock.tools.calling import search
+
+    paths = [tool.path for tool in search.tools(root)]
+    names = ServerRegistry().names()
+    if wants_json(as_json):
+        print_json({"servers": names, "tools": paths})
+        return OK
+    rows = [(name, sum(1 for path in paths if path.startswith(f"{name}."))) for name in names]
+    print_table(("server", f"tools in {root}"), rows, empty="No server is registered: 'cellblock tools add' registers one.")
+    return OK
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> int:
+    """Forget a server. The package that was generated for it stays."""
+    from cellblock.store.servers import ServerRegistry
+
+    ServerRegistry().remove(name)
+    print(f"{printable(name, lines=False)} is forgotten; its generated package can be removed by hand")
+    return OK
+
+
+@app.command("search")
+def search_(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORDS]...", help="What the tool is to do; all tools without.")
+    ] = None,
+    root: Root = "mcptools",
+    limit: Annotated[int, typer.Option(min=1, help="How many, at most.")] = 20,
+    as_json: Json = False,
+) -> int:
+    """Find tools by words, the best first; exit with 1 if there are none."""
+    from cellblock.tools.calling import search
+
+    paths = search.names(" ".join(words or []), root, limit)
+    found = [(path, *search.signatures(path, root_dir=root)) for path in paths]
+    if wants_json(as_json):
+        print_json([{"tool": path, "signature": "".join(signature)} for path, *signature in found])
+    else:
+        for _, *signature in found:
+            print(printable("".join(signature), lines=False))
+        if not found:
+            print(f"No tool in {printable(root, lines=False)} is about that.")
+    return OK if found else FAILED

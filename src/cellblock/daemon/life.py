@@ -1,0 +1,46 @@
+"""When the daemon has to end: it is told to, nobody needs it, or its directory is no longer its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cellblock.daemon.place import Place
+    from cellblock.daemon.server import Server
+
+_log = logging.getLogger("cellblock.daemon")
+
+_LOOK = 1.0
+"""Seconds between two looks."""
+
+
+async def until_the_end(server: Server, place: Place, lock: int, idle: float | None) -> None:
+    """Return when the daemon has to end.
+
+    Args:
+        server: What it serves.
+        place: Its directory.
+        lock: The descriptor of its lock.
+        idle: Seconds without a kernel and without a client after which nobody needs it; None: it stays.
+    """
+    used = time.monotonic()
+    look = _LOOK if idle is None else min(_LOOK, idle / 4)
+    while not server.asked_to_end.is_set():
+        try:
+            async with asyncio.timeout(look):
+                await server.asked_to_end.wait()
+                return
+        except TimeoutError:
+            pass
+        if not place.is_of(lock):
+            _log.error("the directory %s was removed, or another one is in its place: the daemon ends", place.directory)
+            return
+        now = time.monotonic()
+        if server.clients or server.sessions.kernels:
+            used = now
+        elif idle is not None and now - used > idle:
+            _log.info("the daemon ends: nobody has used it for %g s", idle)
+            return

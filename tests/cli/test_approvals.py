@@ -1,0 +1,76 @@
+"""`cellblock approvals`: deciding from another terminal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cellblock
+from cellblock.cli import main
+from daemons import own_daemon
+from processes import eventually
+from terminals import cellblock as command
+from terminals import terminal
+
+
+@pytest.fixture(scope="module", autouse=True)
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+        cellblock.get_or_create("a", approve_shell_cmds=True)
+        yield home
+
+
+def pending(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    assert main(["approvals", "pending"]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["pending"]
+    return found
+
+
+async def test_a_call_is_allowed_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    process = subprocess.Popen(
+        command("exec", "--name", "a", "!echo ran"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    await eventually(lambda: bool(pending(capsys)))
+    (waits,) = pending(capsys)
+    assert "echo ran" in waits["text"]
+    assert main(["approvals", "allow", waits["id"][:8]]) == 0
+    assert json.loads(capsys.readouterr().out) == {"decided": [waits["id"]]}
+    out, err = process.communicate(timeout=30)
+    assert json.loads(out)["output"] == "ran\n"
+    assert f"cellblock approvals allow {waits['id']}" in err
+
+
+async def test_all_that_waits_is_denied(capsys: pytest.CaptureFixture[str]) -> None:
+    process = subprocess.Popen(
+        command("exec", "--name", "a", "!echo ran"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    await eventually(lambda: bool(pending(capsys)))
+    with terminal(*command("approvals", "pending"), columns=200) as screen:
+        screen.wait_for("echo ran")
+        assert screen.end() == 0
+    assert main(["approvals", "deny", "--all"]) == 0
+    assert "decided" in capsys.readouterr().out
+    out, _ = process.communicate(timeout=30)
+    assert "not approved" in out
+    assert pending(capsys) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["allow"], 2, "say what to decide about: ids from 'cellblock approvals pending', or --all"),
+        (["allow", "x", "--all"], 2, "say what to decide about"),
+        (["deny", "0000"], 1, "no longer waiting, or never: 0000"),
+        (["allow", "0000", "--always", "ever"], 2, "always can be 'tool' or 'call'"),
+    ],
+)
+def test_what_cannot_be_decided_is_said(
+    arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["approvals", *arguments]) == status
+    assert capsys.readouterr().err.startswith(f"cellblock: {said}")

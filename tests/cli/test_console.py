@@ -1,0 +1,81 @@
+"""`cellblock attach`, in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cellblock
+from daemons import own_daemon
+from terminals import Screen, terminal
+from terminals import cellblock as command
+
+
+@pytest.fixture(scope="module", autouse=True)
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+        yield home
+
+
+@pytest.fixture
+def screen() -> Iterator[Screen]:
+    with terminal(*command("attach", "console"), columns=120) as screen:
+        screen.wait_for("Ctrl-D leaves it")
+        screen.wait_for("In [1]:")
+        yield screen
+        screen.type("\x04")
+        assert screen.end() == 0
+        assert "session 'console' goes on" in screen.text
+
+
+def test_a_dialogue(screen: Screen) -> None:
+    """One console for all of it: it takes a second to start."""
+    screen.enter("for number in range(2):")
+    screen.wait_for("...:")
+    screen.enter("print('number', number)")  # indented by the console
+    screen.enter("")
+    screen.wait_for("number 0")
+    screen.wait_for("number 1")
+
+    screen.enter("wait_here = 'hel' + 'lo'; wait_here")
+    screen.wait_for("Out[2]: 'hello'")
+
+    screen.type("wait_h\t")
+    screen.wait_for("ere")
+    screen.enter(".upper()")
+    screen.wait_for("Out[3]: 'HELLO'")
+
+    screen.enter("input('na' 'me? ') * 2")
+    screen.wait_for("name? ")
+    screen.enter("ab")
+    screen.wait_for("Out[4]: 'abab'")
+
+    screen.enter("import time; print('be' 'gun', flush=True); time.sleep(100)")
+    screen.wait_for("begun")
+    screen.type("\x03")
+    screen.wait_for("KeyboardInterrupt")
+    screen.wait_for("In [6]:")
+
+    screen.type("half a li\x03")
+    screen.enter("%who_ls str")
+    screen.wait_for("'wait_here'")
+
+    screen.enter("1 / 0")
+    screen.wait_for("ZeroDivisionError")
+    screen.enter("print('\\x1b]0;title\\x07')")
+    screen.wait_for("\\x1b]0;title\\x07\r\n")
+    assert cellblock.execute("console", "wait_here").return_value == "'hello'"
+
+
+def test_the_history_of_the_session_is_there() -> None:
+    cellblock.execute(cellblock.get_or_create("told"), "'from else' 'where'")
+    with terminal(*command("attach", "told")) as screen:
+        screen.wait_for("In [2]:")
+        screen.type("\x1b[A")
+        screen.wait_for("'from else' 'where'")
+        screen.enter()
+        screen.wait_for("Out[2]: 'from elsewhere'")
+        screen.enter("exit")
+        assert screen.end() == 0

@@ -1,0 +1,218 @@
+"""`cellblock exec`, as a program uses it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cellblock
+from cellblock.cli import main
+from daemons import own_daemon
+from processes import eventually
+from terminals import cellblock as command
+
+
+@pytest.fixture(scope="module", autouse=True)
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+        yield home
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    status = main(["exec", *arguments])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_code_runs_in_a_session_that_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--name", "new", "x = 20")[0] == 0
+    status, result = run(capsys, "--name", "new", "print('hello'); x * 2")
+    assert (status, result["status"], result["output"], result["return_value"]) == (0, "success", "hello\n", "40")
+    assert cellblock.status("new").workspace == os.getcwd()
+
+
+def test_the_result_has_the_fields_of_kernelbox_sorted_and_indented(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["exec", "--name", "fields", "1 + 1"])
+    text = capsys.readouterr().out
+    result = json.loads(text)
+    assert text == json.dumps(result, indent=2, sort_keys=True) + "\n"
+    assert {
+        "status",
+        "output",
+        "stderr",
+        "error",
+        "return_value",
+        "execution_count",
+        "duration_ms",
+        "outputs",
+        "attempts",
+        "truncated",
+    } <= set(result)
+
+
+def test_bash_a_file_and_standard_input(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(capsys, "--name", "ways", "--bash", "echo one; echo two")[1]["output"] == "one\ntwo\n"
+    file = tmp_path / "cell.py"
+    file.write_text("'from a file: ü'")
+    assert run(capsys, "--name", "ways", "--file", str(file))[1]["return_value"] == "'from a file: ü'"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"'from a pipe'")))
+    assert run(capsys, "--name", "ways", "-")[1]["return_value"] == "'from a pipe'"
+
+
+def test_the_exit_status_tells_how_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    status, result = run(capsys, "--name", "ends", "1 / 0")
+    assert (status, result["error"]["ename"]) == (1, "ZeroDivisionError")
+    status, result = run(capsys, "--name", "ends", "--timeout", "0.2", "while True: pass")
+    assert (status, result["status"]) == (124, "timeout")
+    status, result = run(capsys, "--name", "ends", "import os; os._exit(3)")
+    assert (status, result["status"]) == (1, "died")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["1"], "say which session, once: --name NAME or --id ID"),
+        (["--name", "a", "--id", "b", "1"], "say which session, once"),
+        (["--name", "", "1"], "say which session, once"),
+        (["--name", "a"], "give the code once: as CODE, as - to read standard input, or with --file FILE"),
+        (["--name", "a", "--file", "x.py", "1"], "give the code once"),
+        (["--name", "a", "--file", "missing.py"], "missing.py cannot be read: No such file or directory"),
+        (["--name", "a", "--timeout", "0", "1"], "--timeout must be a positive number of seconds, not '0'"),
+        (["--name", "a", "--timeout", "-1", "1"], "--timeout must be a positive number of seconds, not '-1'"),
+        (["--name", "a", "--timeout", "nan", "1"], "--timeout must be a positive number of seconds, not 'nan'"),
+        (["--name", "a", "--timeout", "inf", "1"], "--timeout must be a positive number of seconds, not 'inf'"),
+        (["--name", "a", "--timeout", "soon", "1"], "--timeout must be a positive number of seconds, not 'soon'"),
+        (["--name", "a\x1b", "1"], "a session's name has 1 to 128 letters"),
+        (["--name", "a", os.fsdecode(b"'\xff'")], "CODE is not valid UTF-8 (byte 1): save it as UTF-8"),
+    ],
+)
+def test_wrong_usage_is_named(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    assert main(["exec", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"cellblock: {said}")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "standard input is empty: there is no code to run"),
+        (b" \n", "standard input is empty: there is no code to run"),
+        (b"\x7fELF\0\1", "standard input is a binary file, not code"),
+        (b"x = '\xff'", "standard input is not valid UTF-8 (byte 5)"),
+    ],
+)
+def test_input_that_is_not_code_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, data: bytes, said: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert main(["exec", "--name", "a", "-"]) == 2
+    assert capsys.readouterr().err.startswith(f"cellblock: {said}")
+
+
+def test_an_id_that_is_unknown_says_which_sessions_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    cellblock.get_or_create("numbered")
+    assert main(["exec", "--id", "numberd", "1"]) == 1
+    assert capsys.readouterr().err == "cellblock: there is no session 'numberd'; did you mean 'numbered'?\n"
+    assert run(capsys, "--id", cellblock.status("numbered").kernel_id, "7")[1]["return_value"] == "7"
+
+
+def test_settings_are_in_force(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELBOX_EXECUTION_TIMEOUT", "0.2")
+    monkeypatch.setenv("CELLBLOCK_STARTUP_CODE", "begun = 1")
+    assert run(capsys, "--name", "set", "begun")[1]["return_value"] == "1"
+    assert run(capsys, "--name", "set", "while True: pass")[0] == 124
+
+
+def test_a_setting_that_does_not_exist_is_a_warning_in_one_line() -> None:
+    done = subprocess.run(["env", "CELLBLOCK_MAX_RETRYS=3", *command("config")], capture_output=True, text=True, check=True)
+    assert (
+        done.stderr == "cellblock: warning: CELLBLOCK_MAX_RETRYS is not a setting of cellblock; did you mean 'max_retries'?\n"
+    )
+
+
+def test_a_large_output_arrives_whole_and_control_characters_are_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLBLOCK_OUTPUT_CHAR_LIMIT", "0")
+    _, result = run(capsys, "--name", "large", "print('x' * 300_000); print('\\x1b]0;title\\x07\\x9b1m')")
+    assert result["output"] == "x" * 300_000 + "\n\x1b]0;title\x07\x9b1m\n"
+    main(["exec", "--name", "large", "print('\\x1b]0;title\\x07\\x9b1m')"])
+    assert capsys.readouterr().out.replace("\n", "").isprintable()
+
+
+def test_a_warm_daemon_is_asked_without_what_takes_long_to_load() -> None:
+    program = (
+        "import sys; from cellblock.cli import main; main(['exec', '--name', 'quick', 'x = 1'])\n"
+        "heavy = {'asyncio', 'click', 'mcp', 'pydantic', 'rich', 'ssl', 'subprocess', 'typer'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
+    )
+    cellblock.get_or_create("quick")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []", done.stderr
+
+
+async def test_interrupting_the_command_stops_the_cell_and_leaves_the_session() -> None:
+    cellblock.execute(cellblock.get_or_create("stopped"), "kept = 5")
+    process = subprocess.Popen(
+        command("exec", "--name", "stopped", "import time; time.sleep(100)"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    await eventually(lambda: cellblock.status("stopped").status == "running")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, json.loads(out)["status"], err) == (130, "interrupted", b"")
+    assert cellblock.execute("stopped", "kept").return_value == "5"
+
+
+async def test_what_waits_for_its_turn_can_be_interrupted() -> None:
+    cellblock.get_or_create("busy")
+    first = subprocess.Popen(command("exec", "--name", "busy", "import time; time.sleep(100)"), stdout=subprocess.DEVNULL)
+    await eventually(lambda: cellblock.status("busy").status == "running")
+    second = subprocess.Popen(command("exec", "--name", "busy", "ran = 1"), stderr=subprocess.PIPE)
+    await eventually(lambda: len(executions("busy")) == 2)
+    second.send_signal(signal.SIGINT)
+    _, err = second.communicate(timeout=30)
+    assert (second.returncode, err) == (130, b"cellblock: interrupted\n")
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30) == 130
+    assert cellblock.execute("busy", "'ran' in globals()").return_value == "False"
+
+
+def executions(session: str) -> list[Any]:
+    from cellblock.daemon.messages import Executions
+    from cellblock.sync import _connection
+
+    found: list[Any] = _connection().call(Executions(session))
+    return found
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        done = subprocess.run(
+            command("exec", "--name", "pipe", "print('x' * 100_000)"), stdout=output, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_directory_that_is_gone_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    directory, before = tmp_path / "gone", Path.cwd()
+    directory.mkdir()
+    os.chdir(directory)
+    try:
+        directory.rmdir()
+        assert main(["exec", "--name", "nowhere", "1"]) == 2
+    finally:
+        os.chdir(before)
+    assert capsys.readouterr().err.startswith("cellblock: the current directory does not exist any more")

@@ -1,0 +1,154 @@
+"""`cellblock exec` in a terminal: output as it comes, questions, Ctrl-C."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cellblock
+from cellblock.cli import main
+from cellblock.cli.live import Terminal
+from daemons import own_daemon
+from processes import eventually
+from terminals import cellblock as command
+from terminals import terminal
+
+
+@pytest.fixture(scope="module", autouse=True)
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+        yield home
+
+
+def test_output_is_shown_as_it_comes_and_nothing_in_it_steers_the_terminal() -> None:
+    code = "import time; print('first', flush=True); input('go on? '); print('\\x1b]0;title\\x07 and \\x9b31m'); 40 + 2"
+    with terminal(*command("exec", "--name", "shown", code)) as screen:
+        screen.wait_for("first")
+        screen.wait_for("go on? ")
+        screen.enter("yes")
+        screen.wait_for("\\x1b]0;title\\x07 and \\x9b31m")
+        screen.wait_for("42")
+        assert screen.end() == 0
+    assert screen.text.count("yes") == 1  # what the terminal has shown is not shown again
+    assert "\x1b]" not in screen.raw
+    assert "\x9b" not in screen.raw
+
+
+def test_an_error_shows_the_traceback() -> None:
+    with terminal(*command("exec", "--name", "shown", "1 / 0")) as screen:
+        screen.wait_for("ZeroDivisionError")
+        assert screen.end() == 1
+    assert "{" not in screen.text
+
+
+def test_ctrl_c_interrupts_the_cell_and_leaves_the_session() -> None:
+    with terminal(*command("exec", "--name", "stopped", "kept = 1; print('begun', flush=True)\nwhile True: pass")) as screen:
+        screen.wait_for("begun")
+        screen.type("\x03")
+        screen.wait_for("KeyboardInterrupt")
+        screen.wait_for("interrupted")
+        assert screen.end() == 130
+    assert cellblock.execute("stopped", "kept").return_value == "1"
+
+
+def test_ctrl_c_at_a_question_interrupts_the_cell() -> None:
+    with terminal(*command("exec", "--name", "stopped", "input('well? ')")) as screen:
+        screen.wait_for("well? ")
+        screen.type("\x03")
+        assert screen.end() == 130
+    assert cellblock.execute("stopped", "1").ok
+
+
+def test_the_end_of_input_ends_a_question() -> None:
+    with terminal(*command("exec", "--name", "stopped", "input('well? ')")) as screen:
+        screen.wait_for("well? ")
+        screen.type("\x04")
+        screen.wait_for("EOFError")
+        assert screen.end() == 1
+
+
+async def test_a_password_is_not_shown() -> None:
+    with terminal(*command("exec", "--name", "stopped", "import getpass; x = getpass.getpass('secret? '); len(x)")) as screen:
+        screen.wait_for("secret? ")
+        await eventually(lambda: not screen.echoes)
+        screen.enter("abracadabra")
+        screen.wait_for("11")
+        assert screen.end() == 0
+    assert "abracadabra" not in screen.text
+
+
+def test_a_call_that_needs_approval_is_asked_about() -> None:
+    cellblock.get_or_create("asked", approve_shell_cmds=True)
+    with terminal(*command("exec", "--name", "asked", "!echo it ra''n")) as screen:
+        screen.wait_for("shell: ")
+        screen.wait_for("allow it? ")
+        screen.enter("what")
+        screen.wait_for("allow it? ")
+        screen.enter("y")
+        screen.wait_for("it ran")
+        assert screen.end() == 0
+    with terminal(*command("exec", "--name", "asked", "!echo it ra''n")) as screen:
+        screen.wait_for("allow it? ")
+        screen.enter("n")
+        screen.wait_for("not approved")
+        screen.end()
+    assert "it ran" not in screen.text
+
+
+def test_what_was_typed_before_a_call_was_shown_decides_nothing() -> None:
+    cellblock.get_or_create("hasty", approve_shell_cmds=True)
+    code = "print('begun', flush=True); import time; time.sleep(0.3)\n!echo it ra''n"
+    with terminal(*command("exec", "--name", "hasty", code)) as screen:
+        screen.wait_for("begun")
+        screen.enter("y")
+        screen.wait_for("allow it? ")
+        screen.enter("n")
+        screen.wait_for("not approved")
+        screen.end()
+    assert "it ran" not in screen.text
+
+
+def test_a_call_that_somebody_else_decides_is_not_asked_about_any_more() -> None:
+    cellblock.get_or_create("asked", approve_shell_cmds=True)
+    with terminal(*command("exec", "--name", "asked", "!echo it ra''n")) as screen:
+        screen.wait_for("allow it? ")
+        assert main(["approvals", "allow", "--all"]) == 0
+        screen.wait_for("it no longer waits")
+        screen.wait_for("it ran")
+        assert screen.end() == 0
+
+
+def test_lines_of_a_pipe_answer_questions_in_turn() -> None:
+    shell = f"printf 'one\ntwo\n' | {shlex.join(command('exec', '--name', 'piped', '[input(), input()]'))}"
+    with terminal("sh", "-c", shell) as screen:
+        screen.wait_for("['one', 'two']")
+        assert screen.end() == 0
+
+
+def test_a_line_says_what_takes_longer_than_a_second() -> None:
+    with terminal(*command("exec", "--name", "slow", "while True: pass"), columns=20) as screen:
+        screen.wait_for("running … 1 s")
+        screen.type("\x03")
+        assert screen.end() == 130
+
+
+def test_progress_bars_begin_their_line_anew(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    reader = Terminal()
+    reader.take("stream", {"name": "stdout", "text": "10%\r20%\r\x1b[2Jdone\r\n"}, "")
+    assert capsys.readouterr().out == "10%\r\x1b[K20%\r\x1b[K\\x1b[2Jdone\n"
+
+
+def test_a_picture_is_saved_and_named() -> None:
+    code = "from IPython.display import Image, display; display(Image(b'\\x89PNG\\r\\n\\x1a\\n' + b'x' * 30))"
+    with terminal(*command("exec", "--name", "pictures", code), columns=300) as screen:
+        screen.wait_for("picture: ")
+        assert screen.end() == 0
+    path = screen.text.partition("picture: ")[2].split()[0]
+    assert Path(path).read_bytes().startswith(b"\x89PNG")
+    assert Path(path).parent == Path.cwd() / "images"

@@ -1,0 +1,121 @@
+"""`cellblock run`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cellblock
+from cellblock.cli import main
+from daemons import own_daemon
+from processes import eventually
+from terminals import cellblock as command
+from terminals import terminal
+
+
+@pytest.fixture(scope="module", autouse=True)
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+        yield home
+
+
+@pytest.fixture(autouse=True)
+def no_session_is_left() -> Iterator[None]:
+    yield
+    assert cellblock.list_kernels() == []
+
+
+def run(tmp_path: Path, program: str, *arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    return subprocess.run(command("run", str(script), *arguments), input=data, capture_output=True, check=False)
+
+
+def test_arguments_standard_input_and_the_exit_status_are_passed_on(tmp_path: Path) -> None:
+    program = (
+        "import atexit, sys\natexit.register(print, 'bye')\n"
+        "print(sys.argv[1:], __name__, input(), sys.stdin.read().split(), file=sys.stderr)\nsys.exit(7)"
+    )
+    done = run(tmp_path, program, "a", "--timeout", "-x", data="one ü\ntwo\nthree".encode())
+    assert done.stderr.decode() == "['a', '--timeout', '-x'] __main__ one ü ['two', 'three']\n"
+    assert (done.stdout, done.returncode) == (b"bye\n", 7)
+
+
+def test_it_runs_in_a_sandbox(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    done = run(tmp_path, f"open({str(secret)!r}, 'w')")
+    assert done.returncode == 1
+    assert b"Error: " in done.stderr
+    assert not secret.exists()
+    script = tmp_path / "script.py"
+    allowed = subprocess.run(command("run", "--no-sandbox", str(script)), capture_output=True, check=False)
+    assert (allowed.returncode, secret.exists()) == (0, True), allowed.stderr
+
+
+def test_a_traceback_is_pythons_own(tmp_path: Path) -> None:
+    done = run(tmp_path, "def f():\n    return 1 / 0\n\nf()\n")
+    lines = done.stderr.decode().splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == f'  File "{tmp_path}/script.py", line 4, in <module>'
+    assert "    return 1 / 0" in lines
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "error"),
+    [
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit('a message')", 1, "a message\n"),
+        ("raise SystemExit(256)", 0, ""),
+        ("raise SystemExit(-1)", 255, ""),
+        ("x = (", 1, None),
+        ("import os; os._exit(3)", 1, None),
+    ],
+)
+def test_exit_statuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], program: str, status: int, error: str | None
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    assert main(["run", str(script)]) == status
+    assert error is None or capsys.readouterr().err == error
+
+
+def test_a_script_that_reads_nothing_does_not_wait_for_input(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('done')")
+    process = subprocess.Popen(command("run", str(script)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read() == b"done\n"  # while its standard input is open
+    assert process.wait(30) == 0
+    process.communicate()
+
+
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('begun', flush=True)\nwhile True: pass")
+    with terminal(*command("run", str(script))) as screen:
+        screen.wait_for("begun")
+        screen.type("\x03")
+        assert screen.end() == 130
+
+
+async def test_ending_the_command_ends_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("while True: pass")
+    process = subprocess.Popen(command("run", str(script)))
+    await eventually(lambda: any(kernel.status == "running" for kernel in cellblock.list_kernels()))
+    process.terminate()
+    assert process.wait(30) == 143
+
+
+def test_what_is_no_script_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(command("run", str(tmp_path / "missing.py")), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"cellblock: {tmp_path}/missing.py cannot be read: No such file or directory\n",
+    )

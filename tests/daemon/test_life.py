@@ -1,0 +1,323 @@
+"""The life of a daemon: how it starts and ends, and what it meets on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import configparser
+import os
+import resource
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+import cellblock
+from cellblock import DaemonError, NotFoundError, NotRunError, OutcomeUnknownError, StoreError
+from cellblock.daemon import control
+from cellblock.daemon.messages import Executions, Follow, Lookup
+from cellblock.daemon.place import Place
+from cellblock.sync import _call, _connection, _local
+from processes import alive, below, eventually
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state directory of its own; its daemon ends with the test."""
+    state, workspace, temporary = (tmp_path / name for name in ("state", "workspace", "tmp"))
+    workspace.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("CELLBLOCK_HOME", str(state))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.chdir(workspace)
+    yield state
+    control.stop()
+    close_connections()
+
+
+def close_connections() -> None:
+    """Close those of this thread now, and not when they are collected."""
+    for connection in _local.__dict__.pop("connections", {}).values():
+        connection.close()
+
+
+def in_thread(kernel: object, code: str) -> Future[cellblock.CodeExecutionResult]:
+    """Run code from another thread, which has a connection of its own."""
+    future: Future[cellblock.CodeExecutionResult] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(cellblock.execute(kernel, code))  # type: ignore[arg-type]
+        except BaseException as error:
+            future.set_exception(error)
+        close_connections()
+
+    threading.Thread(target=run).start()
+    return future
+
+
+def pid() -> int:
+    about = control.status()
+    assert about is not None
+    return int(about["pid"])
+
+
+async def ended(process: int) -> None:
+    await eventually(lambda: not alive(process))
+
+
+async def test_start_status_and_stop(home: Path) -> None:
+    assert control.status() is None
+    assert control.stop() is False
+    about = control.start()
+    assert control.start()["pid"] == about["pid"]
+    cellblock.get_or_create("one")
+    now = control.status()
+    assert now is not None
+    assert {name: now[name] for name in ("pid", "version", "sessions", "running", "waiting", "problems")} == {
+        "pid": about["pid"],
+        "version": cellblock.__version__,
+        "sessions": 1,
+        "running": 0,
+        "waiting": 0,
+        "problems": [],
+    }
+    assert 0 <= now["uptime"] < 1000
+    assert control.stop(keep=True) is True
+    assert not alive(about["pid"])
+    # What it had is there when it is started again, by this connection, which was open before.
+    assert [(record.name, record.status) for record in cellblock.list_kernels()] == [("one", "dead")]
+    assert control.stop() is True
+    assert cellblock.list_kernels() == []
+
+
+async def test_after_a_kill_the_three_outcomes_are_told_apart(home: Path) -> None:
+    kernel = cellblock.get_or_create("one")
+    code = "open('ran', 'a').write('x'); import time; time.sleep(60)"
+    running = in_thread(kernel, code)
+    await eventually(Path("ran").exists)
+    waiting = in_thread(kernel, "open('never', 'w')")
+    await eventually(lambda: (control.status() or {}).get("waiting") == 1)
+    done = cellblock.execute(cellblock.get_or_create("two"), "1 + 1")
+    assert done.return_value == "2"
+    killed = pid()
+    os.kill(killed, signal.SIGKILL)
+    with pytest.raises(OutcomeUnknownError, match="nobody knows how far it came") as caught:
+        await asyncio.wrap_future(running)
+    with pytest.raises(NotRunError, match="submit it again"):
+        await asyncio.wrap_future(waiting)
+    record = _call(Lookup(caught.value.execution))
+    assert record["state"] == "unknown"
+    events = list(_connection().follow(Follow(caught.value.execution)))
+    assert [event["kind"] for event in events][-1] == "failed"
+    (first,) = _connection().call(Executions("two"))
+    (begun, result) = _connection().follow(Follow(first["id"]))
+    assert (begun["kind"], result["data"]["return_value"]) == ("begun", "2")
+    again = cellblock.execute(kernel, "2")
+    assert (again.return_value, again.recovery) == ("2", "restarted")
+    assert Path("ran").read_text() == "x"
+    assert not Path("never").exists()
+
+
+async def test_the_daemon_ends_in_good_order_while_cells_run(home: Path) -> None:
+    kernel = cellblock.get_or_create("one")
+    code = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('ran', 'w')\nwhile True: time.sleep(1)"
+    running = in_thread(kernel, code)
+    await eventually(Path("ran").exists)
+    daemon = pid()
+    processes = below(daemon)
+    os.kill(daemon, signal.SIGTERM)
+    # It ends when its kernel does, and says so; its client learns it from the next daemon, if need be.
+    result = await asyncio.wrap_future(running)
+    assert not result.ok
+    await ended(daemon)
+    await eventually(lambda: not any(map(alive, processes)))
+    assert "the daemon has ended" in (home / "daemon.log").read_text()
+    assert [record.status for record in cellblock.list_kernels()] == ["dead"]
+
+
+@pytest.mark.slow
+async def test_a_daemon_that_nobody_needs_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLBLOCK_DAEMON_IDLE_TIMEOUT", "0.1")
+    daemon = control.start()["pid"]
+    await ended(daemon)
+    assert "nobody has used it" in (home / "daemon.log").read_text()
+    assert control.start()["pid"] != daemon
+
+
+@pytest.mark.slow
+async def test_a_daemon_whose_directory_is_gone_ends(home: Path) -> None:
+    cellblock.get_or_create("one")
+    first = pid()
+    home.rename(home.with_name("elsewhere"))
+    second = control.start()["pid"]
+    assert second != first
+    await ended(first)
+    assert pid() == second
+    assert "the daemon ends" in (home.with_name("elsewhere") / "daemon.log").read_text()
+
+
+@pytest.mark.slow
+def test_what_is_in_the_place_of_the_socket_is_replaced_or_refused(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    place = Place()
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(place.socket))
+    control.start()
+    control.stop()
+    place.socket.symlink_to(home / "nowhere")
+    control.start()
+    control.stop()
+    place.socket.write_text("a file")
+    control.start()
+    control.stop()
+    place.lock.unlink()
+    place.lock.symlink_to(home / "target")
+    with pytest.raises(DaemonError, match="did not start"):
+        control.start()
+    assert not (home / "target").exists()
+    place.lock.unlink()
+    home.chmod(0o770)
+    with pytest.raises(DaemonError, match="chmod 700"):
+        control.start()
+    home.chmod(0o700)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
+def test_another_user_cannot_connect_or_pretend(home: Path) -> None:
+    control.start()
+    home.chmod(0o711)
+    os.chmod(home / "daemon.sock", 0o777)  # the file would let them
+    for parent in home.parents:
+        if parent != Path("/tmp") and parent.stat().st_uid == 0 and str(parent).startswith("/tmp/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    program = (
+        "import os, socket, sys\n"
+        "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.settimeout(10)\n"
+        "try: print(s.recv(100))\n"
+        "except ConnectionResetError: print(b'')\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program, str(home / "daemon.sock")], capture_output=True, text=True)
+    assert done.stdout == "b''\n", done.stderr
+    assert "another user" in (home / "daemon.log").read_text()
+    home.chmod(0o700)
+    control.stop()
+    home.chmod(0o777)
+    planted = subprocess.Popen(
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            "import os, socket, sys\n"
+            "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+            "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True); input()\n",
+            str(home / "daemon.sock"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert planted.stdout is not None
+    planted.stdout.readline()
+    home.chmod(0o700)
+    with pytest.raises(DaemonError, match="belongs to a process of another user"):
+        control.status()
+    planted.communicate(b"\n")
+    (home / "daemon.sock").unlink()
+
+
+@pytest.mark.slow
+def test_fifty_processes_at_once_get_one_daemon_and_one_session(home: Path) -> None:
+    program = "import cellblock; print(cellblock.get_or_create('one').kernel_id)"
+    processes = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(50)]
+    assert len({process.communicate()[0] for process in processes}) == 1
+    assert {process.returncode for process in processes} == {0}
+    assert (home / "daemon.log").read_text().count("the daemon listens") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ours", [0, 2])
+def test_another_version_is_told_in_one_line(home: Path, monkeypatch: pytest.MonkeyPatch, ours: int) -> None:
+    control.start()
+    with monkeypatch.context() as patch:
+        patch.setattr("cellblock.daemon.connection.PROTOCOL", ours)
+        with pytest.raises(DaemonError, match=r"the daemon is cellblock .*'cellblock daemon stop' ends it") as caught:
+            control.status()
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_full_disk_refuses_new_code_and_loses_nothing(home: Path) -> None:
+    kernel = cellblock.get_or_create("one")
+    cellblock.execute(kernel, "x = 1")
+    daemon = pid()
+    before = resource.prlimit(daemon, resource.RLIMIT_FSIZE)
+    resource.prlimit(daemon, resource.RLIMIT_FSIZE, (1000, before[1]))
+    with pytest.raises(StoreError, match="nothing was done"):
+        cellblock.execute(kernel, "open('ran', 'w')")
+    about = control.status()
+    assert about is not None
+    assert "nothing can be stored" in about["problems"][0]
+    assert not Path("ran").exists()
+    resource.prlimit(daemon, resource.RLIMIT_FSIZE, before)
+    assert cellblock.execute(kernel, "x").return_value == "1"
+    assert pid() == daemon
+
+
+@pytest.mark.slow
+async def test_too_few_descriptors_are_a_pause(home: Path) -> None:
+    control.start()
+    daemon = pid()
+    before = resource.prlimit(daemon, resource.RLIMIT_NOFILE)
+    used = len(os.listdir(f"/proc/{daemon}/fd"))
+    resource.prlimit(daemon, resource.RLIMIT_NOFILE, (used + 4, before[1]))
+    clients = []
+    for _ in range(20):
+        clients.append(socket.socket(socket.AF_UNIX))
+        clients[-1].connect(str(home / "daemon.sock"))
+    await eventually(lambda: len(os.listdir(f"/proc/{daemon}/fd")) >= used + 4)
+    resource.prlimit(daemon, resource.RLIMIT_NOFILE, before)
+    for client in clients:
+        client.close()
+    assert pid() == daemon
+
+
+@pytest.mark.slow
+async def test_a_damaged_file_is_moved_aside_and_told(home: Path) -> None:
+    cellblock.get_or_create("one")
+    control.stop(keep=True)
+    (home / "named.db").write_bytes(b"nonsense" * 2000)
+    about = control.start()
+    assert about["sessions"] == 0
+    assert "moved to" in about["problems"][0]
+    assert "is damaged" in (home / "daemon.log").read_text()
+    with pytest.raises(NotFoundError):
+        cellblock.execute("one", "1")
+
+
+def test_the_systemd_unit(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    odd = Place(tmp_path / 'a "b" %n $HOME c')
+    parsed = configparser.ConfigParser(interpolation=None)
+    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.read_string(control.systemd_unit(odd))
+    command = shlex.split(parsed["Service"]["ExecStart"].replace("%%", "%").replace("$$", "$"))
+    assert command == [sys.executable, "-m", "cellblock.daemon", str(odd.directory)]
+    assert parsed["Service"]["KillMode"] == "mixed"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path = control.install_unit()
+    assert path == tmp_path / "config" / "systemd" / "user" / "cellblock.service"
+    assert str(home) in path.read_text()
+
+
+@pytest.mark.slow
+async def test_in_the_foreground_as_systemd_runs_it(home: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "cellblock.daemon", str(home)])
+    await eventually(lambda: (control.status() or {}).get("pid") == process.pid)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
