@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,64 +10,68 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
-_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
-_GUIDES = ["sessions.md", "tools.md", "approvals.md", "sandbox.md", "egress.md", "files.md", "shell.md", "mcp-server.md", "recipes.md"]
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
+_PICTURE = re.compile(r"!\[([^\]]*)\]\(docs/([^)\s]+)\)")
 _ALERT = re.compile(r"^> \[!(\w+)\]\n((?:>.*\n)+)", re.MULTILINE)
+_GENERATED = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
+_GUIDES = ("sessions", "named-sessions", "cli", "rest", "jupyter", "mcp-server", "tools", "approvals", "sandbox", "recipes")
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Have the README as the first page, and the changes as another one."""
-    files.append(File.generated(config, "index.md", content=_page((ROOT / "README.md").read_text())))
-    files.append(File.generated(config, "changes.md", content=_page((ROOT / "CHANGELOG.md").read_text())))
+    for source, name in _GENERATED.items():
+        text = _PICTURE.sub(r"![\1](\2)", (ROOT / source).read_text())
+        files.append(File.generated(config, name, content=_LINK.sub(lambda link: _link(link, ""), text)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links to files that are no pages into plain text, and GitHub's alerts into admonitions."""
-    folder = Path(page.file.src_uri).parent
-    return _ALERT.sub(_admonition, _LINK.sub(lambda link: _link(link, folder), markdown))
+    if page.file.src_uri not in _GENERATED.values():
+        folder = os.path.join("docs", os.path.dirname(page.file.src_uri))
+        markdown = _LINK.sub(lambda link: _link(link, folder), markdown)
+    return _ALERT.sub(_admonition, markdown)
 
 
 def on_post_build(config: Any) -> None:
     """Write ``llms.txt``, a list of the guides for language models, and ``llms-full.txt``, all of them in one file."""
-    site, pages = Path(config["site_dir"]), [ROOT / "README.md", *(ROOT / "docs" / name for name in _GUIDES)]
-    listed = [f"# cellblock\n\n> {config['site_description']}.\n\n## Guides\n"]
-    for path, text in ((path, path.read_text()) for path in pages):
-        title = text.partition("\n")[0].removeprefix("# ")
-        listed.append(f"- [{title}]({'index' if path.stem == 'README' else path.stem}.md): {_first_sentence(text)}")
-        (site / f"{'index' if path.stem == 'README' else path.stem}.md").write_text(text)
-    (site / "llms.txt").write_text("\n".join(listed) + "\n")
-    (site / "llms-full.txt").write_text("\n\n".join(path.read_text() for path in pages))
+    site = Path(config["site_dir"])
+    texts = {"index": (ROOT / "README.md").read_text()}
+    texts |= {name: (ROOT / "docs" / f"{name}.md").read_text() for name in _GUIDES}
+    lines = []
+    for name, text in texts.items():
+        (site / f"{name}.md").write_text(text)
+        lines.append(f"- [{text.partition(chr(10))[0].removeprefix('# ')}]({name}.md): {_first_sentence(text)}")
+    (site / "llms.txt").write_text(
+        f"# cellblock\n\n> {config['site_description']}.\n\n## Guides\n\n" + "\n".join(lines) + "\n"
+    )
+    (site / "llms-full.txt").write_text("\n\n".join(texts.values()))
+
+
+def _link(link: re.Match[str], folder: str) -> str:
+    """Return a link as it has to be in a page, or its text if it leads to what is not a page.
+
+    Args:
+        link: The link.
+        folder: The folder of the document that has it; empty for the repository's top.
+    """
+    path, mark, place = link[2].partition("#")
+    if not path or ":" in path:
+        return link[0]
+    target = os.path.normpath(os.path.join(folder, path))
+    here = folder.removeprefix("docs").strip("/")
+    if target in _GENERATED:
+        return f"[{link[1]}]({os.path.relpath(_GENERATED[target], here or '.')}{mark}{place})"
+    if target.startswith("docs/") and target.endswith((".md", ".png", ".svg")):
+        return f"[{link[1]}]({os.path.relpath(target.removeprefix('docs/'), here or '.')}{mark}{place})"
+    if (ROOT / target / "README.md").exists() and target.startswith("docs/"):
+        return f"[{link[1]}]({os.path.relpath(target.removeprefix('docs/'), here or '.')}/README.md)"
+    return link[1]
 
 
 def _first_sentence(text: str) -> str:
-    paragraph = text.split("\n\n")[1].replace("\n", " ")
-    return re.split(r"(?<=[.:]) ", _LINK.sub(r"\2", paragraph))[0]
-
-
-def _page(text: str) -> str:
-    """Return a document of the repository's top with links as they are from within docs/."""
-    return _LINK.sub(lambda link: f"{link[1]}[{link[2]}]({_moved(link[3])})", text)
-
-
-def _moved(target: str) -> str:
-    if target.startswith(("http", "#")):
-        return target
-    return target.removeprefix("docs/") if target.startswith("docs/") else f"../{target}"
-
-
-def _link(link: re.Match[str], folder: Path) -> str:
-    target = link[3]
-    path = target.partition("#")[0]
-    if target.startswith(("http", "#", "mailto:")) or not path:
-        return link[0]
-    place = Path(*[part for part in (folder / path).parts])
-    outside = place.parts[:1] == ("..",) or ".." in Path(re.sub(r"[^/]+/\.\./", "", str(folder / path))).parts
-    if (folder / path).as_posix() in ("../CHANGELOG.md",):
-        return f"[{link[2]}](changes.md)"
-    if outside or path.endswith("/"):
-        return f"`{link[2].strip('`')}`" if path.endswith("/") and not outside else link[2]
-    return link[0]
+    paragraphs = [part for part in text.split("\n\n")[1:] if part[0].isalpha() or part.startswith("**")]
+    return re.split(r"(?<=[.:]) ", _LINK.sub(r"\1", paragraphs[0]).replace("\n", " "))[0].strip("*")
 
 
 def _admonition(alert: re.Match[str]) -> str:
