@@ -97,6 +97,7 @@ class Figure:
 
 _CREATE = {"ipybox": 300.0, "kernelbox": 50.0}
 _TRIP = {"ipybox": 90.0, "kernelbox": 12.0}
+_COMMAND = {"kernelbox": 3.0}
 _MAKE, _LOADED = "new kernel to first result", "new kernel to first result, pandas + matplotlib"
 _SANDBOXED = "sandboxed kernel to first result"
 _DIRECT = "… the same call by the MCP SDK's own client"
@@ -132,6 +133,9 @@ FIGURES = (
     Figure("1,000 kernels alive, round trip p99", "many", "ms", "p99", "ms", 20),
     Figure("cold start: a program that runs one cell", "cold start", "ms", "p50", "ms", 600, chart=True),
     Figure("import, over bare Python", "import", "ms", "p50", "ms", 40, chart=True),
+    Figure(
+        "`exec` on the command line, daemon warm, whole process, p50", "command line", "ms", "p50", "ms", 90, times=_COMMAND
+    ),
     Figure("late at its deadline, `time.sleep`", "timeout", "sleeps", "max", "ms", 50),
     Figure("… the next cell answers after", "timeout", "sleeps: next cell", "max", "ms"),
     Figure("late at its deadline, ignores signals", "timeout", "ignores signals", "max", "ms", 3000),
@@ -163,6 +167,24 @@ FIGURES = (
     Figure("tool call from a cell, `mcp-server-time`, p50", "tools: call the clock", "cell", "p50", "ms"),
     Figure(f"{_DIRECT}, p50", "tools: call the clock", "SDK", "p50", "ms"),
     Figure("… more from a cell, p50", "tools: call the clock", "added, ms", "p50", "ms", 1),
+    Figure(
+        "named sessions: `execute` of `x = 1` through the daemon, p50",
+        "named: functions",
+        "execute",
+        "p50",
+        "ms",
+        0.8,
+        times={"kernelbox": 8},
+    ),
+    Figure(
+        "named sessions: `get_or_create` of a new one, sandboxed, p50",
+        "named: functions",
+        "get_or_create",
+        "p50",
+        "ms",
+        15,
+        times={"kernelbox": 30},
+    ),
     Figure("approval by the last of ten rules, with its record, p50", "tools: rules", "ms", "p50", "ms", 0.2),
     Figure("1,000 tool calls, gathered; ipybox: one by one", "tools: many", "usual", "p50", "ms", times=_MANY, chart=True),
     Figure("… gathered", "tools: many", "gathered", "p50", "ms"),

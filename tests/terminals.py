@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 PATIENCE = 30.0
+_TAKEN_BACK = re.compile(r"[^\n]*\r\x1b\[K")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\[?[0-9;?]*$")
 
 
@@ -35,8 +36,8 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """What the program has written, without what moves the cursor or changes colours."""
-        return _CONTROL.sub("", self.raw)
+        """What the program has written, without lines that it took back, and what moves the cursor or changes colours."""
+        return _CONTROL.sub("", _TAKEN_BACK.sub("", self.raw))
 
     @property
     def echoes(self) -> bool:

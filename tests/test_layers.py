@@ -76,7 +76,7 @@ LAYERS: dict[str, set[str]] = {
     # Named sessions and their executions, for whatever serves them.
     "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "settings", "store", "wire"},
+    "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "wire"},
     # The fronts.
     "executor": _FRONT | {"gateway", "kernel_mgr", "named", "options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -138,7 +138,6 @@ TESTED_IN: dict[str, str] = {
     "host/keeping": "host/test_adoption.py",
     "host/kernels/cells": "host/test_lifecycle.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
-    "host/kernels/recording": "host/test_adoption.py",
     "host/kernels/requests": "host/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
     "host/launch/control": "host/kernels/test_kernel.py",

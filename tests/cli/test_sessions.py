@@ -116,7 +116,7 @@ def test_people_get_tables_as_wide_as_their_terminal() -> None:
     with terminal(*command("list"), columns=60) as screen:
         assert screen.end() == 0
     lines = screen.text.splitlines()
-    assert "name" in lines[1]
+    assert "name" in lines[0]
     assert max(map(len, lines)) <= 60
     with terminal(*command("list", "--json")) as screen:
         screen.wait_for('"kernels"')
@@ -167,6 +167,15 @@ def test_the_daemon_is_started_asked_and_stopped(
     assert "the daemon listens" in capsys.readouterr().out
     assert run(capsys, "daemon", "stop") == (0, {"stopped": True})
     assert run(capsys, "daemon", "stop") == (0, {"stopped": False})
+
+
+def test_a_unit_for_systemd_is_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert main(["daemon", "install"]) == 0
+    assert "systemctl --user daemon-reload" in capsys.readouterr().out
+    assert "ExecStart=" in (tmp_path / "systemd" / "user" / "cellblock.service").read_text()
 
 
 def test_a_terminal_that_lacks_a_character_gets_it_escaped() -> None:

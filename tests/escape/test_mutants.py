@@ -663,6 +663,21 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}landlock.py::test_a_session_over_its_memory_ends",
         Edit("host/launch/kernel_spec.py", "KernelSpec.memory", "return None"),
     ),
+    "57 another user": mutant(
+        "custody/test_custodian.py::test_a_directory_that_others_can_enter_is_refused",
+        Edit("custody/custodian.py", "_is_private", "return True"),
+    ),
+    "57 memory": mutant(
+        "host/kernels/test_tape.py::test_a_long_tape_takes_little_memory", Edit("host/kernels/tape.py", "Tape._drop", "pass")
+    ),
+    "57 bytes of another": mutant(
+        "host/kernels/test_tape.py::test_what_nobody_takes_does_not_become_anothers",
+        Edit("host/kernels/tape.py", "Aux.drain", "pass"),
+    ),
+    "57 twice": mutant(
+        "host/kernels/test_recording.py::test_what_was_begun_is_not_begun_again",
+        Edit("host/kernels/recording.py", "Recording.begun", "pass"),
+    ),
     "53 pickle": mutant(
         "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")
     ),

@@ -1,8 +1,10 @@
 """A chain of hosts on one custodian, each killed at another point of a cell. Run as a program, for `test_adoption`.
 
-Usage: killed_hosts.py STATE WORKSPACE ISOLATION FIRST LAST STEP. Each host is a fork of this process: it goes on with the
-session of the host before, says what became of the last cell, and begins the next one. It is killed at its own point of the
-calls by which bytes and records move, between FIRST and LAST. Says a line of JSON for each host.
+Usage: killed_hosts.py STATE WORKSPACE ISOLATION FIRST LAST STEP [early]. Each host is a fork of this process: it goes on with
+the session of the host before, says what became of the last cell, and begins the next one. It is killed at its own point of
+the calls by which bytes and records move, between FIRST and LAST. Says a line of JSON for each host. With ``early``, the first
+one is killed in a cell and all the others while they take over from the one before, so that the last one has what the first
+one has begun.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cellblock import Host
+from cellblock.custody import client, custodian
 from cellblock.custody.client import Custodian
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.session import Session
@@ -45,6 +48,7 @@ class Fuse:
         self.armed = False
         for name in POINTS:
             setattr(os, name, self.around(getattr(os, name)))
+        client.send = self.around(custodian.send)  # type: ignore[attr-defined]
         Kernel._take = self.around(Kernel._take)  # type: ignore[method-assign]
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,20 +74,25 @@ def told(result: CodeExecutionResult) -> list[object]:
     return [result.status, [(item.kind, item.name, item.text) for item in result.outputs], result.execution_count]
 
 
-async def host(state: str, workspace: str, isolate: str, point: int, report: int) -> None:
+async def host(state: str, workspace: str, isolate: str, point: int, report: int, *, early: bool) -> None:
     def say(**what: object) -> None:
         os.write(report, json.dumps({"point": point, **what}).encode() + b"\n")
 
     async def answer(prompt: str) -> str:
         return "line"
 
-    custodian = Custodian.connect(state)
-    host = Host(isolate=isolate, custodian=custodian)  # type: ignore[arg-type]
+    held_by = Custodian.connect(state)
+    fuse = Fuse(point)
+    fuse.armed = early and point > 0 and bool(held_by.entries)
+    host = Host(isolate=isolate, custodian=held_by)  # type: ignore[arg-type]
     remains = await host.adopt()
     session: Session = host.session(
         working_dir=workspace, images_dir=f"{state}/images", label="s", remains=remains[0] if remains else None
     )
     await session.start(on_input=answer)
+    if fuse.armed:
+        say(passed=fuse.count)
+        os.kill(os.getpid(), signal.SIGKILL)
     if remains:
         what: dict[str, object] = {"adopted": session.adopted, "tag": session.resumed}
         if session.resumed is not None:
@@ -92,23 +101,25 @@ async def host(state: str, workspace: str, isolate: str, point: int, report: int
                     what["result"] = told(event)
         say(**what)
     if not point:
+        fuse.armed = False
         await host.close()
-        custodian.end()
+        held_by.end()
         return
-    fuse = Fuse(point)
     fuse.armed = True
+    if early:
+        fuse.point = 40
     await session.execute(CODE, on_input=answer, tag=str(point))
     fuse.armed = False
     say(passed=fuse.count)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(state: str, workspace: str, isolate: str, first: str, last: str, step: str) -> None:
+def main(state: str, workspace: str, isolate: str, first: str, last: str, step: str, early: str = "") -> None:
     for point in (*range(int(first), int(last), int(step)), 0):
         pid = os.fork()
         if pid == 0:
             try:
-                asyncio.run(host(state, workspace, isolate, point, 1))
+                asyncio.run(host(state, workspace, isolate, point, 1, early=bool(early)))
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

@@ -29,6 +29,7 @@ from cellblock.model import CodeExecutionResult
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 CHAIN = Path(__file__).with_name("killed_hosts.py")
+RANDOM = Path(__file__).with_name("random_kills.py")
 
 HOST = """
 import asyncio, os, signal, sys
@@ -142,9 +143,19 @@ async def test_variables_outlive_the_host(killed: Killed, isolate: str) -> None:
         assert (await session.execute("'x' in globals()")).return_value == "False"
 
 
-def chain(killed: Killed, isolate: str, first: int, last: int, step: int) -> list[dict[str, Any]]:
+def chain(killed: Killed, isolate: str, first: int, last: int, step: int, *mode: str) -> list[dict[str, Any]]:
     """Run a chain of hosts; return what each has said."""
-    command = [sys.executable, str(CHAIN), str(killed.state), str(killed.workspace), isolate, str(first), str(last), str(step)]
+    command = [
+        sys.executable,
+        str(CHAIN),
+        str(killed.state),
+        str(killed.workspace),
+        isolate,
+        str(first),
+        str(last),
+        str(step),
+        *mode,
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]
@@ -188,6 +199,31 @@ def test_a_host_can_be_killed_at_every_step(killed: Killed, isolate: str) -> Non
     said = chain(killed, isolate, 1, 90, 1)
     check_chain(said)
     assert any("passed" in line for line in said)  # so every point before was tried
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", ["none", "native"])
+def test_a_host_can_be_killed_while_it_takes_over(killed: Killed, isolate: str) -> None:
+    said = chain(killed, isolate, 1, 36, 1, "early")
+    assert said[-1]["result"] == expected(1)
+    assert said[-2]["passed"] < 36  # so every point was tried
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("isolate", "kills"), [("none", 30), ("native", 20)])
+def test_fifty_hosts_can_be_killed_at_any_moment(killed: Killed, isolate: str, kills: int) -> None:
+    command = [sys.executable, str(RANDOM), str(killed.state), str(killed.workspace), isolate, str(kills), "1"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    results: dict[str, object] = {}
+    for line in map(json.loads, ran.stdout.splitlines()):
+        results.setdefault(line["tag"], line)
+        assert results[line["tag"]] == line
+        output = sorted([*(f"{line['tag']} {i}" for i in range(5)), *map(str, range(5)), ""])
+        assert (line["status"], line["output"]) == ("success", output)
+    begun = (killed.workspace / "ran").read_text().split()
+    assert len(set(begun)) == len(begun)  # none ran twice
+    assert set(begun) == set(results)  # none was lost
 
 
 async def test_a_reader_goes_on_where_the_last_one_was(killed: Killed) -> None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import closing
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cellblock.cli.arguments import Json, new_app
-from cellblock.cli.client import connect, connect_if_running
 from cellblock.cli.output import age, print_fields, print_json, wants_json
 from cellblock.cli.problems import FAILED, OK
 from cellblock.cli.progress import Progress
-from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import About, End
 from cellblock.daemon.place import Place
-from cellblock.errors import DaemonError
 from cellblock.terminal import printable
 
 app = new_app("The process that keeps the sessions. It starts by itself when it is first needed.")
@@ -26,8 +20,11 @@ app = new_app("The process that keeps the sessions. It starts by itself when it 
 @app.command()
 def start(as_json: Json = False) -> int:
     """Start the daemon, if there is none."""
-    with closing(connect()) as connection:
-        _show(connection, as_json)
+    from cellblock.daemon import control
+
+    with Progress("starting the daemon"):
+        about = control.start()
+    _show(about, as_json)
     return OK
 
 
@@ -39,63 +36,65 @@ def stop(
     as_json: Json = False,
 ) -> int:
     """End the daemon and all of its sessions."""
-    connection = connect_if_running()
-    if connection is not None:
-        with Progress("ending the sessions"), closing(connection):
-            _end(connection, keep=keep)
+    from cellblock.daemon import control
+
+    with Progress("ending the sessions"):
+        stopped = control.stop(keep=keep)
     if wants_json(as_json):
-        print_json({"stopped": connection is not None})
+        print_json({"stopped": stopped})
     else:
-        print("There is no daemon." if connection is None else "The daemon has ended.")
+        print("The daemon has ended." if stopped else "There is no daemon.")
     return OK
-
-
-def _end(connection: Connection, *, keep: bool) -> None:
-    """Ask the daemon to end, and wait until it has."""
-    connection.call(End(keep))
-    try:
-        while True:
-            connection.call(About())
-            time.sleep(0.02)
-    except DaemonError:
-        pass  # it is gone
 
 
 @app.command()
 def status(as_json: Json = False) -> int:
     """Say whether the daemon runs; exit with 1 if it does not."""
-    connection = connect_if_running()
-    if connection is None:
-        if wants_json(as_json):
-            print_json({"running": False})
-        else:
-            print("There is no daemon; the first command that needs one starts it.")
-        return FAILED
-    with closing(connection):
-        _show(connection, as_json)
-    return OK
+    from cellblock.daemon import control
+
+    about = control.status()
+    if about is not None:
+        _show(about, as_json)
+        return OK
+    if wants_json(as_json):
+        print_json({"running": False})
+    else:
+        print("There is no daemon; the first command that needs one starts it.")
+    return FAILED
 
 
-def _show(connection: Connection, as_json: bool) -> None:
-    facts, place = connection.call(About()), Place()
+def _show(about: dict[str, Any], as_json: bool) -> None:
+    place = Place()
     if wants_json(as_json):
         print_json(
-            {**facts, "running": True, "executions": facts["running"], "socket": str(place.socket), "log": str(place.log)}
+            {**about, "running": True, "executions": about["running"], "socket": str(place.socket), "log": str(place.log)}
         )
         return
-    begun = datetime.fromtimestamp(facts["started"]).astimezone().isoformat(sep=" ", timespec="seconds")
+    begun = datetime.fromtimestamp(about["started"]).astimezone().isoformat(sep=" ", timespec="seconds")
     print_fields(
         [
-            ("process", facts["pid"]),
-            ("version", facts["version"]),
-            ("started", f"{begun} ({age(facts['uptime'])} ago)"),
-            ("sessions", f"{facts['sessions']}, in which {facts['running']} executions run and {facts['waiting']} wait"),
-            ("memory", f"{facts['memory'] >> 20:,} MiB"),
+            ("process", about["pid"]),
+            ("version", about["version"]),
+            ("started", f"{begun} ({age(about['uptime'])} ago)"),
+            ("sessions", f"{about['sessions']}, in which {about['running']} executions run and {about['waiting']} wait"),
+            ("memory", f"{about['memory'] >> 20:,} MiB"),
             ("socket", place.socket),
             ("log", place.log),
-            *(("problem", problem) for problem in facts["problems"]),
+            *(("problem", problem) for problem in about["problems"]),
         ]
     )
+
+
+@app.command()
+def install() -> int:
+    """Write a systemd user unit, so that systemd runs the daemon."""
+    from cellblock.daemon import control
+
+    path = control.install_unit()
+    print(f"{printable(str(path), lines=False)} is written. To have systemd run the daemon from now on:")
+    print("  cellblock daemon stop")
+    print("  systemctl --user daemon-reload && systemctl --user enable --now cellblock")
+    return OK
 
 
 @app.command()

@@ -63,8 +63,9 @@ def follow(connection: Connection, submit: Callable[[], str], reader: Reader) ->
         CellblockError: It could not be run.
         KeyboardInterrupt: It was stopped before it began, or does not stop.
     """
-    with _Interrupts() as interrupts, Progress("waiting for its turn") as progress, closing(reader):
+    with _Interrupts() as interrupts, Progress("making the session") as progress, closing(reader):
         execution = submit()
+        progress.text = "waiting for its turn"
         interrupts.stop_by(execution)
         result: dict[str, Any] | None = None
         events = _Events(connection, execution)

@@ -75,7 +75,7 @@ def _show(connection: Connection, record: dict[str, Any], *, follow: bool) -> No
     """Print an execution: when it ran, its code, and its output; wait for the end of one that runs if `follow` says so."""
     at = datetime.fromtimestamp(record["begun"] or record["submitted"]).astimezone().isoformat(sep=" ", timespec="seconds")
     state = record["state"]
-    print(painted(f"── {at}  {record['id'][:8]}{'' if state == 'done' else f'  {state}'}", "dim", sys.stdout))
+    print(painted(f"── {at}  {record['id']}{'' if state == 'done' else f'  {state}'}", "dim", sys.stdout))
     for line in connection.call(Source(record["id"])).splitlines():
         print(painted(f"> {printable(line)}", "bold", sys.stdout))
     sys.stdout.flush()

@@ -293,11 +293,15 @@ def open_directory(path: str) -> int:
         OSError: It cannot be opened, or others than this user can enter it.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    found = os.fstat(fd)
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if not _is_private(os.fstat(fd)):
         os.close(fd)
         raise PermissionError(1, "it must belong to this user and have the mode 0700", path)
     return fd
+
+
+def _is_private(found: os.stat_result) -> bool:
+    """Whether nobody but this user can enter a directory."""
+    return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
 def address(directory: int) -> str:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack
 
 from cellblock import config
-from cellblock.errors import InvalidInputError, LaunchError, ProtocolError, StateError, UnsupportedError
+from cellblock.errors import CustodianError, InvalidInputError, LaunchError, ProtocolError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checks import OURS, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing
@@ -382,13 +382,19 @@ class Host(AsyncOnly):
             kernel.limit_memory()
             await kernel.started(self._start_timeout)
             if kernel.held is not None:
-                await kernel.held
+                await self._wait_until_held(kernel.held)
         except BaseException as error:  # also a cancellation: the kernel is ours until it is returned
             if isinstance(error, LaunchError) and not kernel.ready.done():
                 self._launchers.retire(key_of(wanted), launcher)  # it may be stopped; the next kernel comes from another
             await kernel.close()
             raise
         return kernel
+
+    async def _wait_until_held(self, held: asyncio.Future[None]) -> None:
+        await asyncio.wait([held], timeout=self._start_timeout)
+        if not held.done():
+            raise CustodianError(f"the custodian has not answered within {self._start_timeout:g} s")
+        held.result()
 
     def _make_kernel(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
         """Make a kernel, which is this host's from the first moment on: no await comes between."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from cellblock.options import ServiceOptions
 from cellblock.session_policy import requested_isolation, requested_policy
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from cellblock.host import Host
 
 Approve = Literal["auto", "ask"]
@@ -106,15 +109,23 @@ def _with_places(given: dict[str, Any]) -> dict[str, Any]:
 
 def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `NamedOptions` takes, checked by its annotations."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     given = {name: data[name] for name in _NAMED & data.keys()}
     try:
-        made = TypeAdapter(NamedOptions).validate_python(given)
+        made = _adapter().validate_python(given)
     except ValidationError as error:
         wrong = error.errors()[0]
         raise InvalidInputError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from None
     return {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[NamedOptions]:
+    """Return what checks them: making it takes longer than making a kernel."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(NamedOptions)
 
 
 def _limits(given: Mapping[str, int]) -> Any:

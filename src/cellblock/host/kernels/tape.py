@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
-from zlib import crc32
 
 from cellblock.host.descriptors import pending
 
@@ -24,7 +23,7 @@ _AUX_SIZE = 1024 * 1024
 _F_SETPIPE_SZ = 1031
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE = 4096
-_RECORD = struct.Struct("<IIBxxxQ")  # size, checksum, kind, messages taken before it
+_RECORD = struct.Struct("<QIB")  # messages taken before it, size, kind
 _START = struct.Struct("<Q")
 _OFFSETS = struct.Struct("<3Q")
 _PIECE = struct.Struct("<BI")
@@ -271,7 +270,7 @@ class Tape:
 
     def append(self, kind: Kind, content: bytes) -> int:
         """Write a record. Returns where its content lies in the log."""
-        record = self._begun + _RECORD.pack(len(content), crc32(content, kind), kind, self.taken) + content
+        record = self._begun + _RECORD.pack(self.taken, len(content), kind) + content
         self._begun = b""
         os.pwrite(self._log, record, self._end)
         self._end += len(record)
@@ -292,7 +291,7 @@ class Tape:
         if place - self._punched > _LOG_LIMIT or self._based - self._dropped > _TAPE_LIMIT:
             self._old = place, offsets
         if more:
-            self._begun = _RECORD.pack(len(content), crc32(content, Kind.BASE), Kind.BASE, 0) + content
+            self._begun = _RECORD.pack(0, len(content), Kind.BASE) + content
         else:
             self.append(Kind.BASE, content)
             self._drop()
@@ -349,13 +348,17 @@ class Tape:
         return Base((offsets[0], offsets[1], offsets[2]), content[size:]), records[last + 1 :]
 
     def _records(self, place: int) -> Iterator[Record]:
-        """Yield the records from some place on. The last may have been cut off by the end of its writer."""
+        """Yield the records from some place on.
+
+        The last may have been cut off by the end of its writer. The file then ends within it: a write makes a file grow page
+        by page, as the pages are filled.
+        """
         log = os.pread(self._log, self._end - place, place)
         start = 0
         while len(log) - start >= _RECORD.size:
-            size, checksum, kind, messages = _RECORD.unpack_from(log, start)
+            messages, size, kind = _RECORD.unpack_from(log, start)
             content = log[start + _RECORD.size : start + _RECORD.size + size]
-            if not kind or len(content) < size or crc32(content, kind) != checksum:
+            if len(content) < size:
                 return
             yield Record(Kind(kind), messages, content, place + start + _RECORD.size)
             start += _RECORD.size + size
