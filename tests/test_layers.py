@@ -99,7 +99,7 @@ LAYERS: dict[str, set[str]] = {
     "gateway": _FRONT | {"daemon", "jupyter", "named", "running", "problems", "settings"},
     "kernel_mgr": {"config", "daemon", "errors", "gateway", "host", "named", "running"},
     "mcp_server": _FRONT | {"named"},
-    "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "settings", "sync"},
+    "cli": _FRONT | {"daemon", "executor", "gateway", "jupyter", "mcp_server", "settings", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
     "__init__": {

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cellblock.cli import approvals, daemon, files, machine, sessions, tokens, tools
+from cellblock.cli import approvals, daemon, files, kernelspec, machine, sessions, tokens, tools
 from cellblock.cli.arguments import (
     AllowHost,
     Code,
@@ -187,4 +187,5 @@ app.add_typer(approvals.app, name="approvals")
 app.add_typer(daemon.app, name="daemon")
 app.add_typer(files.app, name="files")
 app.add_typer(tokens.app, name="tokens")
+app.add_typer(kernelspec.app, name="kernelspec")
 app.add_typer(tools.app, name="tools")

@@ -94,8 +94,11 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
     """Return how uvicorn serves a gateway."""
     import uvicorn
 
+    from cellblock.gateway.protocol import BoundedHttp
+
     return uvicorn.Config(
         app,
+        http=BoundedHttp,
         log_level="warning",
         access_log=False,  # which would write tokens in the addresses of WebSockets
         proxy_headers=False,
