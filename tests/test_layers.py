@@ -76,7 +76,7 @@ LAYERS: dict[str, set[str]] = {
     # Named sessions and their executions, for whatever serves them.
     "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "errors", "host", "loop_thread", "model", "named", "settings", "store", "wire"},
+    "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "wire"},
     # The fronts.
     "executor": _FRONT | {"gateway", "kernel_mgr", "named", "options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.
@@ -99,7 +99,7 @@ LAYERS: dict[str, set[str]] = {
     "gateway": _FRONT | {"daemon", "jupyter", "named", "running", "problems", "settings"},
     "kernel_mgr": {"config", "daemon", "errors", "gateway", "host", "named", "running"},
     "mcp_server": _FRONT | {"named"},
-    "cli": _FRONT | {"daemon", "executor", "gateway", "mcp_server", "settings", "sync"},
+    "cli": _FRONT | {"daemon", "executor", "gateway", "jupyter", "mcp_server", "settings", "sync"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
     "__init__": {
@@ -208,7 +208,6 @@ TESTED_IN: dict[str, str] = {
     "mcp_server/cells": "mcp_server/test_server.py",
     "mcp_server/clients": "mcp_server/test_server.py",
     "mcp_server/options": "mcp_server/test_server.py",
-    "mcp_server/start": "mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",

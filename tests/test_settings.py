@@ -80,6 +80,7 @@ def test_a_wrong_value_is_named_with_its_variable(
         ("home = '/tmp'", "no setting 'home'"),
         ("max_retries = ", "cannot be read"),
         ("max_retries = 'x'", r"max_retries in .*config.toml is 'x'"),
+        ("max_retries = " + 60_000 * "[", "cannot be read"),
         ("max_retries = 1" + 70_000 * " ", "more than 65536 bytes"),
     ],
 )

@@ -75,14 +75,19 @@ def test_code_is_repaired_and_run_again() -> None:
 
 def test_another_process_finds_the_session() -> None:
     cellblock.execute(cellblock.get_or_create("shared"), "shared = 'here'")
+    heavy = {"asyncio", "pydantic", "pydantic_settings", "mcp", "IPython", "sqlite3", "tomllib"}
+    program = (
+        "import sys, cellblock\nprint(cellblock.execute('shared', 'shared').return_value)\n"
+        f"print({heavy} & sys.modules.keys() or 'light')"
+    )
     found = subprocess.run(
-        [sys.executable, "-c", "import cellblock; print(cellblock.execute('shared', 'shared').return_value)"],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         check=True,
         env=dict(os.environ),
     )
-    assert found.stdout == "'here'\n"
+    assert found.stdout == "'here'\nlight\n"
 
 
 def test_many_who_ask_for_one_name_at_once_get_one_session() -> None:
@@ -112,6 +117,8 @@ def test_what_is_wrong_is_named() -> None:
         cellblock.get_or_create(5)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="tags must be"):
         cellblock.get_or_create("wrong", tags={"a": 1})  # type: ignore[dict-item]
+    with pytest.raises(InvalidInputError, match="tags must be"):
+        cellblock.get_or_create("wrong", tags=["a"])  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="which is JSON data: function is not"):
         cellblock.get_or_create("wrong", kernel_env={"A": lambda: 1})
     with pytest.raises(InvalidInputError, match="on_error_fn must be a function"):

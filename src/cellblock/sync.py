@@ -48,10 +48,10 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
 
     if not isinstance(name, str) or not name:
         raise InvalidInputError(f"the name of a session is a string that is not empty, not {name!r}")
-    labels = dict(tags or {})
-    if not all(isinstance(text, str) for pair in labels.items() for text in pair):
+    labels = {} if tags is None else tags
+    if not isinstance(labels, Mapping) or not all(isinstance(text, str) for pair in labels.items() for text in pair):
         raise InvalidInputError(f"tags must be a dict of strings, not {tags!r}")
-    return SessionRecord.from_dict(_call(Create(name, created_options(options), labels)))
+    return SessionRecord.from_dict(_call(Create(name, created_options(options), dict(labels))))
 
 
 def created_options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,13 +15,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import cellblock
 from cellblock import DaemonError, NotFoundError, NotRunError, OutcomeUnknownError, StoreError
 from cellblock.daemon import control
-from cellblock.daemon.messages import Executions, Follow, Lookup
+from cellblock.daemon.messages import Executions, Follow, Lookup, Submit
 from cellblock.daemon.place import Place
 from cellblock.sync import _call, _connection, _local
 from processes import alive, below, eventually
@@ -106,8 +107,11 @@ async def test_after_a_kill_the_three_outcomes_are_told_apart(home: Path) -> Non
     await eventually(lambda: (control.status() or {}).get("waiting") == 1)
     done = cellblock.execute(cellblock.get_or_create("two"), "1 + 1")
     assert done.return_value == "2"
-    killed = pid()
-    os.kill(killed, signal.SIGKILL)
+    about = control.status()
+    assert about is not None
+    os.kill(about["pid"], signal.SIGSTOP)
+    os.kill(about["custodian"], signal.SIGKILL)  # and with it all kernels
+    os.kill(about["pid"], signal.SIGKILL)
     with pytest.raises(OutcomeUnknownError, match="nobody knows how far it came") as caught:
         await asyncio.wrap_future(running)
     with pytest.raises(NotRunError, match="submit it again"):
@@ -123,6 +127,47 @@ async def test_after_a_kill_the_three_outcomes_are_told_apart(home: Path) -> Non
     assert (again.return_value, again.recovery) == ("2", "restarted")
     assert Path("ran").read_text() == "x"
     assert not Path("never").exists()
+
+
+async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
+    """Variables stay, a running cell delivers its whole result to a client that waits, and a reader resumes."""
+    kernel = cellblock.get_or_create("one")
+    cellblock.execute(kernel, "x = 41")
+    code = "open('ran', 'a').write('x')\nfor i in range(200): print(i, flush=True)\nopen('go').read()\nprint('end')\nx + 1"
+    os.mkfifo("go")
+    record = _call(Submit("one", live=True, key="k"), code.encode())
+    waiting = in_thread(kernel, "x + 2")
+    first: list[dict[str, object]] = []
+    for event in _connection().follow(Follow(record["id"])):
+        first.append(event)
+        if "199" in str(event["data"]):
+            break
+    os.kill(pid(), signal.SIGKILL)
+    with pytest.raises(NotRunError):
+        await asyncio.wrap_future(waiting)
+    assert _call(Lookup(record["id"]))["state"] == "running"
+    rest = in_thread(kernel, "x + 3")
+    Path("go").write_text("")
+    events = first + list(_connection().follow(Follow(record["id"], after=len(first))))
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    result = cast("dict[str, Any]", events[-1]["data"])
+    text = "".join(cast("Any", event["data"])["text"] for event in events if event["kind"] == "stream")
+    assert text == result["output"] == "".join(f"{i}\n" for i in range(200)) + "end\n"
+    assert (result["return_value"], result["recovery"], Path("ran").read_text()) == ("42", None, "x")
+    assert (await asyncio.wrap_future(rest)).return_value == "44"
+    assert list(_connection().follow(Follow(record["id"]))) == events
+    assert _call(Submit("one", key="k", wait=True), code.encode()) == result
+
+
+async def test_the_end_of_the_custodian_is_noticed(home: Path) -> None:
+    kernel = cellblock.get_or_create("one")
+    about = control.status()
+    assert about is not None
+    os.kill(about["custodian"], signal.SIGKILL)
+    await ended(about["pid"])
+    assert "the custodian has ended" in (home / "daemon.log").read_text()
+    again = cellblock.execute(kernel, "1")
+    assert (again.return_value, again.recovery) == ("1", "restarted")
 
 
 async def test_the_daemon_ends_in_good_order_while_cells_run(home: Path) -> None:

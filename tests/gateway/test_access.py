@@ -67,7 +67,7 @@ def test_a_token_for_one_session_says_nothing_of_others(mine: httpx.Client, api:
         ]
     for name in (execution, "unknown"):
         asked += [("GET", f"/executions/{name}", None), ("GET", f"/executions/{name}/events", None)]
-        asked += [("DELETE", f"/executions/{name}", None), ("POST", f"/executions/{name}/input", {"line": "x"})]
+        asked += [("POST", f"/executions/{name}/cancel", None), ("POST", f"/executions/{name}/input", {"line": "x"})]
     asked += [("POST", "/kernels", {"name": "other"}), ("POST", "/kernels", {}), ("DELETE", "/kernels", None)]
     told = {(answer.status_code, answer.json()["detail"]) for answer in (mine.request(m, p, json=b) for m, p, b in asked)}
     # All the same, whether or not there is such a session; only what no such token may do at all is told as that.

@@ -105,7 +105,7 @@ def test_a_web_socket_without_the_right_to_run_only_looks(gateway: Gateway, api:
             deque(iter(web_socket.recv, None))
         assert web_socket.close_code == 1008
     assert api.get(f"/executions/{number}").json()["state"] == "running"
-    assert api.delete(f"/executions/{number}").json() == {"done": True}
+    assert api.post(f"/executions/{number}/cancel").json() == {"done": True}
 
 
 def test_pictures_are_events(api: httpx.Client) -> None:

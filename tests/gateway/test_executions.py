@@ -115,14 +115,14 @@ def test_submitted_code_is_looked_up_and_runs_once(api: httpx.Client) -> None:
     assert api.post("/kernels/s/execute", json={"code": "n"}).json()["return_value"] == "1"
     assert api.get(f"/executions/{record['id']}").json()["state"] == "done"
     assert record["id"] in [one["id"] for one in api.get("/sessions/s/executions").json()["executions"]]
-    assert api.delete(f"/executions/{record['id']}").json() == {"done": False}
+    assert api.post(f"/executions/{record['id']}/cancel").json() == {"done": False}
     assert api.get("/executions/unknown").status_code == 404
 
 
 def test_an_execution_is_cancelled(api: httpx.Client) -> None:
     record = api.post("/sessions/s/executions", json={"code": "import time; time.sleep(60)"}).json()
     waiting = api.post("/sessions/s/executions", json={"code": "never = 1"}).json()
-    assert api.delete(f"/executions/{waiting['id']}").json() == {"done": True}
-    assert api.delete(f"/executions/{record['id']}").json()["done"] in (True, False)  # it may not have begun yet
+    assert api.post(f"/executions/{waiting['id']}/cancel").json() == {"done": True}
+    assert api.post(f"/executions/{record['id']}/cancel").json()["done"] in (True, False)  # it may not have begun yet
     api.post("/kernels/s/interrupt")
     assert api.post("/kernels/s/execute", json={"code": "'never' in globals()"}).json()["return_value"] == "False"

@@ -109,7 +109,7 @@ def executions(kernel: SessionRecord | str, count: int) -> Call[list[ExecutionRe
 
 def cancel(execution: ExecutionRecord | str) -> Call[bool]:
     """Stop an execution."""
-    return Call("DELETE", _execution(execution), _done)
+    return Call("POST", f"{_execution(execution)}/cancel", _done)
 
 
 def answer(execution: ExecutionRecord | str, line: str) -> Call[bool]:

@@ -72,6 +72,7 @@ def _lock(place: Place) -> int | None:
 
 async def _serve(place: Place, lock: int, ready: int | None) -> None:
     from cellblock import settings
+    from cellblock.custody.client import Custodian
     from cellblock.daemon.life import until_the_end
     from cellblock.daemon.server import Server
     from cellblock.host import Host
@@ -82,9 +83,12 @@ async def _serve(place: Place, lock: int, ready: int | None) -> None:
     wanted = settings.current()
     limits = NamedLimits(sessions=wanted.max_sessions, memory=wanted.max_memory << 20 or None, waiting=wanted.max_waiting)
     store = NamedStore(place.directory)
-    host = Host(isolate="none")  # each session says how it is to be isolated
+    custodian = Custodian.connect(place.directory) if sys.platform == "linux" else None
+    host = Host(isolate="none", custodian=custodian)  # each session says how it is to be isolated
     sessions = NamedSessions(host, store, limits)
-    server = Server(sessions)
+    if custodian is not None:
+        await sessions.adopt()
+    server = Server(sessions, custodian=custodian)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.asked_to_end.set)
@@ -99,11 +103,18 @@ async def _serve(place: Place, lock: int, ready: int | None) -> None:
         place.leave(lock)
         try:
             async with asyncio.timeout(_LAST):
+                await sessions.end_kernels()
+                for client in [*server.clients]:
+                    client.abort()  # what it asks from now on, it asks the next daemon
+                await asyncio.sleep(0.01)  # so that nobody uses the store any more
                 await sessions.close()
                 await host.close()
         except TimeoutError:
             _log.warning("kernels did not end in time: they end with the daemon")
             store.close()
+        finally:
+            if custodian is not None:
+                custodian.end()
         for client in [*server.clients]:
             client.abort()
         _log.info("the daemon has ended")

@@ -38,6 +38,9 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
         if not place.is_of(lock):
             _log.error("the directory %s was removed, or another one is in its place: the daemon ends", place.directory)
             return
+        if server.custodian is not None and server.custodian.gone:
+            _log.error("the custodian has ended, and all kernels with it: the daemon ends, and the next one starts another")
+            return
         now = time.monotonic()
         if server.clients or server.sessions.kernels:
             used = now

@@ -44,8 +44,9 @@ class Hello:
 class About:
     """Say how the daemon is.
 
-    Answered by ``pid``, ``version``, ``protocol``, ``started``, ``uptime``, how many ``clients``, ``sessions``, and
-    ``running`` and ``waiting`` executions there are, ``memory`` in bytes, ``limits``, and ``problems``, a list of texts.
+    Answered by its ``pid``, that of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, how many
+    ``clients`` and ``sessions`` there are, and ``running`` and ``waiting`` executions, ``memory`` in bytes, ``limits``, and
+    ``problems``, a list of texts.
     """
 
     op: ClassVar[str] = "about"

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from cellblock import __version__
+from cellblock.custody.client import Custodian
 from cellblock.daemon import files
 from cellblock.daemon.messages import (
     MAX_REQUEST,
@@ -70,12 +71,16 @@ class Server:
         sessions: The sessions.
         clients: The connections.
         asked_to_end: Set when a client has asked it to end.
+        custodian: Holds the kernels, so that they outlive this process; None if nothing does.
         default_timeout: Seconds that code may run if its client does not say.
         uploads: Files that come in parts.
     """
 
-    def __init__(self, sessions: NamedSessions, default_timeout: float | None = 60.0) -> None:
+    def __init__(
+        self, sessions: NamedSessions, default_timeout: float | None = 60.0, *, custodian: Custodian | None = None
+    ) -> None:
         self.sessions = sessions
+        self.custodian = custodian
         self.clients: set[Client] = set()
         self.asked_to_end = asyncio.Event()
         self.default_timeout = default_timeout
@@ -162,6 +167,7 @@ class Server:
             "pid": os.getpid(),
             "started": self.started,
             "uptime": time.time() - self.started,
+            "custodian": None if self.custodian is None else self.custodian.pid,
             "clients": len(self.clients),
             **self.sessions.about(),
         }

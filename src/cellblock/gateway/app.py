@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,15 +16,21 @@ from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError
 from cellblock.gateway import approvals, events, executions, files, jupyter, metrics, questions, service, sessions
 from cellblock.gateway.answers import problem_response
-from cellblock.gateway.guard import Guard, Refused
+from cellblock.gateway.guard import PUBLIC, Guard, Refused
 from cellblock.gateway.link import DaemonLink
 from cellblock.gateway.models import ProblemModel
 from cellblock.gateway.options import GatewayOptions
 from cellblock.jupyter.kernels import JupyterKernels
-from cellblock.problems import Problem, problem_of
+from cellblock.problems import MEDIA_TYPE, Problem, problem_of
 from cellblock.store.tokens import Tokens
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type"}
+
+
+_PROBLEM: dict[str, Any] = {
+    "description": "What is wrong (RFC 9457).",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemModel"}}},
+}
 
 
 def make_app(options: GatewayOptions | None = None, place: Place | None = None, link: DaemonLink | None = None) -> FastAPI:
@@ -57,13 +64,14 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
         version=__version__,
         lifespan=lifespan,
     )
+    app.openapi = lambda: described(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
     app.state.link = link
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
     app.state.notebooks = jupyter.Notebooks()
     parts = (service, sessions, executions, events, files, questions, approvals, metrics, jupyter)
     for router in (executions.hot, *(part.router for part in parts)):
-        app.include_router(router, responses={"default": {"model": ProblemModel, "description": "What is wrong."}})
+        app.include_router(router, responses={"default": _PROBLEM})
     app.add_exception_handler(CellblockError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
@@ -73,17 +81,46 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     return app
 
 
+def described(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI description: FastAPI's own, and that everything but `PUBLIC` takes a token."""
+    if app.openapi_schema is None:
+        schema = FastAPI.openapi(app)
+        bearer = {"type": "http", "scheme": "bearer", "description": "A token: 'cellblock tokens create' makes one."}
+        components = schema.setdefault("components", {})
+        components["securitySchemes"] = {"token": bearer}
+        components.setdefault("schemas", {})["ProblemModel"] = ProblemModel.model_json_schema()
+        for path in schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)  # FastAPI's own form of it, which is a problem like the others here
+        schema["security"] = [{"token": []}]
+        for path in PUBLIC:
+            for operation in schema["paths"].get(path, {}).values():
+                operation["security"] = []
+    return app.openapi_schema or {}
+
+
+def methods_of(schema: dict[str, Any], path: str) -> list[str]:
+    """Return all methods of a path; a router names those of the first route that it finds."""
+    found = set()
+    for template, operations in schema["paths"].items():
+        if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), path):
+            found |= {method.upper() for method in operations}
+    return sorted(found)
+
+
 def _on_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, CellblockError)
     return problem_response(problem_of(error))
 
 
-def _on_http(_: Request, error: Exception) -> Response:
+def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error, Refused):
         return problem_response(error.problem)
     response = problem_response(Problem(error.status_code, _CODES.get(error.status_code, "bad_request"), str(error.detail)))
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["Allow"] = ", ".join(methods_of(described(request.app), request.url.path))
     return response
 
 

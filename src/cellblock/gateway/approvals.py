@@ -11,6 +11,7 @@ from cellblock.daemon.messages import Allowed, Decide, Pending, Revoke
 from cellblock.errors import NotFoundError
 from cellblock.gateway.access import link_of, needs_of_any
 from cellblock.gateway.answers import json_response
+from cellblock.gateway.models import Strict
 from cellblock.gateway.sessions import ReadAny
 from cellblock.store.tokens import Token
 
@@ -40,7 +41,7 @@ class PendingListResponse(BaseModel):
     pending: list[PendingModel]
 
 
-class DecideRequest(BaseModel):
+class DecideRequest(Strict):
     """A decision about one call or several."""
 
     ids: list[str] = Field(min_length=1, max_length=1000)
@@ -75,7 +76,7 @@ class PermissionListResponse(BaseModel):
     allowed: list[PermissionModel]
 
 
-class RevokeRequest(BaseModel):
+class RevokeRequest(Strict):
     """What is no longer to be allowed."""
 
     ids: list[str] = Field(min_length=1, max_length=1000)

@@ -101,7 +101,7 @@ async def lookup(request: Request, execution: str, _: Read) -> Response:
     return json_response(await link_of(request).call(Lookup(execution)))
 
 
-@router.delete("/executions/{execution}", response_model=Done, summary="Cancel an execution")
+@router.post("/executions/{execution}/cancel", response_model=Done, summary="Cancel an execution")
 async def cancel(request: Request, execution: str, _: Run) -> Response:
     """Stop an execution, or keep one that waits from running."""
     return json_response({"done": await link_of(request).call(Cancel(execution))})

@@ -137,7 +137,7 @@ async def _parts(
     summary="Write a file",
     openapi_extra={
         "requestBody": {
-            "required": True,
+            "required": False,
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         }
     },

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 MAX_SECONDS = 10_000_000
 _Tags = dict[str, str]
 
 
-class KernelCreateRequest(BaseModel):
+class Strict(BaseModel):
+    """What a client sends: nothing is converted, so that ``"allow": "no"`` is an error and not a yes."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class KernelCreateRequest(Strict):
     """A session to make."""
 
     name: str | None = Field(None, description="Its name; by default one that nobody else has.", examples=["data-analysis"])
@@ -21,7 +27,7 @@ class KernelCreateRequest(BaseModel):
     )
 
 
-class SessionCreateRequest(BaseModel):
+class SessionCreateRequest(Strict):
     """What a session is to be, if there is none of its name."""
 
     tags: _Tags = Field(default_factory=dict, description="Labels.")
@@ -71,7 +77,7 @@ class KernelWipeResponse(BaseModel):
     destroyed: list[str] = Field(description="Their ids.")
 
 
-class ExecuteRequest(BaseModel):
+class ExecuteRequest(Strict):
     """Code to run."""
 
     code: str = Field(description="Python as IPython takes it, or a script for bash.", examples=["import math\nmath.sqrt(81)"])
@@ -173,7 +179,7 @@ class ExecutionListResponse(BaseModel):
     executions: list[ExecutionModel]
 
 
-class Line(BaseModel):
+class Line(Strict):
     """A line for input()."""
 
     line: str = Field(max_length=1_000_000)

@@ -13,7 +13,7 @@ from cellblock.errors import CellblockError
 from cellblock.gateway.access import link_of
 from cellblock.gateway.answers import json_response
 from cellblock.gateway.executions import milliseconds
-from cellblock.gateway.models import MAX_SECONDS, ExecutionResultModel
+from cellblock.gateway.models import MAX_SECONDS, ExecutionResultModel, Strict
 from cellblock.gateway.sessions import Read, Run
 
 router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"])
@@ -26,7 +26,7 @@ del _json, _search
 """
 
 
-class CodeAtCursor(BaseModel):
+class CodeAtCursor(Strict):
     """Code, and where the cursor is in it."""
 
     code: str
@@ -67,7 +67,7 @@ class HistoryModel(BaseModel):
     history: list[HistoryEntryModel]
 
 
-class InstallRequest(BaseModel):
+class InstallRequest(Strict):
     """Packages."""
 
     requirements: list[str] = Field(min_length=1, max_length=1000, examples=[["pandas>=2", "rich"]])

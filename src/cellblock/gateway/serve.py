@@ -94,13 +94,17 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
     """Return how uvicorn serves a gateway."""
     import uvicorn
 
+    from cellblock.gateway.protocol import BoundedHttp
+
     return uvicorn.Config(
         app,
+        http=BoundedHttp,
         log_level="warning",
         access_log=False,  # which would write tokens in the addresses of WebSockets
         proxy_headers=False,
         server_header=False,
         ws_max_size=16 * 1024 * 1024,
+        ws_per_message_deflate=False,  # it costs small messages more than it saves
         timeout_graceful_shutdown=5,
         ssl_certfile=certificate,
         ssl_keyfile=key,

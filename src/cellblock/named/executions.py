@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError, NotRunError, StateError, StoreError
-from cellblock.host.kernels.cell import Cleared, Notice, Prompt
+from cellblock.host.kernels.cell import Cleared, Event, Notice, Prompt
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord, Language, PendingApproval
 from cellblock.named.kernel_types import OWN, cell
@@ -96,6 +96,8 @@ class Execution:
         self._size = 0
         self._seq = 0
         self._dropped = 0
+        self._before = 0  # events that the process before has entered, which are in the journal alone
+        self._given = 0
         self._told = 0
         self._telling = False
         self._readers = 0
@@ -103,6 +105,16 @@ class Execution:
         self._lost = False
         self._line: asyncio.Future[str | None] | None = None
         self.task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def left(cls, record: ExecutionRecord, session_name: str, journal: Journal) -> Execution:
+        """Return an execution that was running when the process before was killed, for `go_on`."""
+        left = cls(record.session, session_name, journal.code(record.id), live=True)
+        left.record = record
+        left._journal = journal
+        left._seq, left._given = journal.position(record.id)
+        left._told = left._dropped = left._before = left._seq
+        return left
 
     @property
     def digest(self) -> bytes:
@@ -150,6 +162,29 @@ class Execution:
         self.task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto, lost))
         return self.task
 
+    def go_on(self, session: Session, turn: asyncio.Lock, approvals: PendingApprovals, *, auto: bool) -> asyncio.Task[None]:
+        """Go on with it in a session that was adopted, from the event after the last that is in the journal.
+
+        Args:
+            session: The session.
+            turn: As for `start`.
+            approvals: As for `start`.
+            auto: As for `start`.
+        """
+
+        async def run() -> None:
+            try:
+                async with turn:
+                    await self._take_all(session.resume(self._given), approvals, auto)
+            except CellblockError as error:
+                self._fail(error, "unknown")
+            finally:
+                if not self.ended:
+                    self._fail(StateError("its session was ended while it ran"), "yes")
+
+        self.task = asyncio.create_task(run())
+        return self.task
+
     async def _run_in_turn(
         self,
         session: Callable[[], Awaitable[Session]],
@@ -189,11 +224,22 @@ class Execution:
             rich=self._live,
             silent=self._silent,
             parent=self._parent,
-            on_input=self._ask if self._stdin else None,
+            on_input=self.ask if self._stdin else None,
+            tag=self.record.id,
         )
+        await self._take_all(events, approvals, auto)
+
+    async def _take_all(
+        self, events: AsyncGenerator[Event | CodeExecutionResult, None], approvals: PendingApprovals, auto: bool
+    ) -> None:
+        """Take events. Each is in the journal before the next is asked for: then the next process goes on exactly there."""
+        assert self._journal is not None
         async with aclosing(events):
             async for event in events:
+                self._given += not isinstance(event, Notice | CodeExecutionResult)
                 await self._take(event, approvals, auto)
+                if not self.ended:
+                    self._journal.writer.flush()
 
     async def _take(self, event: object, approvals: PendingApprovals, auto: bool) -> None:
         match event:
@@ -234,7 +280,8 @@ class Execution:
         if not self.ended:  # the result is the last event
             self.add("decided", {"id": request, "state": state})
 
-    async def _ask(self, prompt: Prompt) -> str | None:
+    async def ask(self, prompt: Prompt) -> str | None:
+        """Have a client answer `input()`, and return the line; None if its input has ended."""
         self._line = asyncio.get_running_loop().create_future()
         self.add("input", {"prompt": str(prompt), "password": prompt.password})
         try:
@@ -275,7 +322,7 @@ class Execution:
     def _enter(self, kind: EventKind, data: Mapping[str, Any], packed: Packed) -> None:
         assert self._journal is not None
         self._seq += 1
-        self._journal.event(self.record.id, self._seq, kind, packed)
+        self._journal.event(self.record.id, self._seq, kind, packed, self._given)
         self._events[self._seq] = (ExecutionEvent(self._seq, kind, data), len(packed))
         self._size += len(packed)
         if len(self._events) > MAX_EVENTS or (self._size > MAX_EVENT_BYTES and len(self._events) > 1):
@@ -348,6 +395,12 @@ class Execution:
     async def _events_after(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
         if self._told < self._seq:
             self._tell_soon()
+        if after < self._before and self._journal is not None:
+            for event in self._journal.events(self.record.id, after):
+                if event.seq > self._before:
+                    break
+                yield event
+                after = event.seq
         while True:
             changed = self._changed
             if after < self._dropped <= self._told:

@@ -84,15 +84,18 @@ class PastExecution:
         return False
 
 
-def close_unfinished(journal: Journal) -> None:
+def close_unfinished(journal: Journal, but: frozenset[str] = frozenset()) -> None:
     """Say of every execution that the last process has left how it ended: nothing runs again by itself.
 
     One that waited never ran. One that ran has an unknown outcome.
 
     Args:
         journal: The journal.
+        but: The ids of those that go on.
     """
     for record in journal.unfinished():
+        if record.id in but:
+            continue
         if record.state == "queued":
             ended = replace(record, state="done", ended=time.time())
             error, ran = "NotRunError", "no"
@@ -101,9 +104,9 @@ def close_unfinished(journal: Journal) -> None:
             ended = replace(record, state="unknown", ended=time.time())
             error, ran = "OutcomeUnknownError", "unknown"
             message = (
-                f"the daemon was killed while execution {record.id} ran, and its kernel ended with it: nobody knows how far "
-                "it came, and it is not run again"
+                f"the daemon was killed while execution {record.id} ran, and cannot go on with it: nobody knows how far it "
+                "came, and it is not run again"
             )
         packed = pack({"error": error, "message": message, "ran": ran})
-        journal.event(record.id, journal.last_seq(record.id) + 1, "failed", packed)
+        journal.event(record.id, journal.position(record.id)[0] + 1, "failed", packed)
         journal.end(ended, len(packed))

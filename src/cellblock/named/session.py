@@ -12,6 +12,8 @@ from typing import Any
 
 from cellblock.errors import StateError
 from cellblock.host import Host, Session
+from cellblock.host.keeping import SessionRemains
+from cellblock.host.kernels.cell import OnInput
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.named.executions import Execution
 from cellblock.named.kernel_types import cell, start_kernel
@@ -56,6 +58,8 @@ class NamedSession:
         self._read = read
         self._starting: asyncio.Task[Session] | None = None
         self._ended = False
+        self._remains: SessionRemains | None = None
+        self._on_input: OnInput | None = None
 
     @property
     def read(self) -> Options:
@@ -113,15 +117,40 @@ class NamedSession:
     async def _start(self) -> Session:
         running = self.running = RunningSession(self._host)
         try:
-            await running.start(self.read.session, self.read.services, self.record.kernel_id, None, None)
+            number, remains, self._remains = self.record.kernel_id, self._remains, None
+            await running.start(
+                *(self.read.session, self.read.services, number, None, None),
+                label=number,
+                remains=remains,
+                on_input=self._on_input,
+            )
             assert running.session is not None
             await start_kernel(running.session, self.record.kernel_type)
         except BaseException:
             self.running = None
             await running.close()
             raise
-        await self.run_startup_code(running.session)
+        if not running.session.adopted:
+            await self.run_startup_code(running.session)
         return running.session
+
+    async def adopt(self, remains: SessionRemains, on_input: OnInput | None) -> Session:
+        """Go on with what a process that was killed has left. If its kernel is lost, it gets a fresh one.
+
+        Args:
+            remains: What is left of it.
+            on_input: Answers `input()` of the code that still runs.
+
+        Raises:
+            CellblockError: It could not be started.
+        """
+        self._remains, self._on_input = remains, on_input
+        try:
+            session = await self.live()
+        finally:
+            self._on_input = None
+        self.lost = not session.adopted
+        return session
 
     async def run_startup_code(self, session: Session) -> None:
         """Run the code that its options have for each fresh kernel."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from cellblock.errors import BusyError, CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
+from cellblock.host.keeping import SessionRemains
 from cellblock.model.sessions import ExecutionRecord, SessionRecord
 from cellblock.named.approvals import PendingApprovals
 from cellblock.named.executions import Execution
@@ -43,7 +44,9 @@ class NamedSessions:
     def __init__(
         self, host: Host, store: NamedStore | None = None, limits: NamedLimits | None = None, fixed: Options | None = None
     ) -> None:
-        """Begin with the sessions that are in the store. They have no kernels: the next cell gets a fresh one.
+        """Begin with the sessions that are in the store.
+
+        They have no kernels: the next cell gets a fresh one. If the host has a custodian, call `adopt` next.
 
         Args:
             host: Runs them, and stays open.
@@ -64,7 +67,13 @@ class NamedSessions:
         self._making: dict[str, asyncio.Task[NamedSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._restore()
+        for stored in self.store.sessions.all():
+            named = NamedSession(self._host, stored.record, stored.options)
+            named.lost = True
+            self._add(named)
+        self.store.sessions.withdraw_requests()
+        if host.keeping is None:
+            close_unfinished(self.store.journal)
 
     @property
     def kernels(self) -> int:
@@ -74,13 +83,34 @@ class NamedSessions:
     def __len__(self) -> int:
         return len(self._sessions) + len(self._making)
 
-    def _restore(self) -> None:
-        close_unfinished(self.store.journal)
-        self.store.sessions.withdraw_requests()
-        for stored in self.store.sessions.all():
-            named = NamedSession(self._host, stored.record, stored.options)
-            named.lost = True
-            self._add(named)
+    async def adopt(self) -> None:
+        """Go on with the kernels of a process that was killed, and with what ran in them. Call it before anything else."""
+        journal = self.store.journal
+        running = {record.session: record for record in journal.unfinished() if record.state == "running"}
+        goes_on: set[str] = set()
+
+        async def one(remains: SessionRemains) -> None:
+            named = self._sessions.get(remains.label)
+            if named is None:
+                await self._host.discard(remains)
+                return
+            record = running.get(remains.label)
+            left = None if record is None else Execution.left(record, named.record.name, journal)
+            try:
+                session = await named.adopt(remains, None if left is None else left.ask)
+            except CellblockError as error:
+                _log.warning("session %r cannot be gone on with: %s", named.record.name, error)
+                return
+            self._join(named, session)
+            if left is not None and session.resumed == left.record.id:
+                goes_on.add(left.record.id)
+                named.executions[left.record.id] = left
+                task = left.go_on(session, named.turn, self.approvals, auto=named.approve == "auto")
+                task.add_done_callback(lambda task: self._over(named, left, task))
+
+        await asyncio.gather(*map(one, await self._host.adopt()))
+        close_unfinished(journal, frozenset(goes_on))
+        _log.info("%d sessions go on, and %d executions", self.kernels, len(goes_on))
 
     def _add(self, named: NamedSession) -> None:
         self._sessions[named.record.kernel_id] = self._names[named.record.name] = named
@@ -255,7 +285,12 @@ class NamedSessions:
             await asyncio.wait([ending])
 
     async def close(self) -> None:
-        """End all kernels. The sessions stay in the store, and the host stays open."""
+        """End all kernels, and close the store, in which the sessions stay. The host stays open."""
+        await self.end_kernels()
+        self.store.close()
+
+    async def end_kernels(self) -> None:
+        """End all kernels; what ran is told how it ended. It can be repeated."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
@@ -272,7 +307,6 @@ class NamedSessions:
             await asyncio.wait(tasks)
         for one in named:
             self.store.sessions.update(one.stamp())
-        self.store.close()
 
     async def _watch(self) -> None:
         """End sessions that nobody has used for as long as their options say, and note when the others were used."""

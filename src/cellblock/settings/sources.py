@@ -97,7 +97,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         check_owner(path)
         content = tomllib.loads(config.read_file(path, _MAX_FILE).decode())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"the settings in {path} cannot be read: {error}") from None
     known = {item.name for item in fields(Settings)}
     for name in content:

@@ -42,6 +42,7 @@ CREATE TABLE IF NOT EXISTS events (
     seq INTEGER NOT NULL,
     kind TEXT NOT NULL,
     data BLOB,
+    given INTEGER NOT NULL,
     PRIMARY KEY (execution, seq)
 ) STRICT, WITHOUT ROWID
 """
@@ -62,7 +63,7 @@ _TRIM_EVERY, _TRIM = 64, 64  # executions: at a time, so that it takes a few mil
 _INSERT = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?)"
 _BEGIN = "UPDATE executions SET state = 'running', begun = ? WHERE n = ?"
 _END = "UPDATE executions SET state = ?, ended = ?, size = size + ? WHERE n = ?"
-_EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)"
+_EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
 _OLDEST = "SELECT n, size, ended FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
 _EVENTS = "SELECT seq, kind, data FROM events WHERE execution = ? AND seq > ? ORDER BY seq LIMIT ?"
@@ -129,11 +130,19 @@ class Journal:
         """
         self.writer.write((_BEGIN, (record.begun, _number(record.id))))
 
-    def event(self, execution: str, seq: int, kind: EventKind, packed: bytes) -> None:
-        """Add an event soon. Its data is packed (`wire.packed`)."""
+    def event(self, execution: str, seq: int, kind: EventKind, packed: bytes, given: int = 0) -> None:
+        """Add an event soon.
+
+        Args:
+            execution: The id of the execution.
+            seq: The event's number.
+            kind: What it is.
+            packed: Its data, packed (`wire.packed`).
+            given: How many events its session has given, up to this one.
+        """
         number = _number(execution)
         data = packed if len(packed) <= MAX_INLINE or not self._put_beside(number, seq, packed) else None
-        self.writer.later(_EVENT, (number, seq, kind, data), 0 if data is None else len(data))
+        self.writer.later(_EVENT, (number, seq, kind, data, given), 0 if data is None else len(data))
 
     def end(self, record: ExecutionRecord, size: int) -> None:
         """Take note, soon, that an execution has ended.
@@ -231,10 +240,12 @@ class Journal:
             return self._event(number, seq, kind, data)
         return None
 
-    def last_seq(self, execution: str) -> int:
-        """Return the number of the last event of an execution; 0 if there is none."""
-        ((seq,),) = self.writer.read("SELECT coalesce(max(seq), 0) FROM events WHERE execution = ?", (_number(execution),))
-        return int(seq)
+    def position(self, execution: str) -> tuple[int, int]:
+        """Return the number of the last event of an execution, and how many its session has given; 0 if there is none."""
+        query = "SELECT seq, given FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
+        for seq, given in self.writer.read(query, (_number(execution),)):
+            return int(seq), int(given)
+        return 0, 0
 
     def unfinished(self) -> list[ExecutionRecord]:
         """Return the executions that had not ended when the last process that ran them did, oldest first."""

@@ -1,0 +1,188 @@
+"""Everything is killed, again and again, at any moment: what must live on does, and nothing happens twice.
+
+``KILL_ROUNDS=200`` runs more rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cellblock
+from cellblock.daemon import control
+from cellblock.daemon.messages import Follow, Lookup, Submit
+from cellblock.errors import DaemonError, NotFoundError
+from cellblock.sync import _connection, _local
+from processes import alive, below, command_line, eventually
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "12"))
+LINES = 30
+
+CODE = """
+import os, time
+with open({name!r}, 'a') as file:
+    file.write('x')
+for i in range({lines}):
+    print(i, flush=True)
+    time.sleep(0.003)
+before = globals().get('count', 0)
+count = before + 1
+count
+"""
+
+CLIENT = """
+import sys, cellblock
+from cellblock.sync import _call
+from cellblock.daemon.messages import Submit
+_call(Submit('one', live=True, key=sys.argv[1]), sys.argv[2].encode())
+print('submitted', flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state directory of its own; its daemon ends with the test."""
+    state, workspace, temporary = (tmp_path / name for name in ("state", "workspace", "tmp"))
+    workspace.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("CELLBLOCK_HOME", str(state))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.chdir(workspace)
+    yield state
+    control.start()
+    control.stop()
+    for connection in _local.__dict__.pop("connections", {}).values():
+        connection.close()
+
+
+def patiently(request: Any, body: bytes = b"") -> Any:
+    """Ask until there is a daemon that answers: the same request, which its key makes one."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return _connection().call(request, body)
+        except DaemonError:
+            assert time.monotonic() < deadline
+
+
+def read(execution: str, events: list[dict[str, Any]]) -> None:
+    """Read events until the last, from where the reader was, however often the daemon ends meanwhile."""
+    deadline = time.monotonic() + 60
+    while not events or events[-1]["kind"] not in ("result", "failed"):
+        assert time.monotonic() < deadline, events[-3:]
+        try:
+            for event in _connection().follow(Follow(execution, after=events[-1]["seq"] if events else 0)):
+                events.append(event)
+        except DaemonError:
+            continue
+
+
+def zygote_of(custodian: int) -> int | None:
+    return next((pid for pid in sorted(below(custodian)) if "zygote" in command_line(pid)), None)
+
+
+def kill(which: str, delay: float, client: int) -> None:
+    """Kill one of the processes, or none if there is none now."""
+    time.sleep(delay)
+    about = None
+    try:
+        about = control.status()
+    except DaemonError:
+        return
+    if about is None:
+        return
+    victims = {"daemon": about["pid"], "custodian": about["custodian"], "client": client}
+    kernels = [pid for pid in below(about["custodian"]) if not alive(pid) or "zygote" in command_line(pid)]
+    victims["zygote"] = zygote_of(about["custodian"])
+    victims["kernel"] = max(kernels, default=None)
+    if (pid := victims[which]) is not None:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def one_round(number: int, which: str, delay: float) -> tuple[str, int]:
+    """Submit code by a client of its own, kill something, and read all of it. Returns the state, and the value that it had."""
+    name, key = f"ran-{number}", f"key-{number}"
+    code = CODE.format(name=name, lines=LINES)
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, key, code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert client.stdout is not None
+    if number % 3:
+        client.stdout.readline()
+    with ThreadPoolExecutor(1) as other:
+        killing = other.submit(kill, which, delay, client.pid)
+        record = patiently(Submit("one", live=True, key=key), code.encode())
+        events: list[dict[str, Any]] = []
+        read(record["id"], events)
+        killing.result()
+    client.kill()
+    client.communicate()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    again: list[dict[str, Any]] = []
+    read(record["id"], again)
+    assert again == events
+    ran = Path(name).read_text() if Path(name).exists() else ""
+    last = events[-1]
+    if last["kind"] == "failed":
+        assert ran == "" if last["data"]["ran"] == "no" else ran in ("", "x")
+        return str(last["data"]["ran"]), 0
+    assert ran == "x" if last["data"]["status"] == "success" else ran in ("", "x")
+    text = "".join(event["data"]["text"] for event in events if event["kind"] == "stream")
+    text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[cellblock]"))
+    assert text == last["data"]["output"]
+    if last["data"]["status"] == "success":
+        assert text == "".join(f"{i}\n" for i in range(LINES))
+        return "success", int(last["data"]["return_value"])
+    return str(last["data"]["status"]), 0
+
+
+def fresh() -> bool:
+    """Begin to count anew; return whether that could be done."""
+    try:
+        return bool(patiently(Submit("one", wait=True), b"count = 0")["status"] == "success")
+    except cellblock.CellblockError:
+        return False
+
+
+async def test_kills_at_any_moment(home: Path) -> None:
+    kernel = cellblock.get_or_create("one")
+    seed = random.randrange(10**6)
+    dice = random.Random(seed)
+    print("seed", seed)
+    count = 0
+    for number in range(ROUNDS):
+        which = dice.choice(["daemon", "daemon", "daemon", "client", "zygote", "kernel", "custodian"])
+        state, value = one_round(number, which, dice.uniform(0, 0.25))
+        print(number, which, state, value)
+        if which in ("daemon", "client"):
+            # Neither ends the session: its variables are there, and the code ran once.
+            assert state == "success"
+            assert value == count + 1
+        count = value
+        if which not in ("daemon", "client"):
+            count = 0  # its kernel may have ended after it
+            await eventually(fresh)
+    assert [record.kernel_id for record in cellblock.list_kernels()] == [kernel.kernel_id]
+    about = control.status()
+    assert about is not None
+    control.stop()
+    await eventually(lambda: not alive(about["pid"]) and not alive(about["custodian"]))
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and str(home) in command_line(int(pid))]
+    with pytest.raises(NotFoundError):
+        patiently(Lookup("0" * 32))
