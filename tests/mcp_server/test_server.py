@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import pytest
 from mcp import Client
-from mcp_types import CallToolResult, ElicitResult, ImageContent, TextContent
+from mcp_types import ElicitResult, ImageContent
 
 from cellblock.host import Host
 from cellblock.mcp_server.clients import Clients
 from cellblock.mcp_server.options import ServerOptions
 from cellblock.mcp_server.server import INSTRUCTIONS, build
+from mcp_clients import data, run, text
 
 TIME = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
 CONVERT = """
@@ -61,25 +62,6 @@ async def connect(
             yield connected
     finally:
         await clients.close()
-
-
-def text(result: object) -> str:
-    """Return the text of an answer."""
-    assert isinstance(result, CallToolResult)
-    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
-
-
-def data(result: object) -> dict[str, Any]:
-    """Return the structured content of an answer."""
-    assert isinstance(result, CallToolResult)
-    return result.structured_content or {}
-
-
-async def run(connected: Client, code: str, **arguments: Any) -> CallToolResult:
-    """Run a cell."""
-    result = await connected.call_tool("execute_ipython_cell", {"code": code, **arguments})
-    assert isinstance(result, CallToolResult)
-    return result
 
 
 async def test_cells_share_variables_and_say_what_changed(client: Connect, tmp_path: Path) -> None:
