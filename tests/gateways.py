@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -69,8 +70,7 @@ def _address(process: subprocess.Popen[str], said: IO[str]) -> str:
     """Return where a gateway listens, as soon as it does."""
     deadline = time.monotonic() + 60
     while True:
-        said.seek(0)
-        text = said.read()
+        text = os.pread(said.fileno(), 65536, 0).decode()  # it writes where this would seek to
         if found := re.search(r"listens at (\S+) ", text):
             return found[1]
         assert process.poll() is None, text
