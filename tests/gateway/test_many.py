@@ -62,6 +62,6 @@ async def test_a_client_whose_gateway_is_gone_hears_of_it(gateway: Gateway) -> N
             os.kill(gone.process.pid, signal.SIGKILL)
             with pytest.raises(cellblock.OutcomeUnknownError, match="not known"):
                 await waiting
-            with pytest.raises(DaemonError, match="cannot be reached"):
+            with pytest.raises(DaemonError, match="the gateway"):
                 await client.status("kept")
     cellblock.destroy("kept")
