@@ -73,6 +73,7 @@ class SyncFiles:
 
     write = _sync(Files.write)
     read = _sync(Files.read)
+    read_part = _sync(Files.read_part)
     read_text = _sync(Files.read_text)
     list = _sync(Files.list)
     stat = _sync(Files.stat)

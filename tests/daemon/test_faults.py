@@ -1,6 +1,6 @@
 """Everything is killed, again and again, at any moment: what must live on does, and nothing happens twice.
 
-``CELLBLOCK_TEST_ROUNDS=200`` runs more rounds.
+``KILL_ROUNDS=200`` runs more rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from processes import alive, below, command_line, eventually
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = int(os.environ.get("CELLBLOCK_TEST_ROUNDS", "12"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "12"))
 LINES = 30
 
 CODE = """
@@ -142,7 +142,7 @@ def one_round(number: int, which: str, delay: float) -> tuple[str, int]:
     if last["kind"] == "failed":
         assert ran == "" if last["data"]["ran"] == "no" else ran in ("", "x")
         return str(last["data"]["ran"]), 0
-    assert ran == "x"
+    assert ran == "x" if last["data"]["status"] == "success" else ran in ("", "x")
     text = "".join(event["data"]["text"] for event in events if event["kind"] == "stream")
     text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[cellblock]"))
     assert text == last["data"]["output"]
@@ -150,6 +150,14 @@ def one_round(number: int, which: str, delay: float) -> tuple[str, int]:
         assert text == "".join(f"{i}\n" for i in range(LINES))
         return "success", int(last["data"]["return_value"])
     return str(last["data"]["status"]), 0
+
+
+def fresh() -> bool:
+    """Begin to count anew; return whether that could be done."""
+    try:
+        return bool(patiently(Submit("one", wait=True), b"count = 0")["status"] == "success")
+    except cellblock.CellblockError:
+        return False
 
 
 async def test_kills_at_any_moment(home: Path) -> None:
@@ -166,9 +174,10 @@ async def test_kills_at_any_moment(home: Path) -> None:
             # Neither ends the session: its variables are there, and the code ran once.
             assert state == "success"
             assert value == count + 1
-        count = value if state == "success" else 0
-        if state != "success":
-            patiently(Submit("one", wait=True), b"count = 0")
+        count = value
+        if which not in ("daemon", "client"):
+            count = 0  # its kernel may have ended after it
+            await eventually(fresh)
     assert [record.kernel_id for record in cellblock.list_kernels()] == [kernel.kernel_id]
     about = control.status()
     assert about is not None

@@ -678,6 +678,42 @@ MUTANTS: dict[str, Mutant] = {
         "host/kernels/test_recording.py::test_what_was_begun_is_not_begun_again",
         Edit("host/kernels/recording.py", "Recording.begun", "pass"),
     ),
+    "58 signatures": mutant(
+        "jupyter/test_zeromq.py::test_a_kernel_serves_until_it_is_told_to_end",
+        Edit("jupyter/zeromq.py", "signed", "return True"),
+    ),
+    "58 kernels of others": mutant(
+        "gateway/test_jupyter.py::test_every_named_session_is_a_kernel",
+        Edit("gateway/jupyter.py", "check_session_of", "pass"),
+    ),
+    "58 clients that do not read": mutant(
+        "gateway/test_jupyter.py::test_a_client_that_does_not_read_is_let_go",
+        Edit("gateway/jupyter.py", "too_slow", "return False"),
+    ),
+    "58 requests without end": mutant(
+        "gateway/test_jupyter.py::test_requests_do_not_wait_without_limit",
+        Edit("jupyter/kernel.py", "check_room", "return True"),
+    ),
+    "58 kernels that are killed": mutant(
+        "jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
+        Edit("daemon/server.py", "Client._bind", "pass"),
+    ),
+    "59 the token": mutant(
+        "mcp_server/test_start.py::test_over_http_only_those_with_the_token",
+        Edit("mcp_server/start.py", "_has_token", "return True"),
+    ),
+    "59 other clients": mutant(
+        "mcp_server/test_server.py::test_a_client_decides_nothing_for_another",
+        Edit(
+            "mcp_server/cells.py",
+            "_take_answers",
+            "for number in answers:\n        await _take_answer(clients, number, answers[number])",
+        ),
+    ),
+    "59 servers": mutant(
+        "mcp_server/test_server.py::test_rules_decide_about_servers",
+        Edit("mcp_server/registering.py", "decide_registration", "return None"),
+    ),
     "53 pickle": mutant(
         "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")
     ),

@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import cellblock
 from cellblock.gateway import jupyter as api
+from cellblock.jupyter import kernel as kernel_module
 from cellblock.jupyter.messages import Message
 from daemons import own_daemon
 from gateways import Gateway, own_gateway, token
@@ -315,6 +316,12 @@ def test_a_client_that_talks_nonsense_is_told_and_disconnected(one: Channels, da
     one.socket.send(data)
     with pytest.raises(ConnectionClosed, match="1003"):
         one.until_idle("")
+
+
+def test_requests_do_not_wait_without_limit() -> None:
+    assert kernel_module.check_room(10, 1000)
+    assert not kernel_module.check_room(10_000, 1000)
+    assert not kernel_module.check_room(10, 65 * 1024 * 1024)
 
 
 def test_a_client_that_does_not_read_is_let_go() -> None:

@@ -103,6 +103,10 @@ async def _serve(place: Place, lock: int, ready: int | None) -> None:
         place.leave(lock)
         try:
             async with asyncio.timeout(_LAST):
+                await sessions.end_kernels()
+                for client in [*server.clients]:
+                    client.abort()  # what it asks from now on, it asks the next daemon
+                await asyncio.sleep(0.01)  # so that nobody uses the store any more
                 await sessions.close()
                 await host.close()
         except TimeoutError:

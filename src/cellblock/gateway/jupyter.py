@@ -104,9 +104,18 @@ async def _allowed(connection: HTTPConnection, kernel: str) -> SessionRecord:
         if caller.session:
             raise AccessError("this token is for another session") from None
         raise
+    check_session_of(caller, record)
+    return record
+
+
+def check_session_of(caller: Token, record: SessionRecord) -> None:
+    """Check that a caller may use a session.
+
+    Raises:
+        AccessError: The caller's token is for another one.
+    """
     if caller.session not in ("", record.name, record.kernel_id):
         raise AccessError("this token is for another session")
-    return record
 
 
 async def _kernel(connection: HTTPConnection, kernel: str) -> JupyterKernel:

@@ -285,7 +285,12 @@ class NamedSessions:
             await asyncio.wait([ending])
 
     async def close(self) -> None:
-        """End all kernels. The sessions stay in the store, and the host stays open."""
+        """End all kernels, and close the store, in which the sessions stay. The host stays open."""
+        await self.end_kernels()
+        self.store.close()
+
+    async def end_kernels(self) -> None:
+        """End all kernels; what ran is told how it ended. It can be repeated."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
@@ -302,7 +307,6 @@ class NamedSessions:
             await asyncio.wait(tasks)
         for one in named:
             self.store.sessions.update(one.stamp())
-        self.store.close()
 
     async def _watch(self) -> None:
         """End sessions that nobody has used for as long as their options say, and note when the others were used."""
