@@ -18,7 +18,7 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
 endef
 
-.PHONY: help demo test test-all slow srt npm clients user pythons lint types fuzz bench clean
+.PHONY: help demo test test-all slow srt npm clients user pythons lint types fuzz site bench clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
@@ -32,6 +32,7 @@ help:
 	@echo 'make pythons    the quick tests on another Python'
 	@echo 'make lint       ruff            make types   mypy, strict'
 	@echo 'make fuzz       fuzz the wire parser for half a minute (SECONDS=30)'
+	@echo 'make site       the documents as a site, in build/site'
 	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 
 $(VENV)/examples.stamp: pyproject.toml
@@ -98,9 +99,16 @@ fuzz: $(VENV)/test.stamp
 	@$(PIP) atheris
 	@$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=$(SECONDS)
 
+$(VENV)/docs.stamp: pyproject.toml $(VENV)/test.stamp
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+site: $(VENV)/docs.stamp
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 # To measure a part: make bench ONLY=sandbox ROUNDS=1. Its figures replace the older ones in bench/results/.
 bench: $(VENV)/test.stamp
 	@$(BIN)/python bench/run.py $(if $(ONLY),--only "$(ONLY)") $(if $(ROUNDS),--rounds $(ROUNDS))
 
 clean:
-	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf build $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -71,6 +71,7 @@ STEPS = (
     Step("many", "cases.many", _counts(1000, 0, 0, 0), _counts(20, 0, 0, 0), rounds=1),
     Step("cold start", "cases.cold", _counts(8, 1, 2, 2), _counts(2, 0, 1, 1), rounds=2),
     Step("import", "cases.imports", _counts(30, 1, 5, 5), _counts(3, 1, 1, 1), rounds=2),
+    Step("Jupyter channels", "channels.execute", {"cellblock": {"n": 1000}}, {"cellblock": {"n": 20}}, rounds=2),
     Step("command line", "cli.execute", _counts(40, 0, 10, 0), _counts(3, 0, 1, 0)),
     Step("timeout", "cases.timeout", _counts(4, 1, 1, 0, seconds=6.0), _counts(1, 0, 0, 0, seconds=6.0), rounds=1),
     Step("sandbox: create", "sandbox.create", _counts(20, 0, 0, 0, turns=4), _TURNS),
@@ -104,6 +105,7 @@ STEPS = (
     ),
     Step("tools: rules", "tools.rules", {"cellblock": {"n": 2000, "count": 10}}, {"cellblock": {"n": 100}}),
     Step("tools: many", "tools.many", _counts(1000, 1000, 0, 0), _counts(20, 5, 0, 0), rounds=2),
+    Step("mcp: server", "mcp.server", _counts(200, 20, 0, 0, starts=3), _counts(5, 2, 0, 0, starts=1), rounds=2),
     Step(
         "named: functions",
         "named.functions",

@@ -208,7 +208,7 @@ TESTED_IN: dict[str, str] = {
     "mcp_server/cells": "mcp_server/test_server.py",
     "mcp_server/clients": "mcp_server/test_server.py",
     "mcp_server/options": "mcp_server/test_server.py",
-    "mcp_server/start": "mcp_server/test_server.py",
+    "mcp_server/registering": "mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",

@@ -12,6 +12,11 @@ from importlib import import_module, invalidate_caches
 from pathlib import Path
 
 import pytest
+import typer
+from mcp import Client, StdioServerParameters
+
+from cellblock import __version__
+from cellblock.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 PLUGINS = sorted(path.parent.parent for path in ROOT.glob("plugin/*/.claude-plugin/plugin.json"))
@@ -39,16 +44,50 @@ def commands() -> list[list[str]]:
     for kind, text in BLOCK.findall(GUIDE):
         if kind != "python":
             found.append(json.loads(text) if kind == "json" else tomllib.loads(text))
-    servers = [next(iter(data.values()))["cellblock"] for data in found]
+    servers = [servers["cellblock"] for data in found if isinstance(servers := next(iter(data.values())), dict)]
     return [[server["command"], *server["args"]] for server in servers]
 
 
-def test_every_client_starts_the_same_command() -> None:
-    assert len(commands()) == 7
-    for command in commands():
-        words = command[len(command) - command[::-1].index("cellblock") :]
-        assert words[:2] == ["mcp", "--workspace"]
-        assert len(words) == 3
+def arguments() -> list[list[str]]:
+    """Return what these commands pass to `cellblock`."""
+    return [command[len(command) - command[::-1].index("cellblock") :] for command in commands()]
+
+
+def test_the_command_line_knows_what_every_client_passes() -> None:
+    group = typer.main.get_command(app)
+    assert len(arguments()) == 7
+    for name, *options in arguments():
+        with group.make_context("cellblock", [name, *options]):
+            command = group.commands[name]  # type: ignore[attr-defined]
+            parsed = command.make_context(name, [*options]).params
+        assert (name, len(options)) == ("mcp", 2)
+        assert parsed["workspace"] == Path(options[1])
+
+
+@pytest.mark.slow
+async def test_what_a_client_starts_serves_tools(tmp_path: Path) -> None:
+    name, option, _ = arguments()[0]
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "cellblock", name, option, str(tmp_path)], env={"HOME": str(tmp_path)}
+    )
+    async with Client(server) as client:
+        assert "reset" in {tool.name for tool in (await client.list_tools()).tools}
+
+
+def test_the_entry_for_the_registry_of_servers() -> None:
+    entry = json.loads((ROOT / "server.json").read_text())
+    (package,) = entry["packages"]
+    # What the registry checks: its schema, and that the README of the package names the server.
+    assert entry["$schema"] == "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", entry["name"])
+    assert f"mcp-name: {entry['name']} " in (ROOT / "README.md").read_text()
+    assert 0 < len(entry["description"]) <= 100
+    assert entry["version"] == package["version"] == __version__
+    assert (package["registryType"], package["identifier"]) == ("pypi", "cellblock")
+    assert package["transport"] == {"type": "stdio"}
+    positional, named = package["packageArguments"]
+    assert (positional["type"], named["type"]) == ("positional", "named")
+    assert (positional["value"], named["name"]) == tuple(arguments()[0][:2])
 
 
 def test_the_skill_is_described_within_limits() -> None:

@@ -88,7 +88,7 @@ class BusyError(CellblockError):
 
 
 class AccessError(CellblockError):
-    """The gateway refuses a request: there is no valid token with it, or the token may not do this."""
+    """A request is refused: there is no valid token with it, the token may not do this, or it was not approved."""
 
 
 class DaemonError(CellblockError):

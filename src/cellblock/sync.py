@@ -204,7 +204,8 @@ def execute_with_retry(
         succeeded.
 
     Raises:
-        As `execute`, and what `on_error_fn` raises.
+        CellblockError: As for `execute`.
+        Exception: What `on_error_fn` raises.
     """
     most = settings.current().max_retries if max_attempts is None else max_attempts
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:

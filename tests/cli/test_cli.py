@@ -163,6 +163,14 @@ def test_settings_are_shown_with_where_they_are_from(
     assert found["execution_timeout"]["source"] == "default"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_is_closed_is_no_error(closed: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m cellblock config {closed}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_completion_knows_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CELLBLOCK_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "cellblock st")

@@ -255,7 +255,7 @@ thread = threading.Thread(target=lambda: call(NR['tkill'], os.getpid(), signal.S
         "child.kill()": -9,
         "child.terminate()": -15,
         "os.killpg(child.pid, 2)": -2,
-        "signal.pidfd_send_signal(os.pidfd_open(child.pid), 3)": -3,
+        "signal.pidfd_send_signal(os.pidfd_open(child.pid), 10)": -10,
         "call(NR['rt_sigqueueinfo'], child.pid, 9, ctypes.create_string_buffer(struct.pack('3i', 9, 0, -1), 128))": -9,
     }
     for how, status in ends.items():

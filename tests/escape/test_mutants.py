@@ -698,6 +698,22 @@ MUTANTS: dict[str, Mutant] = {
         "jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
         Edit("daemon/server.py", "Client._bind", "pass"),
     ),
+    "59 the token": mutant(
+        "mcp_server/test_start.py::test_over_http_only_those_with_the_token",
+        Edit("mcp_server/start.py", "_has_token", "return True"),
+    ),
+    "59 other clients": mutant(
+        "mcp_server/test_server.py::test_a_client_decides_nothing_for_another",
+        Edit(
+            "mcp_server/cells.py",
+            "_take_answers",
+            "for number in answers:\n        await _take_answer(clients, number, answers[number])",
+        ),
+    ),
+    "59 servers": mutant(
+        "mcp_server/test_server.py::test_rules_decide_about_servers",
+        Edit("mcp_server/registering.py", "decide_registration", "return None"),
+    ),
     "53 pickle": mutant(
         "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")
     ),

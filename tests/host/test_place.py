@@ -24,7 +24,7 @@ async def test_private_directories_are_removed_with_what_is_in_them(tmp_path: Pa
     private = PrivateDirectories(str(tmp_path / "place"))
     private.make()
     assert {os.stat(path).st_mode & 0o777 for path in (private.path, private.home, private.tmp)} == {0o700}
-    assert private.environment == {"HOME": private.home, "TMPDIR": private.tmp}
+    assert private.environment == {"HOME": private.home, "TMPDIR": private.tmp, "GIT_CONFIG_NOSYSTEM": "1"}
     os.makedirs(f"{private.home}/deep/er")
     os.chmod(f"{private.home}/deep", 0o500)
     await private.remove(0)

@@ -12,12 +12,14 @@ from typing import Any, Literal
 
 import pytest
 from mcp import Client
-from mcp_types import CallToolResult, ElicitResult, ImageContent, TextContent
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult, ElicitResult, ImageContent, InputRequiredResult
 
 from cellblock.host import Host
 from cellblock.mcp_server.clients import Clients
 from cellblock.mcp_server.options import ServerOptions
 from cellblock.mcp_server.server import INSTRUCTIONS, build
+from mcp_clients import data, run, text
 
 TIME = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
 CONVERT = """
@@ -61,25 +63,6 @@ async def connect(
             yield connected
     finally:
         await clients.close()
-
-
-def text(result: object) -> str:
-    """Return the text of an answer."""
-    assert isinstance(result, CallToolResult)
-    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
-
-
-def data(result: object) -> dict[str, Any]:
-    """Return the structured content of an answer."""
-    assert isinstance(result, CallToolResult)
-    return result.structured_content or {}
-
-
-async def run(connected: Client, code: str, **arguments: Any) -> CallToolResult:
-    """Run a cell."""
-    result = await connected.call_tool("execute_ipython_cell", {"code": code, **arguments})
-    assert isinstance(result, CallToolResult)
-    return result
 
 
 async def test_cells_share_variables_and_say_what_changed(client: Connect, tmp_path: Path) -> None:
@@ -168,17 +151,90 @@ async def test_a_client_that_cannot_ask_is_refused_what_no_rule_allows(client: C
         assert "the command was not approved" in text(await run(connected, "!echo one"))
 
 
+NOBODY = {"command": "/none/server", "args": ["--all"]}
+
+
+async def register(connected: Client, **params: object) -> CallToolResult:
+    """Register a server that does not exist: an error tells whether its start was tried."""
+    result = await connected.call_tool("register_mcp_server", {"server_name": "none", "server_params": {**NOBODY, **params}})
+    assert isinstance(result, CallToolResult)
+    return result
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_a_person_is_asked_before_a_server_is_started(client: Connect, tmp_path: Path, era: Era) -> None:
+    person = Person("no", "decline", "yes")
+    async with client(tmp_path, era, person, approve="ask") as connected:
+        for _ in range(2):
+            assert text(await register(connected)).startswith("AccessError: the MCP server 'none' was not registered: ")
+        assert text(await register(connected)).startswith("McpServerError: ")
+    assert person.asked[0].startswith("The agent wants to start an MCP server, outside of the sandbox: none.register(")
+    assert "command='/none/server'" in person.asked[0]
+    assert "args=['--all']" in person.asked[0]
+
+
+async def test_rules_decide_about_servers(client: Connect, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('default = "deny"\n[[rule]]\ndecision = "allow"\nkind = "server"\narguments = { command = "/none/*" }\n')
+    (tmp_path / "workspace").mkdir()
+    for approve in ("auto", "ask", "rules"):
+        async with client(tmp_path / "workspace", approve=approve, rules=rules) as connected:
+            assert text(await register(connected)).startswith("McpServerError: ")
+            assert text(await register(connected, command="/other")).startswith("AccessError: ")
+
+
+@pytest.mark.parametrize("approve", ["auto", "ask", "rules"])
+async def test_a_server_that_no_rule_is_about(client: Connect, tmp_path: Path, approve: str) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("")
+    async with client(tmp_path, approve=approve, rules=rules) as connected:  # a client that cannot ask
+        kind = "McpServerError: " if approve == "auto" else "AccessError: "
+        assert text(await register(connected)).startswith(kind)
+
+
+async def test_an_answer_is_for_what_was_asked(client: Connect, tmp_path: Path) -> None:
+    asked = {"server_name": "none", "server_params": NOBODY}
+    other = asked | {"server_params": NOBODY | {"command": "/other"}}
+    yes = {"register": ElicitResult(action="accept", content={"decision": "yes"})}
+    async with client(tmp_path, "auto", Person(), approve="ask") as connected:
+        question = await call_once(connected, asked)
+        assert isinstance(question, InputRequiredResult)
+        assert isinstance(await call_once(connected, asked, input_responses=yes), InputRequiredResult)
+        with pytest.raises(MCPError):  # the SDK seals the state with the arguments of the call
+            await call_once(connected, other, input_responses=yes, request_state=question.request_state)
+        started = await call_once(connected, asked, input_responses=yes, request_state=question.request_state)
+        assert text(started).startswith("McpServerError: ")
+
+
+async def test_a_client_decides_nothing_for_another(client: Connect, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"approve": "ask", "approve_shell_cmds": True, "transport": "http"}
+    async with client(tmp_path, "auto", Person(), **options) as connected:
+        question = await call_once(connected, {"code": "!echo one"}, "execute_ipython_cell")
+        assert isinstance(question, InputRequiredResult)
+        (number,) = question.input_requests or {}
+        yes = {number: ElicitResult(action="accept", content={"decision": "once"})}
+        other = await call_once(connected, {"code": "'mine'"}, "execute_ipython_cell", input_responses=yes)
+        assert text(other).endswith("\n'mine'")
+        again = await call_once(connected, {"code": "!echo one"}, "execute_ipython_cell", request_state=question.request_state)
+        assert isinstance(again, InputRequiredResult)
+
+
+async def call_once(connected: Client, arguments: dict[str, Any], tool: str = "register_mcp_server", **more: Any) -> object:
+    """Make a call without answering what the server asks."""
+    return await connected.session.call_tool(tool, arguments, allow_input_required=True, **more)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_a_person_is_asked_about_tools(client: Connect, tmp_path: Path, era: Era) -> None:
-    person = Person("always for this tool")
+    person = Person("yes", "always for this tool")
     async with client(tmp_path, era, person, approve="ask") as connected:
         registered = await connected.call_tool("register_mcp_server", {"server_name": "time", "server_params": TIME})
         assert "from mcptools.time." in text(registered)
         assert set(data(registered)["tools"]) == {"convert_time", "get_current_time"}
         assert text(await run(connected, CONVERT)) == "-3.5h\n-3.5h"
-        assert len(person.asked) == 1
-        assert person.asked[0].startswith("The code wants to call a tool: time.convert_time(source_timezone='Asia/Tokyo'")
+        assert len(person.asked) == 2
+        assert person.asked[1].startswith("The code wants to call a tool: time.convert_time(source_timezone='Asia/Tokyo'")
 
 
 @pytest.mark.slow

@@ -46,6 +46,14 @@ async def test_of_what_led_to_an_error_the_message_is_told(session: Session) -> 
     assert "----> 6" not in text.split("The above")[0]
 
 
+async def test_a_server_that_is_not_registered_is_what_an_import_of_its_tools_fails_by(session: Session) -> None:
+    for code, missing in (("import mcptools", "mcptools"), ("from mcptools.github.search import run", "mcptools")):
+        first = (await session.execute(code)).for_model().split("\n")[0]
+        assert first == (
+            f"Error: ModuleNotFoundError: there is no {missing} here: register the MCP server first, or look up its name"
+        )
+
+
 async def test_syntax_errors_show_the_place(session: Session) -> None:
     text = (await session.execute("x = (1\ny = 2")).for_model()
     assert text.startswith("Error: ")

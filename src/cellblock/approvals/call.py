@@ -45,7 +45,7 @@ class Call:
     """One action outside its session that code asks for.
 
     Attributes:
-        kind: ``tool``, ``shell`` or ``network``.
+        kind: ``tool``, ``shell``, ``network`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         payload: The arguments as canonical JSON: sorted keys, no spaces, ASCII.
@@ -75,7 +75,7 @@ class Call:
         """Take the arguments as they are now.
 
         Args:
-            kind: ``tool``, ``shell`` or ``network``.
+            kind: ``tool``, ``shell``, ``network`` or ``server``.
             server: The MCP server's name, or ``shell``, or ``network``.
             tool: The tool's name.
             arguments: JSON data. Later changes to the mapping have no effect.

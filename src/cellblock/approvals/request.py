@@ -50,7 +50,7 @@ class ApprovalRequest:
         tool_args: The arguments, a copy: changing them does not change what is executed. For a command they are ``cmd`` (also
             called ``command``) and, if there are any, ``program``, ``cwd`` and ``environment``.
         id: Cannot be guessed, and is valid for one decision.
-        kind: ``tool``, ``shell`` or ``network``.
+        kind: ``tool``, ``shell``, ``network`` or ``server``.
         state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
         always: What else the acceptance is for: ``tool``, ``call`` or None.
         reason: Why it was withdrawn.
@@ -76,7 +76,7 @@ class ApprovalRequest:
             tool_name: Name of the tool.
             tool_args: The arguments.
             respond: Called once with the decision. If it raises, the decider gets the exception; the request stays pending.
-            kind: ``tool``, ``shell`` or ``network``.
+            kind: ``tool``, ``shell``, ``network`` or ``server``.
             changed: How the tool differs from the one that an API was generated for.
             id: Its id, if the other side has given it one.
         """

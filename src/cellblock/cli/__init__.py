@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from cellblock.cli import problems
     from cellblock.errors import CellblockError
 
+    _open_what_is_closed()
     given = sys.argv[1:] if arguments is None else list(arguments)
     _show_everything()
     try:
@@ -60,6 +61,14 @@ def _warnings_in_one_line() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_args, **_options: say(f"cellblock: warning: {message}")
         yield
+
+
+def _open_what_is_closed() -> None:
+    """Have standard input, output and error: a socket would take the number of one that is closed, and be read as it."""
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+            setattr(sys, name, os.fdopen(opened, mode, closefd=opened != number))
 
 
 def _show_everything() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cellblock.cli import approvals, daemon, files, kernelspec, machine, sessions, tokens, tools
+from cellblock.cli import actions, approvals, daemon, files, kernelspec, machine, mcp, sessions, tokens, tools
 from cellblock.cli.arguments import (
     AllowHost,
     Code,
@@ -183,6 +183,8 @@ def completion(
 
 sessions.add_to(app)
 machine.add_to(app)
+app.command("mcp")(mcp.mcp)
+app.add_typer(actions.app, name="actions")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(daemon.app, name="daemon")
 app.add_typer(files.app, name="files")

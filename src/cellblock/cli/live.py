@@ -202,6 +202,9 @@ class Silent:
 class Terminal:
     """Shows output as it comes, and asks who sits there."""
 
+    raw = False
+    """Whether output is written as it is, to anything but a terminal."""
+
     def __init__(self, value_prefix: str = "") -> None:
         """Begin at the start of a line.
 
@@ -265,7 +268,7 @@ class Terminal:
             known, self._shown_already = self._shown_already, ""
             text = text.removeprefix(known)
         stream = sys.stderr if name == "stderr" else sys.stdout
-        stream.write(_shown(text, stream.isatty()))
+        stream.write(text if self.raw and not stream.isatty() else _shown(text, stream.isatty()))
         stream.flush()
         if text:
             self._line_open = not text.endswith("\n")
@@ -292,9 +295,7 @@ def _lines_below(prefix: str, text: str) -> str:
 
 def _shown(text: str, terminal: bool) -> str:
     """Return output as it is written. A carriage return begins the line anew, as progress bars want it, and does no more."""
-    if not terminal:
-        return text
-    if "\r" not in text:
+    if not terminal or "\r" not in text:
         return printable(text)
     return "\r\x1b[K".join(map(printable, text.replace("\r\n", "\n").split("\r")))
 

@@ -97,6 +97,8 @@ def _cellblock_run(source, path, arguments):
 class _Script(live.Terminal):
     """Shows what the script prints, and nothing of how it is run; its standard input is this program's."""
 
+    raw = True
+
     def __init__(self) -> None:
         super().__init__()
         self._reading = ""

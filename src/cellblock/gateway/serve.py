@@ -104,6 +104,7 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
         proxy_headers=False,
         server_header=False,
         ws_max_size=16 * 1024 * 1024,
+        ws_per_message_deflate=False,  # it costs small messages more than it saves
         timeout_graceful_shutdown=5,
         ssl_certfile=certificate,
         ssl_keyfile=key,

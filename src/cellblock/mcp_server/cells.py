@@ -34,7 +34,7 @@ _ROUNDS = 8
 """How often one call may come back with questions. Clients of the SDK stop after ten."""
 
 _DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host"}
-_CHOICES = ["once", "always for this tool", "no"]
+_CHOICES = ("once", "always for this tool", "no")
 
 
 async def run(
@@ -53,7 +53,7 @@ async def run(
         Questions that the client must answer first, if it is one that has to call again with the answers; else None.
     """
     if ctx.input_responses:
-        await _take_answers(clients, ctx.input_responses)
+        await _take_answers(clients, named, ctx.input_responses)
     deadline = time.monotonic() + wait
     try:
         while not execution.ended and (left := deadline - time.monotonic()) > 0:
@@ -88,19 +88,19 @@ async def _decide(
 ) -> InputRequiredResult | None:
     """Have what waits decided, all of it at once."""
     ids = tuple(asked.id for asked in waiting)
-    if clients.options.approve != "ask" or not _can_ask(ctx):
+    if clients.options.approve != "ask" or not can_ask(ctx):
         await clients.sessions.approvals.decide(ids, allow=False)
         return None
-    if not is_version_at_least(ctx.protocol_version or "", _STATELESS):
+    if not is_stateless(ctx):
         await _ask_each(clients, waiting, ctx)
         return None
-    rounds = _state(ctx).get("round", 0) + 1
+    rounds = state(ctx).get("round", 0) + 1
     if rounds > _ROUNDS:
         await clients.sessions.approvals.decide(ids, allow=False)
         return None
     questions: dict[str, Any] = {asked.id: ElicitRequest(params=_form(asked)) for asked in waiting}
-    state = json.dumps({"execution": execution.record.id, "round": rounds})
-    return InputRequiredResult(request_state=state, input_requests=questions)
+    kept = json.dumps({"execution": execution.record.id, "round": rounds})
+    return InputRequiredResult(request_state=kept, input_requests=questions)
 
 
 async def _ask_each(clients: Clients, waiting: list[PendingApproval], ctx: Context[Any, Any]) -> None:
@@ -113,40 +113,58 @@ async def _ask_each(clients: Clients, waiting: list[PendingApproval], ctx: Conte
         await _take_answer(clients, asked.id, answer)
 
 
-async def _take_answers(clients: Clients, answers: Any) -> None:
-    for number, answer in answers.items():
-        await _take_answer(clients, number, answer)
+async def _take_answers(clients: Clients, named: NamedSession, answers: Any) -> None:
+    """Take the answers to what this session asked. A client decides nothing for another's session."""
+    asked = {pending.id for pending in clients.sessions.approvals.waiting(named.record.kernel_id)}
+    for number in asked & answers.keys():
+        await _take_answer(clients, number, answers[number])
 
 
 async def _take_answer(clients: Clients, number: str, answer: Any) -> None:
     """Take one answer. A refusal counts for this once: a host may refuse in the name of a person who saw nothing."""
-    choice = None
-    if isinstance(answer, ElicitResult) and answer.action == "accept":
-        choice = (answer.content or {}).get("decision", "no")
+    choice = chosen(answer)
     always = "tool" if choice == _CHOICES[1] else ""
     await clients.sessions.approvals.decide((number,), allow=choice in _CHOICES[:2], always=always)
 
 
 def _form(asked: PendingApproval) -> ElicitRequestFormParams:
-    schema = {
-        "type": "object",
-        "properties": {"decision": {"type": "string", "title": "Allow it?", "enum": _CHOICES}},
-        "required": ["decision"],
-    }
-    return ElicitRequestFormParams(
-        message=f"The code wants to {_DOES[asked.kind]}: {asked.text[:4000]}", requested_schema=schema
-    )
+    return form(f"The code wants to {_DOES[asked.kind]}: {asked.text[:4000]}", _CHOICES)
 
 
-def _can_ask(ctx: Context[Any, Any]) -> bool:
+def form(message: str, choices: tuple[str, ...]) -> ElicitRequestFormParams:
+    """Return a form in which a person decides.
+
+    Args:
+        message: What it is about.
+        choices: What they can choose.
+    """
+    decision = {"type": "string", "title": "Allow it?", "enum": [*choices]}
+    schema = {"type": "object", "properties": {"decision": decision}, "required": ["decision"]}
+    return ElicitRequestFormParams(message=message, requested_schema=schema)
+
+
+def chosen(answer: object) -> object:
+    """Return what a person has chosen in a `form`; None if they left it or nobody saw it."""
+    if isinstance(answer, ElicitResult) and answer.action == "accept":
+        return (answer.content or {}).get("decision")
+    return None
+
+
+def is_stateless(ctx: Context[Any, Any]) -> bool:
+    """Whether questions to this client must be returned, for it to call again."""
+    return is_version_at_least(ctx.protocol_version or "", _STATELESS)
+
+
+def can_ask(ctx: Context[Any, Any]) -> bool:
+    """Whether there is somebody at the client who can be asked."""
     known = ctx.client_capabilities
     return known is not None and known.elicitation is not None
 
 
-def _state(ctx: Context[Any, Any]) -> dict[str, Any]:
+def state(ctx: Context[Any, Any]) -> dict[str, Any]:
     """Return what this server has given a client to come back with; the SDK has checked that it is unchanged."""
-    state: dict[str, Any] = json.loads(ctx.request_state) if ctx.request_state else {}
-    return state
+    found: dict[str, Any] = json.loads(ctx.request_state) if ctx.request_state else {}
+    return found
 
 
 def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[NamedSession, Execution | PastExecution] | None:
@@ -155,7 +173,7 @@ def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[Name
     Raises:
         NotFoundError: It is not known, or no longer.
     """
-    number = _state(ctx).get("execution", number)
+    number = state(ctx).get("execution", number)
     if not number:
         return None
     try:

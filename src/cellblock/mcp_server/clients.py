@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cellblock.approvals.rules import Rules
 from cellblock.errors import NotFoundError
 from cellblock.host import Host
 from cellblock.named.options import read_options
@@ -28,6 +29,7 @@ class Clients:
 
     Attributes:
         options: What the server is asked to be.
+        rules: What decides before people do, as it was when the server started.
         sessions: The sessions.
     """
 
@@ -39,6 +41,7 @@ class Clients:
             host: Runs the sessions, and stays open; by default one of its own.
         """
         self.options = options
+        self.rules = Rules.load(options.rules) if options.rules is not None else Rules()
         self._given = host is not None
         self._host = host or Host(isolate="none", preload=options.preload)
         self._folders: dict[str, Path] = {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ Approve = Literal["auto", "ask", "rules"]
 Transport = Literal["stdio", "http"]
 
 _KERNEL_PREFIX = "KERNEL_ENV_"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +35,10 @@ class ServerOptions:
         preload: Modules that kernels have imported when they start.
         transport: ``stdio`` or ``http``.
         host: The address to listen on, for HTTP.
-        port: The port, likewise.
-        token: The bearer token that clients must have, likewise; None: none is needed, on a loopback address only.
+        port: The port, likewise; 0 for any that is free.
+        auth: Whether clients need a token, likewise. Without, only a loopback address can be served.
+        token: The token; by default a random one.
+        names: Names by which clients reach the server, if its address is not one of this machine's own names for itself.
     """
 
     workspace: Path = Path()
@@ -49,7 +53,9 @@ class ServerOptions:
     transport: Transport = "stdio"
     host: str = "127.0.0.1"
     port: int = 8900
-    token: str | None = None
+    auth: bool = True
+    token: str = field(default="", repr=False)
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("workspace", "sandbox_config", "rules"):  # the current directory is another one soon
@@ -59,8 +65,12 @@ class ServerOptions:
             raise InvalidInputError(f"--workspace {self.workspace}: there is no such directory; make it, or name another one")
         if self.approve == "rules" and self.rules is None:
             raise InvalidInputError("--approve rules needs --rules FILE (docs/approvals.md)")
-        if self.transport == "http" and self.token is None and self.host not in ("127.0.0.1", "::1", "localhost"):
-            raise InvalidInputError(f"others can reach {self.host}: give clients a token with --token, or listen on 127.0.0.1")
+        if not self.auth and self.host not in _LOOPBACK:
+            raise InvalidInputError(
+                f"without tokens, only loopback addresses can be served, such as 127.0.0.1, not {self.host!r}"
+            )
+        if self.auth and not self.token:
+            object.__setattr__(self, "token", secrets.token_urlsafe(32))
 
     def session(self, folder: Path) -> dict[str, Any]:
         """Return the options of one session, as `named.options` reads them.

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -17,12 +17,10 @@ from cellblock import __version__
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.mcp_server import answers, cells
 from cellblock.mcp_server.clients import Clients
+from cellblock.mcp_server.registering import decide_registration
 from cellblock.named.executions import Execution
 from cellblock.tools.apigen.generate import generate_mcp_sources
 from cellblock.tools.calling import search
-
-if TYPE_CHECKING:
-    pass
 
 INSTRUCTIONS = """\
 Runs Python in a sandboxed IPython kernel that keeps its variables from call to call. Work in small steps, and look at each \
@@ -100,6 +98,8 @@ class Tools:
 
         Once is enough: it stays registered.
         """
+        if (question := await decide_registration(self._clients, server_name, server_params, ctx)) is not None:
+            return question
         names = await generate_mcp_sources(server_name, server_params, self._options.tools)
         if not names:
             return answers.text(f"{server_name} is registered, and has no tools.", server=server_name, tools=[])

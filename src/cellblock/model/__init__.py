@@ -16,7 +16,7 @@ Status = Literal["success", "error", "timeout", "interrupted", "died", "max_atte
 Recovery = Literal["interrupted", "interrupted_twice", "killed_children", "restarted"]
 """The step that stopped the code. Only ``restarted`` loses the session's variables."""
 
-CallKind = Literal["tool", "shell", "network"]
+CallKind = Literal["tool", "shell", "network", "server"]
 """What code wants to do outside its session: call an MCP tool, run a command, or reach a host."""
 
 StreamName = Literal["stdout", "stderr"]
@@ -350,7 +350,7 @@ class Decision:
         outcome: ``allow`` or ``deny``.
         by: The rule, as its text; else ``person``, ``caller`` (`CodeExecutor.execute`) or ``nobody``, also when time ran out.
         session: The session whose code asked.
-        kind: ``tool``, ``shell`` or ``network``.
+        kind: ``tool``, ``shell``, ``network`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         payload: The arguments as canonical JSON: the bytes that were shown, and that are executed.

@@ -16,6 +16,7 @@ _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 _CHAINED = re.compile(r"(The above exception was|During handling of the above)")
 _RULER = re.compile(r"-+$|\w+ +Traceback \(most recent call last\)")
 _REFUSED = re.compile(r'403.{1,200}; to allow it, add "([^"]{1,300})" to allow_hosts')
+_NOT_GENERATED = re.compile(r"No module named '(mcptools(?:\.\w{1,100})?)'")
 _MAX_SOUGHT = 10_000
 _MAX_TOLD = 20_000
 _MAX_FRAME = 1500
@@ -60,6 +61,8 @@ def _first_line(result: CodeExecutionResult) -> str:
             return f"Error: {error.ename}: {explanation}"
     if refused := _refused(told):
         return f"Error: {error.ename}: {refused}"
+    if missing := _NOT_GENERATED.fullmatch(told):
+        return f"Error: {error.ename}: there is no {missing[1]} here: register the MCP server first, or look up its name"
     return f"Error: {error.ename}: {told}" if told else f"Error: {error.ename}"
 
 

@@ -165,7 +165,7 @@ class PendingApproval:
         session: The id of the session whose code asks.
         session_name: Its name.
         execution: The id of the execution during which it asked; empty if none ran.
-        kind: ``tool``, ``shell`` or ``network``.
+        kind: ``tool``, ``shell``, ``network`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         arguments: The arguments, as they will be executed.
@@ -205,7 +205,7 @@ class Permission:
         session: The id of the session.
         session_name: Its name.
         scope: ``tool``: whatever the arguments; ``call``: with exactly these arguments.
-        kind: ``tool``, ``shell`` or ``network``.
+        kind: ``tool``, ``shell``, ``network`` or ``server``.
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         text: The call that it was given for, in one line.

@@ -392,6 +392,7 @@ class Kernel:
         if cell is None:
             return
         self.death_reported = isinstance(ending, Death)
+        self._in_place_of_dead = self._in_place_of_dead and cell.silent  # somebody has been told, or nobody yet
         self._collector = Collector(self.wanted.limits, self.wanted.spill_to)
         cell.finish(ending)
 

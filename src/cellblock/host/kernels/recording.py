@@ -5,7 +5,6 @@ Content of tapes is trusted: nobody but hosts of this user can write to them.
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -86,7 +85,7 @@ class Recording:
         """
         standing = self.standing
         rest = (channel.state.value, cell, after_death, standing.question, standing.begun, standing.decided, standing.count)
-        content = pickle.dumps((*rest, None), 5) if collector.empty else _pickled((*rest, collector))
+        content = pickle.dumps((*rest, None if collector.empty else collector), 5)
         self._longest = len(content)
         self.tape.base(channel.offsets, content, more=more)
 
@@ -130,8 +129,10 @@ class Recording:
     def recover(self, channel: Channel, spill_to: SpillDirectory | None) -> list[Record]:
         """Put the channel to where the last base says, and take its standing; return what came after it."""
         base, records = self.tape.recover()
-        state, *standing = _Unpickler(io.BytesIO(base.content), spill_to).load()
+        state, *standing = pickle.loads(base.content)  # noqa: S301  # only hosts of this user can write to a tape
         self.standing = Standing(*standing)
+        if self.standing.collector is not None:
+            self.standing.collector.spill_to(spill_to)
         self.replaying = True
         channel.resume(State(state), base.offsets[0])
         return records
@@ -165,25 +166,3 @@ def sent_message(record: Record) -> ToWorker:
 def read_trusted(record: Record) -> Any:
     """Return the object that a record holds. Only hosts of this user can write to a tape."""
     return pickle.loads(record.content)  # noqa: S301  # see above
-
-
-def _pickled(what: object) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer, 5).dump(what)
-    return buffer.getvalue()
-
-
-class _Pickler(pickle.Pickler):
-    """Leaves out the directory for large output, which is the session's."""
-
-    def persistent_id(self, obj: Any) -> str | None:
-        return "spills" if isinstance(obj, SpillDirectory) else None
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, spill_to: SpillDirectory | None) -> None:
-        super().__init__(file)
-        self._spill_to = spill_to
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._spill_to

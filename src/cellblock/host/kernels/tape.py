@@ -270,10 +270,12 @@ class Tape:
 
     def append(self, kind: Kind, content: bytes) -> int:
         """Write a record. Returns where its content lies in the log."""
-        record = self._begun + _RECORD.pack(self.taken, len(content), kind) + content
+        return self._write(self._begun + _RECORD.pack(self.taken, len(content), kind), content)
+
+    def _write(self, head: bytes, content: bytes) -> int:
         self._begun = b""
-        os.pwrite(self._log, record, self._end)
-        self._end += len(record)
+        os.pwritev(self._log, (head, content), self._end)
+        self._end += len(head) + len(content)
         return self._end - len(content)
 
     def base(self, offsets: tuple[int, int, int], content: bytes, *, more: bool = False) -> None:
@@ -285,15 +287,15 @@ class Tape:
             more: Whether another record follows at once, to be written in one go.
         """
         place = self._end
-        content = _OFFSETS.pack(*offsets) + content
+        head = _RECORD.pack(0, _OFFSETS.size + len(content), Kind.BASE) + _OFFSETS.pack(*offsets)
         self.taken = 0
         self._based = sum(offsets)
         if place - self._punched > _LOG_LIMIT or self._based - self._dropped > _TAPE_LIMIT:
             self._old = place, offsets
         if more:
-            self._begun = _RECORD.pack(0, len(content), Kind.BASE) + content
+            self._begun = head + content
         else:
-            self.append(Kind.BASE, content)
+            self._write(head, content)
             self._drop()
 
     @property

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cellblock.host.output.spill import Spill, SpillDirectory, Spills
 from cellblock.host.output.values import READ_AS_TEXT, Bundle, Value
@@ -51,7 +52,7 @@ class _Text:
 
     __slots__ = ("data", "name")
 
-    def __init__(self, name: StreamName, data: bytes) -> None:
+    def __init__(self, name: StreamName, data: bytes | bytearray) -> None:
         self.name = name
         self.data = bytearray(data)
 
@@ -120,6 +121,23 @@ class Collector:
         self._parts: dict[str, Value] = {}
         self._clear_next = False
         self._start()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return it for another host. Texts are many, and so they become tuples, which take the least time."""
+        state = self.__dict__.copy()
+        for name in ("_head", "_tail"):
+            state[name] = [(entry.name, entry.data) if type(entry) is _Text else entry for entry in state[name]]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what another host has written down."""
+        for name, kind in (("_head", list), ("_tail", deque)):
+            state[name] = kind(_Text(*entry) if type(entry) is tuple else entry for entry in state[name])
+        self.__dict__.update(state)
+
+    def spill_to(self, directory: SpillDirectory | None) -> None:
+        """Write what is too large to this directory, after it was taken over from another host."""
+        self._spills.directory = directory
 
     def _start(self) -> None:
         self._head: list[_Entry] = []

@@ -82,6 +82,10 @@ class Spills:
         self._left = _FILES
         self._made: list[tuple[str, int]] = []
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return it for another host, which has a directory of its own."""
+        return {**self.__dict__, "directory": None}
+
     def create(self, mime: str) -> tuple[BinaryIO, Path] | None:
         """Make a file for a value of some type; None if it cannot be made."""
         if self.directory is None:

@@ -1,0 +1,79 @@
+"""Makes pages of a site from documents that are written to be read in the repository."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
+_PICTURE = re.compile(r"!\[([^\]]*)\]\(docs/([^)\s]+)\)")
+_ALERT = re.compile(r"^> \[!(\w+)\]\n((?:>.*\n)+)", re.MULTILINE)
+_GENERATED = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
+_GUIDES = ("sessions", "named-sessions", "cli", "rest", "jupyter", "mcp-server", "tools", "approvals", "sandbox", "recipes")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Have the README as the first page, and the changes as another one."""
+    for source, name in _GENERATED.items():
+        text = _PICTURE.sub(r"![\1](\2)", (ROOT / source).read_text())
+        files.append(File.generated(config, name, content=_LINK.sub(lambda link: _link(link, ""), text)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Turn links to files that are no pages into plain text, and GitHub's alerts into admonitions."""
+    if page.file.src_uri not in _GENERATED.values():
+        folder = os.path.join("docs", os.path.dirname(page.file.src_uri))
+        markdown = _LINK.sub(lambda link: _link(link, folder), markdown)
+    return _ALERT.sub(_admonition, markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Write ``llms.txt``, a list of the guides for language models, and ``llms-full.txt``, all of them in one file."""
+    site = Path(config["site_dir"])
+    texts = {"index": (ROOT / "README.md").read_text()}
+    texts |= {name: (ROOT / "docs" / f"{name}.md").read_text() for name in _GUIDES}
+    lines = []
+    for name, text in texts.items():
+        (site / f"{name}.md").write_text(text)
+        lines.append(f"- [{text.partition(chr(10))[0].removeprefix('# ')}]({name}.md): {_first_sentence(text)}")
+    (site / "llms.txt").write_text(
+        f"# cellblock\n\n> {config['site_description']}.\n\n## Guides\n\n" + "\n".join(lines) + "\n"
+    )
+    (site / "llms-full.txt").write_text("\n\n".join(texts.values()))
+
+
+def _link(link: re.Match[str], folder: str) -> str:
+    """Return a link as it has to be in a page, or its text if it leads to what is not a page.
+
+    Args:
+        link: The link.
+        folder: The folder of the document that has it; empty for the repository's top.
+    """
+    path, mark, place = link[2].partition("#")
+    if not path or ":" in path:
+        return link[0]
+    target = os.path.normpath(os.path.join(folder, path))
+    here = folder.removeprefix("docs").strip("/")
+    if target in _GENERATED:
+        return f"[{link[1]}]({os.path.relpath(_GENERATED[target], here or '.')}{mark}{place})"
+    if target.startswith("docs/") and target.endswith((".md", ".png", ".svg")):
+        return f"[{link[1]}]({os.path.relpath(target.removeprefix('docs/'), here or '.')}{mark}{place})"
+    if (ROOT / target / "README.md").exists() and target.startswith("docs/"):
+        return f"[{link[1]}]({os.path.relpath(target.removeprefix('docs/'), here or '.')}/README.md)"
+    return link[1]
+
+
+def _first_sentence(text: str) -> str:
+    paragraphs = [part for part in text.split("\n\n")[1:] if part[0].isalpha() or part.startswith("**")]
+    return re.split(r"(?<=[.:]) ", _LINK.sub(r"\1", paragraphs[0]).replace("\n", " "))[0].strip("*")
+
+
+def _admonition(alert: re.Match[str]) -> str:
+    lines = [line.removeprefix(">").removeprefix(" ") for line in alert[2].splitlines()]
+    return f"!!! {alert[1].lower()}\n" + "".join(f"    {line}\n" if line else "\n" for line in lines)

@@ -1,0 +1,155 @@
+"""``cellblock actions``: code that agents have saved as tools for later code."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.cli.arguments import Json, new_app
+from cellblock.cli.output import print_json, wants_json
+from cellblock.cli.problems import FAILED, OK, nearest
+from cellblock.errors import DaemonError, InvalidInputError, NotFoundError
+from cellblock.terminal import printable
+
+app = new_app("Work with saved code actions: the tools in gentools/ of the current directory.")
+
+_ROOT = "gentools"
+
+Action = Annotated[str, typer.Argument(metavar="CATEGORY.NAME", help="The action.")]
+
+
+@app.command("list")
+def list_(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[WORDS]...", help="What it is to do; all without.")] = None,
+    as_json: Json = False,
+) -> int:
+    """List actions with their signatures; exit with 1 if there are none."""
+    from cellblock.tools.calling import search
+
+    found = {name: "".join(search.signatures(name, root_dir=_ROOT)) for name in search.names(" ".join(words or []), _ROOT)}
+    if wants_json(as_json):
+        print_json([{"action": name, "signature": signature} for name, signature in found.items()])
+    else:
+        print("\n".join(printable(line, lines=False) for line in found.values()) or f"No action in {_ROOT}/ is about that.")
+    return OK if found else FAILED
+
+
+@app.command()
+def show(
+    action: Action, impl: Annotated[bool, typer.Option("--impl", help="Print the implementation instead.")] = False
+) -> int:
+    """Print the interface of an action."""
+    source = _folder(action) / ("impl.py" if impl else "api.py")
+    try:
+        print(printable(source.read_text(encoding="utf-8", errors="replace")), end="")
+    except OSError as error:
+        raise InvalidInputError(f"{source} cannot be read: {error.strerror}") from error
+    return OK
+
+
+@app.command()
+def save(
+    action: Action,
+    api: Annotated[Path, typer.Argument(metavar="API", help="File with the interface: types, and run() with a docstring.")],
+    impl: Annotated[Path, typer.Argument(metavar="IMPL", help="File with the implementation of run().")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the action if there is one.")] = False,
+) -> int:
+    """Save two files as an action."""
+    from cellblock.tools.calling.actions import save_action
+
+    category, name = _parts(action)
+    try:
+        sources = [path.read_text(encoding="utf-8") for path in (api, impl)]
+        folder = save_action(category, name, *sources, root_dir=_ROOT, replace=replace)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"the source is not valid UTF-8: {error}") from error
+    except OSError as error:
+        raise InvalidInputError(f"{error.filename}: {error.strerror}") from error
+    print(f"saved {printable(str(folder), lines=False)}; code calls it with: from {_ROOT}.{action} import run")
+    return OK
+
+
+@app.command()
+def run(
+    action: Action,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PARAMETER=VALUE]...", help="What to call it with; values are JSON, or else text."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="A session; one of its own by default.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Run an action in a session, and print what it returns."""
+    from cellblock.cli import execute
+
+    _folder(action)
+    code = _code(action, _arguments(arguments or []))
+    if name is not None:
+        return execute.run(name=name, code=code, as_json=as_json)
+    return _run_alone(code, as_json)
+
+
+def _run_alone(code: str, as_json: bool) -> int:
+    """Run code in a session of its own, which ends with it."""
+    from cellblock.cli import execute
+    from cellblock.cli.client import ask, session_options
+    from cellblock.daemon.messages import Create, Destroy
+
+    session = ask(Create("", session_options({"idle_timeout": 60})))["kernel_id"]
+    try:
+        return execute.run(session_id=session, code=code, as_json=as_json)
+    finally:
+        with suppress(DaemonError):
+            ask(Destroy(session))
+
+
+def _parts(action: str) -> tuple[str, str]:
+    category, _, name = action.removeprefix(f"{_ROOT}.").partition(".")
+    if not category.isidentifier() or not name.isidentifier():
+        raise InvalidInputError(f"an action is called CATEGORY.NAME, both Python identifiers, not {action!r}")
+    return category, name
+
+
+def _folder(action: str) -> Path:
+    """Return where an action lies.
+
+    Raises:
+        NotFoundError: There is no such action.
+    """
+    from cellblock.tools.calling import search
+
+    category, name = _parts(action)
+    folder = Path(_ROOT, category, name)
+    if not (folder / "api.py").is_file():
+        known = search.names("", _ROOT)
+        near = nearest(f"{category}.{name}", known) or f"; 'cellblock actions list' shows the {len(known)} that there are"
+        raise NotFoundError(f"there is no action {category}.{name} in {_ROOT}/{near}")
+    return folder
+
+
+def _arguments(given: list[str]) -> dict[str, Any]:
+    pairs = [text.partition("=") for text in given]
+    for parameter, equals, _ in pairs:
+        if not parameter.isidentifier() or not equals:
+            raise InvalidInputError(f"arguments are PARAMETER=VALUE, not {parameter + equals!r}")
+    return {parameter: _value(text) for parameter, _, text in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _code(action: str, arguments: dict[str, Any]) -> str:
+    category, name = _parts(action)
+    return (
+        f"import inspect as _inspect, json as _json\nfrom {_ROOT}.{category}.{name} import run as _run\n"
+        f"_returned = _run(**_json.loads({json.dumps(arguments)!r}))\n"
+        "await _returned if _inspect.isawaitable(_returned) else _returned"
+    )
