@@ -185,6 +185,18 @@ async def served(directory: Path, *arguments: str) -> AsyncIterator[tuple[str, s
         await process.communicate()
 
 
+async def first_line(address: str, header: str) -> str:
+    """Return the beginning of the answer to a request that accepts nothing."""
+    host = address.split("/")[2]
+    reader, writer = await asyncio.open_connection(*host.split(":"))
+    writer.write(f"POST /mcp HTTP/1.1\r\nHost: {host}\r\n{header}\r\nContent-Length: 0\r\n".encode())
+    writer.write(b"Content-Type: application/json\r\nAccept: text/plain\r\nConnection: close\r\n\r\n")
+    line = (await reader.readline()).decode().strip()
+    writer.close()
+    await writer.wait_closed()
+    return line
+
+
 @asynccontextmanager
 async def remote(address: str, token: str, **options: Any) -> AsyncIterator[Client]:
     http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=120)
@@ -207,6 +219,7 @@ async def test_over_http_only_those_with_the_token(tmp_path: Path, temporary: Pa
         assert await status(**good) == 200
         assert await status(**good, Host="evil.example") == 421
         assert await status(**good, Origin="http://evil.example") == 403
+        assert await first_line(address, f"Authorization:   Bearer {token}  ") == "HTTP/1.1 406 Not Acceptable"
         async with remote(address, token) as client:
             first = await run(client, "x = 41")
             handle = data(first)["session"]

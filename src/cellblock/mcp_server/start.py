@@ -83,6 +83,7 @@ async def _serve_http(server: MCPServer[None], options: ServerOptions, stop: asy
     address = f"{_in_brackets(options.host)}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         _app(server, options),
+        http="h11",  # httptools leaves the space behind a header's value, which RFC 9110 has removed
         log_level="warning",
         access_log=False,
         proxy_headers=False,
