@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
@@ -53,19 +56,26 @@ class Gateway:
 @contextmanager
 def own_gateway(**options: Any) -> Iterator[Gateway]:
     """Run a gateway for the daemon of `own_daemon`, with options of `GatewayOptions`."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, json.dumps(options)], stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    )
-    assert process.stderr is not None
-    try:
-        line = process.stderr.readline()
-        found = re.search(r"listens at (\S+)", line)
-        assert found, line + process.stderr.read()
-        yield Gateway(found[1], process)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-        process.stderr.close()
+    # Its words go to a file: a pipe that nobody empties would stop it some day.
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
+        process = subprocess.Popen([sys.executable, "-c", _PROGRAM, json.dumps(options)], stderr=said, text=True)
+        try:
+            yield Gateway(_address(process, said), process)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def _address(process: subprocess.Popen[str], said: IO[str]) -> str:
+    """Return where a gateway listens, as soon as it does."""
+    deadline = time.monotonic() + 60
+    while True:
+        text = os.pread(said.fileno(), 65536, 0).decode()  # it writes where this would seek to
+        if found := re.search(r"listens at (\S+) ", text):
+            return found[1]
+        assert process.poll() is None, text
+        assert time.monotonic() < deadline, text
+        time.sleep(0.01)
 
 
 def token(*scopes: str, session: str = "", **more: Any) -> str:
