@@ -138,6 +138,21 @@ async def test_an_agent_asks_at_the_terminal(tmp_path: Path) -> None:
     assert "SUMMARY.md" in shown.rpartition("On branch main")[2]
 
 
+@pytest.mark.npm
+async def test_an_agent_over_the_mcp_server_does_a_whole_task(tmp_path: Path) -> None:
+    shown = await run("mcp_agent.py", tmp_path)
+    for expected in (
+        "filesystem is registered, with ",
+        "mcptools.filesystem.read_text_file\n",
+        "git.git_log(repo_path: str",
+        "[a picture, image/png, ",
+        "The kernel died: SIGSEGV",
+        "Message: Data about bird strikes",
+    ):
+        assert expected in shown
+    assert shown.count("(10000, 14)") == 2
+
+
 def test_every_example_is_run_here() -> None:
     tested = Path(__file__).read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in tested] == []
