@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     directory = tempfile.mkdtemp(prefix="cellblock-tests-")
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
     os.environ["TMPDIR"] = directory
-    tempfile.tempdir = None
+    tempfile.tempdir = directory  # at once: whoever asks first may have set TMPDIR for a daemon
     state = Path(directory) / "state"
     state.mkdir(mode=0o700)  # now, as whatever appears later is what a test left behind
     os.environ["CELLBLOCK_HOME"] = str(state)

@@ -86,13 +86,15 @@ def terminal(*command: str, columns: int = 100, **environment: str) -> Iterator[
     """Run a program in a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    # The size of another terminal, which pytest-xdist puts there, would count for more than that of this one.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
         command,
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "PROMPT_TOOLKIT_NO_CPR": "1", **environment},
+        env={**inherited, "TERM": "xterm", "NO_COLOR": "1", "PROMPT_TOOLKIT_NO_CPR": "1", **environment},
         preexec_fn=_take_terminal,
     )
     os.close(theirs)

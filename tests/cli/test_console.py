@@ -12,6 +12,8 @@ from daemons import own_daemon
 from terminals import Screen, terminal
 from terminals import cellblock as command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

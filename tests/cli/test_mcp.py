@@ -11,6 +11,8 @@ import pytest
 
 from cellblock.cli import main
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),

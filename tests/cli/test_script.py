@@ -15,6 +15,8 @@ from processes import eventually
 from terminals import cellblock as command
 from terminals import terminal
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

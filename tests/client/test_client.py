@@ -25,6 +25,8 @@ from cellblock import (
 from daemons import own_daemon
 from gateways import Gateway, own_gateway, token
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:

@@ -27,6 +27,8 @@ from cellblock.daemon.place import Place
 from cellblock.sync import _call, _connection, _local
 from processes import alive, below, eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

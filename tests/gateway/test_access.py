@@ -17,6 +17,8 @@ from cellblock.gateway.guard import PUBLIC
 from cellblock.gateway.options import GatewayOptions
 from gateways import Gateway, token
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def sessions(api: httpx.Client) -> None:

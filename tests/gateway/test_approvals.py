@@ -10,6 +10,8 @@ import pytest
 from gateways import Gateway, token
 from processes import eventually
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {"approve_shell_cmds": True}
 
 

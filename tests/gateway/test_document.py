@@ -9,7 +9,11 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from gateways import Gateway, token
+
+pytestmark = pytest.mark.slow
 
 TEXT = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
 

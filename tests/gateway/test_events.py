@@ -14,6 +14,8 @@ from websockets.sync.client import connect
 
 from gateways import Gateway, token
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def session(api: httpx.Client) -> None:

@@ -13,6 +13,8 @@ from cellblock.gateway.files import range_of
 from gateways import Gateway, own_gateway, token
 from processes import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def session(api: httpx.Client) -> Path:

@@ -20,6 +20,8 @@ from gateways import Gateway, own_gateway, token
 from jupyter_clients import Channels, channels
 from processes import eventually
 
+pytestmark = pytest.mark.slow
+
 TOKENS: dict[str, str] = {}
 
 

@@ -14,6 +14,8 @@ from cellblock import AsyncClient, DaemonError
 from gateways import Gateway, own_gateway, token
 from processes import eventually
 
+pytestmark = pytest.mark.slow
+
 CLIENTS, EXECUTIONS, SESSIONS = 200, 50, 20
 
 

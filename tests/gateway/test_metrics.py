@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 import httpx
+import pytest
 
 from gateways import Gateway, token
+
+pytestmark = pytest.mark.slow
 
 _SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]+"\})? [0-9.e+-]+')
 

@@ -13,6 +13,8 @@ import uvicorn
 from cellblock.gateway import protocol
 from gateways import Gateway, own_gateway, token
 
+pytestmark = pytest.mark.slow
+
 
 async def served(gateway: Gateway, sent: bytes) -> bytes:
     """Send bytes until the server has closed the connection; return what it said."""

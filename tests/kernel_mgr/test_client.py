@@ -17,6 +17,8 @@ from cellblock.kernel_mgr import token_files
 from cellblock.kernel_mgr.client import ExecutionResult
 from processes import below, descriptors, eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> None:

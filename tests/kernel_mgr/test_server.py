@@ -13,6 +13,8 @@ from cellblock import CodeExecutor, ExecutionError, Host, KernelClient, KernelGa
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.kernel_mgr import token_files
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
