@@ -205,6 +205,21 @@ async def test_limits(zygote_host: Host, state: Path, tmp_path: Path, monkeypatc
     await sessions.close()
 
 
+async def test_sessions_that_use_much_memory_leave_no_room_for_others(native_host: Host, tmp_path: Path) -> None:
+    sessions = NamedSessions(native_host, limits=NamedLimits(memory=80 << 20))
+    options = {"working_dir": str(tmp_path), "images_dir": str(tmp_path)}
+    try:
+        named = await sessions.create("large", options)
+        await submit(sessions, named, "large = b'x' * (100 << 20)").wait()
+        await eventually(lambda: sessions.about()["memory"] > 80 << 20)
+        with pytest.raises(BusyError, match="all sessions together use"):
+            await sessions.create("other", options)
+        await sessions.restart("large")
+        await sessions.create("other", options)
+    finally:
+        await sessions.close()
+
+
 async def test_a_session_that_nobody_uses_is_ended(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
     await sessions.create("brief", {**OPTIONS, "idle_timeout": 0.05})
     await sessions.create("long", {**OPTIONS, "idle_timeout": 1000})

@@ -496,6 +496,12 @@ class Session(AsyncOnly):
         return self.wanted.isolate
 
     @property
+    def memory(self) -> int:
+        """Bytes that its processes use, as of the last look; 0 if nobody looks: without a sandbox, memory has no limit."""
+        kernel = self._kernels.current
+        return 0 if kernel is None or kernel.death is not None else kernel.memory.used
+
+    @property
     def workspace(self) -> str:
         """The directory that it works in."""
         return self._cwd

@@ -199,8 +199,8 @@ class NamedSession:
 
     @property
     def memory(self) -> int:
-        """Bytes that it uses, as far as is known."""
-        return 0
+        """Bytes that its processes use, as of the last look; 0 if nobody looks, as without a sandbox."""
+        return 0 if self.current is None else self.current.memory
 
     def touch(self) -> None:
         """Take note that it is used."""

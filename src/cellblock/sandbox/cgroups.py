@@ -176,6 +176,13 @@ class Group:
             with contextlib.suppress(FileNotFoundError):  # the controller is not delegated: others see to it, see the plan
                 _write(f"{self.path}/{name}", str(value))
 
+    def used(self) -> int:
+        """Bytes that its processes use now; 0 if the machine does not say."""
+        try:
+            return int(_words(f"{self.path}/memory.current")[0])
+        except (OSError, IndexError):
+            return 0
+
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel has killed something in it because it was over its memory."""
         try:

@@ -42,12 +42,18 @@ class MemoryWatch:
         self._on_excess = on_excess
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._last = 0
         control.on_memory = self._check
 
     def look_soon(self) -> None:
         """Look soon, and then again and again, unless the machine itself does."""
         if self.limit is not None and self._group is None:
             self._look_in(_BUSY)
+
+    @property
+    def used(self) -> int:
+        """Bytes that the processes use, as of the last look; 0 if nobody looks."""
+        return self._last if self._group is None else self._group.used()
 
     def stop(self) -> None:
         """Look no more."""
@@ -77,6 +83,7 @@ class MemoryWatch:
         self._control.measure(self.limit)
 
     def _check(self, used: int) -> None:
+        self._last = used
         if self.limit is not None and used > self.limit:
             self._on_excess(f"out of memory: its processes used {used >> 20:,} MiB, and may use {self.limit >> 20:,} MiB")
         else:
