@@ -7,10 +7,12 @@ import configparser
 import os
 import resource
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -32,8 +34,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A state directory of its own; its daemon ends with the test."""
-    state, workspace, temporary = (tmp_path / name for name in ("state", "workspace", "tmp"))
+    """A state directory of its own; its daemon ends with the test.
+
+    Its path is short: these tests make sockets themselves, whose addresses may have 107 bytes only.
+    """
+    workspace, temporary = tmp_path / "workspace", tmp_path / "tmp"
+    state = Path(tempfile.mkdtemp()) / "state"
     workspace.mkdir()
     temporary.mkdir()
     monkeypatch.setenv("CELLBLOCK_HOME", str(state))
@@ -42,6 +48,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield state
     control.stop()
     close_connections()
+    shutil.rmtree(state.parent)
 
 
 def close_connections() -> None:
@@ -93,7 +100,7 @@ async def test_start_status_and_stop(home: Path) -> None:
     }
     assert 0 <= now["uptime"] < 1000
     assert control.stop(keep=True) is True
-    assert not alive(about["pid"])
+    await eventually(lambda: not alive(about["pid"]))
     # What it had is there when it is started again, by this connection, which was open before.
     assert [(record.name, record.status) for record in cellblock.list_kernels()] == [("one", "dead")]
     assert control.stop() is True
