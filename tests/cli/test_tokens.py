@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_token_is_made_shown_once_and_revoked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokens", "create", "for ci", "--scope", "run", "--scope", "read", "--days", "7"]) == 0
     made = json.loads(capsys.readouterr().out)
-    known = Tokens().check()(made["token"])
+    with closing(Tokens().check()) as check:
+        known = check(made["token"])
     assert known is not None
     assert known.may("run")
     assert not known.may("admin")
@@ -29,7 +31,8 @@ def test_a_token_is_made_shown_once_and_revoked(capsys: pytest.CaptureFixture[st
     (listed,) = json.loads(out)["tokens"]
     assert (listed["name"], listed["scopes"]) == ("for ci", made["scopes"])
     assert main(["tokens", "revoke", listed["id"]]) == 0
-    assert Tokens().check()(made["token"]) is None
+    with closing(Tokens().check()) as check:
+        assert check(made["token"]) is None
     assert main(["tokens", "revoke", listed["id"]]) == 1
     assert "there is no token" in capsys.readouterr().err
 
