@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -196,4 +197,5 @@ async def test_the_oldest_that_have_ended_are_forgotten(
 
 @pytest.mark.parametrize("number", ["", "x", "f" * 32, "0" * 32, "../../etc/passwd", "0x" + "1" * 30, "１" * 32])
 def test_an_id_that_is_none_is_not_found(number: str) -> None:
-    assert NamedStore().journal.find(number) is None
+    with closing(NamedStore()) as store:
+        assert store.journal.find(number) is None
