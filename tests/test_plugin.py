@@ -111,14 +111,20 @@ def test_the_code_of_the_skill_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "def run(params):\n"
         "    return json.dumps({'items': [{'name': 'a', 'stargazers_count': 1}, {'name': 'b', 'stargazers_count': 2}]})\n"
     )
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("gentools", "mcpparse", "mcptools")]:
-        del sys.modules[name]
-    invalidate_caches()
+    forget_packages()
     for kind, code in BLOCK.findall(SKILL):
         if kind == "python" and "actions.save" in code:
             exec(code if "import actions" in code else f"from cellblock.tools import actions\n{code}", {})
     run = import_module("gentools.github.top_repositories").run
     assert [(found.name, found.stars) for found in run("ann", top=1)] == [("b", 2)]
+    forget_packages()  # other tests have such packages, too
+
+
+def forget_packages() -> None:
+    """Forget the packages of tools and actions that were imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("gentools", "mcpparse", "mcptools")]:
+        del sys.modules[name]
+    invalidate_caches()
 
 
 @pytest.mark.npm

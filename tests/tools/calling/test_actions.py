@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from types import ModuleType
@@ -41,19 +42,25 @@ def run(username, top=3):
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A workspace, which code can import from."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A workspace, which code can import from. What was imported is forgotten: other tests have such packages, too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
+    yield tmp_path
+    forget_packages()
 
 
 def load(name: str) -> ModuleType:
     """Import a module that was written just now."""
-    for known in [known for known in sys.modules if known.partition(".")[0] == name.partition(".")[0]]:
+    forget_packages()
+    return import_module(name)
+
+
+def forget_packages() -> None:
+    """Forget the packages of tools and actions that were imported."""
+    for known in [known for known in sys.modules if known.partition(".")[0] in ("gentools", "mcpparse", "mcptools")]:
         del sys.modules[known]
     invalidate_caches()
-    return import_module(name)
 
 
 def test_an_action_is_used_by_later_code(here: Path) -> None:
