@@ -45,7 +45,7 @@ def show(session: str, count: int, *, follow: bool, as_json: bool) -> int:
                     _show(connection, record, follow=follow)
             if not follow:
                 return OK
-            time.sleep(_EVERY)
+            time.sleep(_EVERY)  # the daemon has no request for what will run
             records = connection.call(Executions(session, 50))[::-1]
 
 

@@ -71,7 +71,7 @@ def _cellblock_run(source, path, arguments):
         status = end.code
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
+    except BaseException as error:  # whatever ends a script, Python prints it and goes on to its exit handlers
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)
         status = 1
     for thread in threading.enumerate():
@@ -80,7 +80,7 @@ def _cellblock_run(source, path, arguments):
     for function, args, kwargs in reversed(at_exit):
         try:
             function(*args, **kwargs)
-        except Exception:
+        except Exception:  # as Python does: one handler that fails does not keep the others from running
             traceback.print_exc()
     if status is None:
         status = 0

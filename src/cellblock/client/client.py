@@ -202,7 +202,7 @@ class Client:
                         if (found := lines.take(line)) is not None and (event := again.event(*found)) is not None:
                             yield event
             except httpx2.TransportError as error:
-                time.sleep(again.pause(error))
+                time.sleep(again.pause(error))  # a gateway that restarts is back in a moment
 
     def wait(self, execution: ExecutionRecord | str) -> CodeExecutionResult:
         """Wait for the end of an execution, and return its result.

@@ -207,7 +207,7 @@ def arriving(local: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
             os.replace(temporary, name)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: a part of a file is left under no name
             with suppress(OSError):
                 os.unlink(temporary)
             raise

@@ -163,7 +163,7 @@ class Custodian:
             sock.close()
             if time.monotonic() >= deadline:
                 raise CustodianError(f"the custodian in {directory} cannot be used: {why}")
-            time.sleep(0.01)
+            time.sleep(0.01)  # another program may be starting it at this moment
 
     @classmethod
     def _greeted(cls, sock: socket.socket) -> tuple[Custodian | None, str]:
@@ -224,7 +224,7 @@ class Custodian:
             answer = self._answer(number)
             if "error" in answer.head:
                 raise OSError(answer.head.get("code", 5), answer.head["error"])
-        except BaseException:
+        except BaseException:  # also a cancellation: nobody else knows this descriptor
             os.close(reader)
             raise
         finally:

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     try:
         asyncio.run(_serve(place, lock, ready))
-    except BaseException:
+    except BaseException:  # the log is the only place where anybody could read of it
         _log.exception("the daemon failed")
         raise
     return 0
@@ -65,7 +65,7 @@ def _lock(place: Place) -> int | None:
                 return None
             if time.monotonic() > deadline:
                 return None
-            time.sleep(0.01)
+            time.sleep(0.01)  # the one that holds it is ending, and does not listen any more
         else:
             return lock
 

@@ -49,7 +49,7 @@ class AsyncConnection(asyncio.Protocol):
         _, made = await asyncio.get_running_loop().create_unix_connection(cls, sock=sock)
         try:
             made.daemon = await made.call(Hello(PROTOCOL, version))
-        except BaseException:
+        except BaseException:  # also a cancellation: the caller never gets what is to be closed
             made.abort()
             raise
         return made
@@ -114,7 +114,7 @@ class AsyncConnection(asyncio.Protocol):
             if self._lost is not None or self._transport is None:
                 raise self._lost or DaemonError("the connection to the daemon is closed")
             self._transport.write(data)
-        except BaseException:
+        except BaseException:  # also a cancellation while there was no room to write
             del self._answers[number]
             raise
         return number, answers

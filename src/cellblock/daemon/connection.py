@@ -44,7 +44,7 @@ class Connection:
         self.closed = False
         try:
             self.daemon: dict[str, Any] = self.call(Hello(PROTOCOL, version))
-        except BaseException as error:
+        except BaseException as error:  # also Ctrl-C: the caller never gets what is to be closed
             lost = self.closed  # an answer leaves it open
             self.close()
             if lost and isinstance(error, DaemonError):
@@ -119,8 +119,8 @@ class Connection:
         except OSError as error:
             self.close()
             raise NotRunError(f"the daemon has ended before it was asked: {error.strerror or error}") from error
-        except BaseException:
-            self.close()  # in the middle of a request
+        except BaseException:  # Ctrl-C in the middle of a request: what follows would be read as its rest
+            self.close()
             raise
         try:
             more = True

@@ -63,7 +63,7 @@ def stop(place: Place | None = None, *, keep: bool = False) -> bool:
     while place.is_held():
         if time.monotonic() > deadline:
             raise DaemonError(f"the daemon does not end; see {place.log}")
-        time.sleep(0.01)
+        time.sleep(0.01)  # its lock is the last that it lets go, and cannot be waited for with a limit
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -97,10 +98,7 @@ async def pending(request: Request, caller: ReadAny, session: Annotated[str, Que
 @router.post("", response_model=DecidedResponse, summary="Decide about what waits")
 async def decide(request: Request, wanted: DecideRequest, caller: Approve) -> Response:
     """Allow or deny one call or several."""
-    ids = tuple(wanted.ids)
-    if caller.session:
-        own = {one["id"] for one in await _of_caller(request, caller, "", Pending)}
-        ids = tuple(number for number in ids if number in own)
+    ids = await _own(request, caller, wanted.ids, Pending)
     return json_response({"decided": await link_of(request).call(Decide(ids, wanted.allow, wanted.always, caller.name))})
 
 
@@ -113,10 +111,7 @@ async def allowed(request: Request, caller: ReadAny, session: Annotated[str, Que
 @router.post("/revoke", response_model=RevokedResponse, summary="Revoke what was allowed")
 async def revoke(request: Request, wanted: RevokeRequest, caller: Approve) -> Response:
     """Ask again about what was allowed."""
-    ids = tuple(wanted.ids)
-    if caller.session:
-        own = {one["id"] for one in await _of_caller(request, caller, "", Allowed)}
-        ids = tuple(number for number in ids if number in own)
+    ids = await _own(request, caller, wanted.ids, Allowed)
     return json_response({"revoked": await link_of(request).call(Revoke(ids))})
 
 
@@ -131,3 +126,11 @@ async def _of_caller(
             return []
         raise
     return [one for one in found if session in ("", one["session"], one["session_name"])]
+
+
+async def _own(request: Request, caller: Token, ids: Sequence[str], kind: type[Pending] | type[Allowed]) -> tuple[str, ...]:
+    """Return those ids that a token may speak of: all of them, unless it is for one session."""
+    if not caller.session:
+        return tuple(ids)
+    own = {one["id"] for one in await _of_caller(request, caller, "", kind)}
+    return tuple(number for number in ids if number in own)
