@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,6 +126,15 @@ def test_what_is_wrong_is_named() -> None:
         cellblock.execute_with_retry("nobody", "1", "fix")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="a session is"):
         cellblock.status(5)  # type: ignore[arg-type]
+
+
+def test_a_list_can_look_at_the_kernels_first() -> None:
+    cellblock.execute(cellblock.get_or_create("ending"), "import os, threading; threading.Timer(0.05, os._exit, (7,)).start()")
+    deadline = time.monotonic() + 30
+    while [one.status for one in cellblock.list_kernels(refresh=True) if one.name == "ending"] != ["dead"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    cellblock.destroy("ending")
 
 
 def test_sessions_are_listed_restarted_and_wiped() -> None:

@@ -121,8 +121,9 @@ class Server:
                 return True
             case Create(name=name, options=options, tags=tags, fresh=fresh):
                 return (await self.sessions.create(name, options, tags, fresh=fresh)).shown().to_dict()
-            case List():
-                return [record.to_dict() for record in self.sessions.records()]
+            case List(refresh=refresh):
+                records = await self.sessions.fresh_records() if refresh else self.sessions.records()
+                return [record.to_dict() for record in records]
             case Status(session=session):
                 return self.sessions.find(session).shown().to_dict()
             case Restart(session=session):

@@ -495,6 +495,14 @@ class Session(AsyncOnly):
         """How its kernels are isolated."""
         return self.wanted.isolate
 
+    async def has_kernel(self) -> bool:
+        """Look whether its kernel lives. If that has just ended, this waits until it is known."""
+        kernel = self._kernels.current
+        if kernel is None:
+            return False
+        await kernel.settle()
+        return kernel.death is None
+
     @property
     def memory(self) -> int:
         """Bytes that its processes use, as of the last look; 0 if nobody looks: without a sandbox, memory has no limit."""

@@ -230,6 +230,15 @@ class NamedSessions:
         found.touch()
         return found
 
+    async def fresh_records(self) -> list[SessionRecord]:
+        """Return all sessions, oldest first, after a look at their kernels: one whose kernel has ended is ``dead``."""
+        shown = []
+        for named in [*self._sessions.values()]:
+            session, record = named.current, named.shown()
+            ended = record.status == "idle" and session is not None and not await session.has_kernel()
+            shown.append(dataclasses.replace(record, status="dead") if ended else record)
+        return shown
+
     def records(self) -> list[SessionRecord]:
         """Return all sessions, oldest first."""
         return [named.shown() for named in self._sessions.values()]
