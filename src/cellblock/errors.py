@@ -190,7 +190,7 @@ class FilesError(CellblockError):
 
 
 class SnapshotError(FilesError):
-    """The files of a checkpoint could not be kept, compared or restored. The workspace is as it was, unless the message says more."""
+    """The files of a checkpoint could not be kept, compared or restored. Nothing was changed, unless the message says so."""
 
 
 class McpServerError(CellblockError):

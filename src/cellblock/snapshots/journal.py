@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -42,7 +43,8 @@ class Journal:
         try:
             yield
         finally:
-            os.unlink(self._lock)
+            with contextlib.suppress(OSError):  # it is no longer held, at least
+                os.unlink(self._lock)
             os.close(held)
 
     def _take(self) -> int:
@@ -54,11 +56,13 @@ class Journal:
                     return held
             except FileNotFoundError:
                 pass  # removed by who had it before
-            except BlockingIOError:
+            except BaseException as error:
                 os.close(held)
-                raise SnapshotError(
-                    f"another program restores the files of {self._workspace} at this moment: try again when it is done"
-                ) from None
+                if isinstance(error, BlockingIOError):
+                    raise SnapshotError(
+                        f"another program restores the files of {self._workspace} at this moment: try again when it is done"
+                    ) from None
+                raise
             os.close(held)
 
     def write(self, staging: str, top: os.stat_result, steps: Sequence[Step]) -> None:

@@ -47,12 +47,7 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal) -> None:
     name = f".cellblock-restore-{secrets.token_hex(8)}"
     info = os.fstat(top)
     journal.write(name, info, ())
-    try:
-        os.mkdir(name, 0o700, dir_fd=top)
-        staging = open_folder(name, top)
-    except BaseException:
-        journal.clear()
-        raise
+    staging = _make_staging(top, name, journal)
     try:
         for number, entry in plan.staged.items():
             _stage(staging, number, entry, store)
@@ -109,6 +104,17 @@ def recover(top: int, journal: Journal) -> bool:
     return bool(steps)
 
 
+def _make_staging(top: int, name: str, journal: Journal) -> int:
+    try:
+        os.mkdir(name, 0o700, dir_fd=top)
+        return open_folder(name, top)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.rmdir(name, dir_fd=top)
+        journal.clear()
+        raise
+
+
 class _HalfDoneError(SnapshotError):
     """Neither all nor nothing. The journal stays."""
 
@@ -124,7 +130,7 @@ def _stage(staging: int, number: int, entry: File | Link, store: Store) -> None:
         target = create_file(name, staging)
         try:
             content.copy_out(source, target)
-            with contextlib.suppress(PermissionError):  # only root gives files away
+            with contextlib.suppress(OSError):
                 os.fchown(target, *entry.owner)
             os.fchmod(target, entry.mode)
             os.utime(target, ns=(entry.mtime_ns, entry.mtime_ns))
@@ -135,7 +141,7 @@ def _stage(staging: int, number: int, entry: File | Link, store: Store) -> None:
 
 
 def _set_owner(name: str, directory: int, owner: Owner) -> None:
-    with contextlib.suppress(PermissionError):  # only root gives files away
+    with contextlib.suppress(OSError):  # only root gives files away; a step is done as a whole, whether or not this works
         os.chown(name, *owner, dir_fd=directory, follow_symlinks=False)
 
 
@@ -216,20 +222,24 @@ def _undo(top: int, staging: int, step: Step) -> None:
 
 
 def _finish(top: int, name: str, staging: int, journal: Journal) -> None:
-    """Remove the staging folder, and then the journal."""
+    """Remove the staging folder, and then the journal. What is done is done, whether or not this works."""
     try:
-        journal.write(name, os.fstat(top), ())
+        try:
+            journal.write(name, os.fstat(top), ())
+        except OSError:
+            journal.clear()  # nobody is to do the steps once more
         for _ in range(_PASSES):
             try:
                 leftovers.empty(staging)
                 os.rmdir(name, dir_fd=top)
             except FileNotFoundError:
                 pass  # the code in the session has moved it: it is its own now
-            except OSError as error:
-                _LOG.debug("cannot remove %s yet: %s", name, error)
+            except OSError:
                 continue
             journal.clear()
             return
-        _LOG.warning("%s in the workspace cannot be removed; the next session there tries again", name)
+        _LOG.warning("%s in a workspace cannot be removed; the next session there tries again", name)
+    except OSError as error:
+        _LOG.warning("the record of a restore cannot be removed: %s", error)
     finally:
         os.close(staging)

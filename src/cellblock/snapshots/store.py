@@ -25,6 +25,7 @@ class Store:
     A directory that no session can write to. It is empty at first, and goes with the process: snapshots are in its memory.
 
     Attributes:
+        directory: Where it is.
         bytes: How many bytes the files in it have.
     """
 
@@ -43,7 +44,7 @@ class Store:
         except OSError as error:
             raise SnapshotError(f"cannot make a directory for snapshots, {directory}: {error.strerror}") from error
         self.bytes = 0
-        self._path = directory
+        self.directory = directory
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -62,7 +63,7 @@ class Store:
         """Remove everything. More than once is fine."""
         with self._lock:
             if self._fd >= 0:
-                remove_place(str(self._path))
+                remove_place(str(self.directory))
                 os.close(self._fd)
                 self._fd = -1
 
