@@ -177,7 +177,7 @@ TESTED_IN: dict[str, str] = {
     "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
-    "daemon/messages": "test_sync.py",
+    "daemon/codec": "test_sync.py",
     "daemon/place": "daemon/test_life.py",
     "daemon/server": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",

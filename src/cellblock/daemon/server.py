@@ -12,6 +12,7 @@ from typing import Any
 from cellblock import __version__
 from cellblock.custody.client import Custodian
 from cellblock.daemon import files
+from cellblock.daemon.codec import decode_request, encode_error, encode_reply
 from cellblock.daemon.messages import (
     MAX_REQUEST,
     PROTOCOL,
@@ -47,9 +48,6 @@ from cellblock.daemon.messages import (
     Wipe,
     WriteFile,
     WritePart,
-    decode_request,
-    encode_error,
-    encode_reply,
 )
 from cellblock.daemon.place import peer
 from cellblock.daemon.uploads import Uploads
