@@ -181,11 +181,8 @@ TESTED_IN: dict[str, str] = {
     "daemon/place": "daemon/test_life.py",
     "daemon/server": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
-    "named/approvals": "named/test_sessions.py",
-    "named/executions": "named/test_sessions.py",
+    "named/executions": "named/test_submissions.py",
     "named/options": "test_sync.py",
-    "named/limits": "named/test_sessions.py",
-    "named/past": "named/test_sessions.py",
     "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
     "gateway/embedded": "kernel_mgr/test_server.py",

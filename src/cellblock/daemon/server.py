@@ -131,7 +131,7 @@ class Server:
             case Wipe():
                 return await self.sessions.wipe()
             case Interrupt(session=session, key=key):
-                return await self.sessions.interrupt(session, key)
+                return await self.sessions.executions.interrupt(self.sessions.find(session), key)
             case Submit() | Follow() | Lookup() | Source() | Executions() | Cancel() | Answer():
                 return await self._execution(request, body)
             case Complete() | Inspect() | History():
@@ -176,10 +176,10 @@ class Server:
             case Submit():
                 return await self._submit(request, body)
             case Executions(session=session, count=count):
-                return [record.to_dict() for record in self.sessions.executions(session, count)]
+                return [record.to_dict() for record in self.sessions.executions.last(self.sessions.find(session), count)]
         if isinstance(request, Lookup) and not request.execution:
-            return self.sessions.execution_of_key(request.session, request.key).record.to_dict()
-        named, execution = self.sessions.execution(request.execution)
+            return self.sessions.executions.find_key(self.sessions.find(request.session), request.key).record.to_dict()
+        named, execution = self.sessions.executions.find(request.execution)
         match request:
             case Follow(after=after):
                 return (event.to_dict() async for event in execution.follow(after))
@@ -209,7 +209,7 @@ class Server:
             silent=request.silent,
             parent=request.parent,
         )
-        submitted = self.sessions.submit(named, execution)
+        submitted = self.sessions.executions.submit(named, execution)
         if request.follow:
             return (event.to_dict() async for event in submitted.follow())
         if request.wait:
