@@ -178,7 +178,7 @@ def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[Name
     if not number:
         return None
     try:
-        named, execution = clients.sessions.execution(number)
+        named, execution = clients.sessions.executions.find(number)
     except NotFoundError:
         named = None
     if named is None:

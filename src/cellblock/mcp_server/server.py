@@ -67,7 +67,7 @@ class Tools:
             if not code.strip():
                 raise InvalidInputError("there is no code to run: give code, or the cell that you want to look at")
             named = await self._clients.session(session)
-            execution = self._clients.sessions.submit(
+            execution = self._clients.sessions.executions.submit(
                 named, Execution(named.record.kernel_id, named.record.name, code, timeout=timeout, live=True)
             )
         else:
