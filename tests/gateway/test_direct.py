@@ -22,6 +22,8 @@ TOKEN = "the-token-of-this-run"
 async def app(gateway: Gateway) -> AsyncIterator[Gateway_]:
     """The application, in this process, with the daemon of the gateway."""
     made = make_app(GatewayOptions(token=TOKEN))
+    async with client_of(made) as client:
+        assert (await client.post("/sessions/one")).status_code == 200  # opens the connection that all tests use
     yield made
     await made.state.link.close()
 
@@ -52,8 +54,6 @@ async def test_answers_are_those_of_the_application(app: Gateway_, name: str, st
     found = []
     for served in (app, slow):
         async with client_of(served) as client:
-            if status == 200:
-                await client.post("/sessions/one")
             answer = await client.post(f"/{name}/one/execute", **request_)
         said = answer.json()
         found.append((answer.status_code, answer.headers["content-type"], said.get("code"), said.get("return_value")))
