@@ -56,6 +56,7 @@ ENDLESS = frozenset(
 )
 
 EGRESS, FILES, HERE = "egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+SNAPSHOTS = "snapshots/"
 LIFE = "host/test_lifecycle.py::test_"
 
 
@@ -717,6 +718,52 @@ MUTANTS: dict[str, Mutant] = {
     "59 servers": mutant(
         "mcp_server/test_server.py::test_rules_decide_about_servers",
         Edit("mcp_server/registering.py", "decide_registration", "return None"),
+    ),
+    "60 links that are read": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_kept", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+    ),
+    "60 links that are written through": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_written", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+    ),
+    "60 files that grow": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_a_file_that_grows_while_it_is_read_ends_at_the_limit",
+        Edit("snapshots/content.py", "_chunks", "while chunk := os.read(source, _CHUNK):\n    yield chunk"),
+    ),
+    "60 files of holes": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_a_huge_sparse_file_is_left_out_and_a_smaller_one_stays_sparse",
+        Edit("snapshots/content.py", "_ZEROS", 'b""'),
+    ),
+    "60 deep trees": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_a_deep_tree_ends_the_walk_and_not_the_host",
+        Edit("snapshots/tree.py", "SnapshotLimits.max_depth", "10**6"),
+    ),
+    "60 many files": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_more_files_than_anybody_looks_at_are_an_error",
+        Edit("snapshots/walk.py", "Walk.is_cut_off", "return False"),
+    ),
+    "60 set-user-ID bits": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_set_user_id_bit_does_not_come_back",
+        Edit("snapshots/tree.py", "PERMISSIONS", "0o7777"),
+    ),
+    "60 another directory": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_workspace_that_was_replaced_is_refused",
+        Edit("snapshots/snapshots.py", "Snapshots._check_top", "pass"),
+    ),
+    "60 a full store": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_full_store_keeps_nothing_of_a_snapshot",
+        Edit("snapshots/store.py", "Store._check_room", "pass"),
+    ),
+    "60 what is left out": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_new_folder_goes_but_for_what_is_ignored_in_it",
+        Edit("snapshots/plan.py", "_is_removable", "return True"),
+    ),
+    "60 a restore that is killed": mutant(
+        f"{SNAPSHOTS}test_restore.py::test_a_restore_that_is_killed_is_finished_or_has_not_begun[7]",
+        Edit("snapshots/restore.py", "recover", "return False"),
+    ),
+    "60 what was changed since": mutant(
+        f"{SNAPSHOTS}test_restore.py::test_what_was_changed_after_a_kill_stays",
+        Edit("snapshots/restore.py", "_identity", "return ()"),
     ),
     "53 pickle": mutant(
         "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")

@@ -224,14 +224,18 @@ class Snapshots:
             self._store.release(self._known)
         self._known = root
 
+    def _check_top(self, verb: str, top: os.stat_result) -> None:
+        """Check that the workspace is what it was: who can write to what is above it can put something else there."""
+        if self._top is not None and not os.path.samestat(self._top, top):
+            raise SnapshotError(f"cannot {verb} {self._workspace}: it is not the directory any more that it was")
+
     @contextmanager
     def _opened(self, verb: str) -> Iterator[int]:
         """Open the workspace, for as long as the context lasts."""
         try:
             top = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                if self._top is not None and not os.path.samestat(self._top, os.fstat(top)):
-                    raise SnapshotError(f"cannot {verb} {self._workspace}: it is not the directory any more that it was")
+                self._check_top(verb, os.fstat(top))
                 yield top
             finally:
                 os.close(top)

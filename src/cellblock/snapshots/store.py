@@ -113,16 +113,18 @@ class Store:
             if digest in self._counts:  # another thread was quicker, or it was too large to know before
                 os.unlink(name, dir_fd=self._fd)
             else:
-                if self.bytes + size > self._max_bytes:
-                    raise SnapshotError(
-                        f"the snapshots of files would take more than {self._max_bytes:,} bytes: drop checkpoints, or leave "
-                        "out more files",
-                        errno=errno.EDQUOT,
-                    )
+                self._check_room(size)
                 os.rename(name, digest.hex(), src_dir_fd=self._fd, dst_dir_fd=self._fd)
                 self._sizes[digest] = size
                 self.bytes += size
             self._counts[digest] += 1
+
+    def _check_room(self, size: int) -> None:
+        if self.bytes + size > self._max_bytes:
+            raise SnapshotError(
+                f"the snapshots of files would take more than {self._max_bytes:,} bytes: drop checkpoints, or leave out more files",
+                errno=errno.EDQUOT,
+            )
 
     def release_file(self, digest: bytes) -> None:
         """Take back one call of `add`."""
