@@ -122,7 +122,7 @@ class Store:
     def _check_room(self, size: int) -> None:
         if self.bytes + size > self._max_bytes:
             raise SnapshotError(
-                f"the snapshots of files would take more than {self._max_bytes:,} bytes: drop checkpoints, or leave out more files",
+                f"snapshots of files would take more than {self._max_bytes:,} bytes: drop checkpoints, or leave out more",
                 errno=errno.EDQUOT,
             )
 
