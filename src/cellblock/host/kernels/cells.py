@@ -20,7 +20,7 @@ from cellblock.host.kernels.stopping import answer_to, begin_stop, despite_cance
 from cellblock.host.options import SessionHooks
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, OutputItem, StreamName
 from cellblock.telemetry import SessionTrace
-from cellblock.wire.messages import VALUE_MIME, Complete, Completed, Inspect, Inspected
+from cellblock.wire.messages import VALUE_MIME, Answer, Question
 
 _log = logging.getLogger("cellblock.sessions")
 
@@ -205,7 +205,7 @@ class Cells:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, question: Complete | Inspect) -> Completed | Inspected:
+    async def ask(self, question: Question) -> Answer:
         """Have a question answered when it is its turn."""
         self.check()
         async with self._turn:
