@@ -138,6 +138,8 @@ class Cells:
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         cell.timeout = timeout
+        if cell.on_begin is not None:
+            cell.on_begin(kernel.position)
         kernel.begin(cell)
         self.current = cell
         _log.debug("%s: cell begun, timeout %s s", self._name, timeout)

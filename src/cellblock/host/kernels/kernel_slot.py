@@ -40,6 +40,11 @@ class KernelSlot:
         """The number of the last cell of the current kernel; 0 if it has run none."""
         return 0 if self.current is None or self.current.death is not None else self.current.count
 
+    @property
+    def position(self) -> str:
+        """Where the next cell begins (`Kernel.position`), if it can begin at once; else empty."""
+        return self.current.position if self._starting is None and self.current is not None and self.current.fit else ""
+
     async def live(self) -> Kernel:
         """Return a kernel that lives: the current one, or the next one if that has died.
 
