@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.files import Files
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
+    from cellblock.model.variables import Variable
     from cellblock.sandbox.probe import Facts
 
 _log = logging.getLogger("cellblock.sessions")
@@ -435,6 +436,17 @@ class Session(AsyncOnly):
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
         return await exchange.get(self._cells.run_silently, self._room, name, unpickle=unpickle)
+
+    async def variables(self) -> list[Variable]:
+        """Return the variables of the session: type, size, shape, and a short text of each.
+
+        No method that the session's code has defined is called for it. If there are many thousands, the first ones are
+        returned, as many as fit in a message of 1 MB.
+
+        Raises:
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
 
     @property
     def _room(self) -> int:
