@@ -262,8 +262,8 @@ class Session(AsyncOnly):
             parent: As for `stream`.
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
             tag: What the program calls this execution: `resumed` says it if the next host goes on with it.
-            on_begin: Called when the cell is about to be sent to a kernel, with where it begins (`position`). What it raises
-                is raised here, and the cell does not run.
+            on_begin: Called with where the cell begins (`position`) when it is about to be sent to a kernel; before, with an
+                empty text if it has to wait for one. What it raises is raised here, and the cell does not run.
             on_notice: Takes what is shown to the reader of a stream (`Notice`), if the cell is to have one.
 
         Raises:
@@ -533,7 +533,8 @@ class Session(AsyncOnly):
     @property
     def position(self) -> str:
         """Where the next cell begins, if it can begin at once; else empty. No two cells begin at the same position."""
-        return self._kernels.position
+        ready = self._kernels.ready
+        return "" if ready is None else ready.position
 
     @property
     def kept(self) -> bool:

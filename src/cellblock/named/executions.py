@@ -15,7 +15,7 @@ from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import CellblockError, NotRunError, StateError
 from cellblock.host.kernels.cell import Cleared, Event, Notice, Prompt
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval
+from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, ExecutionState, Language, PendingApproval
 from cellblock.named.event_log import EventLog
 from cellblock.named.kernel_types import OWN, cell
 from cellblock.store.journal import Journal, new_id
@@ -131,14 +131,16 @@ class Execution:
         self._enter(journal)
 
     def _begin(self, position: str, count: int) -> None:
-        """Take note that it is about to be sent to a kernel, so that the next process knows whether it was."""
+        """Take note that it is about to be sent to a kernel, or not yet, so that the next process knows whether it was."""
         assert self._journal is not None
         if position != self._position:
-            begun = replace(self.record, state="running", begun=time.time())
-            self._journal.begin(begun, position)
-            self.record, self._position = begun, position
-        self._begun = True
-        self.log.add("begun", {"execution": self.record.id, "execution_count": count})
+            state: ExecutionState = "running" if position else "queued"
+            record = replace(self.record, state=state, begun=time.time() if position else None)
+            self._journal.begin(record, position)
+            self.record, self._position = record, position
+        if position:
+            self._begun = True
+            self.log.add("begun", {"execution": self.record.id, "execution_count": count})
 
     def _enter(self, journal: Journal) -> None:
         self._journal, self._log = journal, EventLog(journal, self.record.id)

@@ -62,7 +62,7 @@ MAX_AGE = 30 * 86_400.0
 _TRIM_EVERY, _TRIM = 64, 64  # executions: at a time, so that it takes a few milliseconds
 
 _INSERT = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?)"
-_BEGIN = "UPDATE executions SET state = 'running', begun = ?, position = ? WHERE n = ?"
+_BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
 _END = "UPDATE executions SET state = ?, begun = ?, ended = ?, size = size + ? WHERE n = ?"
 _EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
@@ -127,16 +127,16 @@ class Journal:
         self._until_trim -= 1
 
     def begin(self, record: ExecutionRecord, position: str) -> None:
-        """Take note that an execution is about to run. It is written when this returns.
+        """Take note that an execution is about to run, or has to wait. It is written when this returns.
 
         Args:
             record: What is known of it.
-            position: Where it is about to begin (`Session.position`).
+            position: Where it is about to begin (`Session.position`); empty if it has to wait.
 
         Raises:
             StoreError: It cannot be written.
         """
-        self.writer.write((_BEGIN, (record.begun, position, _number(record.id))))
+        self.writer.write((_BEGIN, (record.state, record.begun, position, _number(record.id))))
 
     def event(self, execution: str, seq: int, kind: EventKind, packed: bytes, given: int = 0) -> None:
         """Add an event soon.

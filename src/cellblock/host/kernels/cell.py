@@ -100,7 +100,8 @@ class Cell:
         parent: The id of the Jupyter message that asks for it; empty if no Jupyter client does.
         failure: What a callback of the caller has raised; it is the caller's when the cell has ended.
         tag: What the caller calls it.
-        on_begin: Called when it is about to be sent to a kernel; what it raises keeps the cell from running.
+        on_begin: Called with where it begins (`Kernel.position`) when it is about to be sent; before, with an empty text if it
+            has to wait for a kernel. What it raises keeps the cell from running.
         timeout: Seconds that it may run, if that is limited.
         given: How many events of its output the reader has taken, and asked for the next one.
     """
@@ -130,7 +131,7 @@ class Cell:
             silent: Whether it leaves no trace in the session.
             parent: The id of the Jupyter message that asks for it.
             tag: What the caller calls it.
-            on_begin: Called with where it begins (`Kernel.position`), when it is about to be sent.
+            on_begin: Called when it is about to be sent, or has to wait for a kernel.
             on_notice: Takes what `notify` was given, in place of a reader of events.
         """
         self.code = code

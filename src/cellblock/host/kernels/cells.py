@@ -99,7 +99,11 @@ class Cells:
     async def run(self, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         """Run a cell when it is its turn."""
         async with self._turn:
-            kernel = await self._live_kernel()
+            kernel = self._kernels.ready
+            if kernel is None or self.state != "running":
+                if cell.on_begin is not None:
+                    cell.on_begin("")
+                kernel = await self._live_kernel()
             span = self._trace.begin_cell(cell.code)
             result: CodeExecutionResult | None = None
             try:

@@ -41,9 +41,9 @@ class KernelSlot:
         return 0 if self.current is None or self.current.death is not None else self.current.count
 
     @property
-    def position(self) -> str:
-        """Where the next cell begins (`Kernel.position`), if it can begin at once; else empty."""
-        return self.current.position if self._starting is None and self.current is not None and self.current.fit else ""
+    def ready(self) -> Kernel | None:
+        """The kernel, if it takes a cell at once, as far as can be seen; else `live` has to be waited for."""
+        return self.current if self._starting is None and self.current is not None and self.current.fit else None
 
     async def live(self) -> Kernel:
         """Return a kernel that lives: the current one, or the next one if that has died.
