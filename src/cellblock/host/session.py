@@ -32,7 +32,7 @@ from cellblock.host.session_spec import kernel_spec, session_environment
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
 from cellblock.packages.index import PackageIndex
 from cellblock.telemetry import SessionTrace
-from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspect, Inspected
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
@@ -508,6 +508,20 @@ class Session(AsyncOnly):
         answer = await self._cells.ask(Inspect(*check_place(code, cursor), detail))
         assert isinstance(answer, Inspected)
         return answer.text
+
+    async def changes(self) -> tuple[dict[str, str], list[str]]:
+        """Return what cells have done to variables since this was last called, as far as the kernel says.
+
+        Returns:
+            The types of the variables that are new, or mean another object than before, by their names; and the names of those
+            that are gone. At most 50 of each.
+
+        Raises:
+            StateError, KernelDiedError: As for `complete`.
+        """
+        answer = await self._cells.ask(Changes())
+        assert isinstance(answer, Changed)
+        return dict(zip(answer.names, answer.types, strict=True)), list(answer.gone)
 
     def history(self, count: int | None = None) -> list[HistoryEntry]:
         """Return the cells that this session ran, oldest first, across resets.

@@ -62,7 +62,8 @@ async def run(
                     return questions
                 continue
             await _pause(clients, named, execution, min(left, _BEAT))
-            await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(execution))
+            if not execution.ended:
+                await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(execution))
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
             await execution.cancel(named.session)

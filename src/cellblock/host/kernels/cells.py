@@ -20,7 +20,7 @@ from cellblock.host.kernels.stopping import answer_to, begin_stop, kill, leave
 from cellblock.host.options import SessionHooks
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.telemetry import SessionTrace
-from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+from cellblock.wire.messages import Answer, Question
 
 _log = logging.getLogger("cellblock.sessions")
 
@@ -181,7 +181,7 @@ class Cells:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, question: Complete | Inspect) -> Completed | Inspected:
+    async def ask(self, question: Question) -> Answer:
         """Have a question answered when it is its turn."""
         self.check()
         async with self._turn:
