@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
         ExecutionRecord,
@@ -155,6 +156,9 @@ _HOME = {
     "Variable": "model.variables",
     "ChangedVariable": "model.variables",
     "VariableChanges": "model.variables",
+    "SaveReport": "model.saving",
+    "LoadReport": "model.saving",
+    "LeftOut": "model.saving",
 }
 
 __all__ = [
@@ -197,7 +201,9 @@ __all__ = [
     "KernelGateway",
     "KernelRecord",
     "LaunchError",
+    "LeftOut",
     "Limits",
+    "LoadReport",
     "McpServerError",
     "Network",
     "NotFoundError",
@@ -213,6 +219,7 @@ __all__ = [
     "Rule",
     "Rules",
     "SandboxError",
+    "SaveReport",
     "Session",
     "SessionOptions",
     "SessionRecord",
