@@ -93,6 +93,7 @@ class Session(AsyncOnly):
         trace: Its spans, for programs that use OpenTelemetry.
         reader: Shows things to the reader of the output; for services of the session.
         adopted: Whether it went on with a kernel of an earlier host.
+        adopted_at: The `position` at which that kernel stood; empty if there was none.
         loaded: What `load` has brought back; None if nothing was loaded.
     """
 
@@ -145,6 +146,7 @@ class Session(AsyncOnly):
             kept=None if kept is None else number,
         )
         self.adopted = False
+        self.adopted_at = ""
         self.loaded: LoadReport | None = None
         self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._prepare))
@@ -212,7 +214,7 @@ class Session(AsyncOnly):
             return
         kernel, cell = recovered
         self._kernels.adopt(kernel)
-        self.adopted = True
+        self.adopted, self.adopted_at = True, kernel.position
         if cell is not None:
             running = await self._cells.adopt(kernel, cell)
             running.add_done_callback(functools.partial(_no_more, cell))
@@ -257,8 +259,12 @@ class Session(AsyncOnly):
         code: str,
         *,
         timeout: float | None = DEFAULT_TIMEOUT,
+        silent: bool = False,
+        parent: str = "",
         on_input: OnInput | None = None,
         tag: str = "",
+        on_begin: Callable[[str], None] | None = None,
+        on_notice: Callable[[object], None] | None = None,
     ) -> CodeExecutionResult:
         """Run a cell and return its result, whatever its outcome.
 
@@ -267,8 +273,13 @@ class Session(AsyncOnly):
         Args:
             code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
             timeout: Seconds that the cell may run, from its start; None for no limit.
+            silent: As for `stream`.
+            parent: As for `stream`.
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
             tag: What the program calls this execution: `resumed` says it if the next host goes on with it.
+            on_begin: Called with where the cell begins (`position`) when it is about to be sent to a kernel; before, with an
+                empty text if it has to wait for one. What it raises is raised here, and the cell does not run.
+            on_notice: Takes what is shown to the reader of a stream (`Notice`), if the cell is to have one.
 
         Raises:
             InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
@@ -276,7 +287,17 @@ class Session(AsyncOnly):
             LaunchError: The last kernel had died and no new one could be started.
         """
         self._check_cell(code, timeout)
-        return await self._cells.run(Cell(code, on_input, queue_limit=None, tag=tag), timeout)
+        cell = Cell(
+            code,
+            on_input,
+            queue_limit=None,
+            silent=silent,
+            parent=parent,
+            tag=tag,
+            on_begin=on_begin,
+            on_notice=on_notice,
+        )
+        return await self._cells.run(cell, timeout)
 
     async def stream(
         self,
@@ -289,6 +310,7 @@ class Session(AsyncOnly):
         parent: str = "",
         on_input: OnInput | None = None,
         tag: str = "",
+        on_begin: Callable[[str], None] | None = None,
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell and yield its output as it happens, then its result.
 
@@ -304,6 +326,7 @@ class Session(AsyncOnly):
                 (`wire.messages.Comm`), and prompts and answers of `input()` are not shown.
             on_input: As for `execute`.
             tag: As for `execute`.
+            on_begin: As for `execute`.
 
         Yields:
             Chunks of output, what `notify` was given, and last the `CodeExecutionResult`, which has all of it again.
@@ -313,7 +336,17 @@ class Session(AsyncOnly):
         """
         self._check_cell(code, timeout)
         queue = self.wanted.limits.queue if chunks else None
-        cell = Cell(code, on_input, queue_limit=queue, followed=True, rich=rich, silent=silent, parent=parent, tag=tag)
+        cell = Cell(
+            code,
+            on_input,
+            queue_limit=queue,
+            followed=True,
+            rich=rich,
+            silent=silent,
+            parent=parent,
+            tag=tag,
+            on_begin=on_begin,
+        )
         # In a task of its own: the session's turn ends with the cell, even if the reader never comes back.
         running = asyncio.create_task(self._cells.run(cell, timeout))
         running.add_done_callback(functools.partial(_no_more, cell))
@@ -606,6 +639,18 @@ class Session(AsyncOnly):
     def next_count(self) -> int:
         """The number that the next cell of its kernel gets."""
         return self._kernels.count + 1
+
+    @property
+    def position(self) -> str:
+        """Where the next cell begins, if it can begin at once; else empty. No two cells begin at the same position."""
+        ready = self._kernels.ready
+        return "" if ready is None else ready.position
+
+    @property
+    def kept(self) -> bool:
+        """Whether a later host would go on with its kernel, and have the last result again."""
+        kernel = self._kernels.current
+        return self.wanted.kept is not None and kernel is not None and kernel.death is None
 
     @property
     def denials(self) -> list[Denial]:

@@ -104,7 +104,11 @@ class Cells:
     async def run(self, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         """Run a cell when it is its turn."""
         async with self._turn:
-            kernel = await self._live_kernel()
+            kernel = self._kernels.ready
+            if kernel is None or self.state != "running":
+                if cell.on_begin is not None:
+                    cell.on_begin("")
+                kernel = await self._live_kernel()
             span = self._trace.begin_cell(cell.code)
             result: CodeExecutionResult | None = None
             try:
@@ -172,6 +176,8 @@ class Cells:
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         cell.timeout = timeout
+        if cell.on_begin is not None:
+            cell.on_begin(kernel.position)
         kernel.begin(cell)
         self.current = cell
         _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
