@@ -157,6 +157,7 @@ TESTED_IN: dict[str, str] = {
     "host/launch/launchers": "host/test_lifecycle.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "host/launch/srt": "test_spec_srt.py",
+    "host/new_file": "host/test_saved_file.py",
     "host/reader": "test_tools_in_sessions.py",
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
