@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         PreloadError,
         ProtocolError,
         SandboxError,
+        SnapshotError,
         StateError,
         StoreError,
         ToolRunnerError,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
         ExecutionRecord,
@@ -91,6 +93,7 @@ _HOME = {
     "PreloadError": "errors",
     "ProtocolError": "errors",
     "SandboxError": "errors",
+    "SnapshotError": "errors",
     "StateError": "errors",
     "StoreError": "errors",
     "ToolRunnerError": "errors",
@@ -157,6 +160,9 @@ _HOME = {
     "Variable": "model.variables",
     "ChangedVariable": "model.variables",
     "VariableChanges": "model.variables",
+    "SaveReport": "model.saving",
+    "LoadReport": "model.saving",
+    "LeftOut": "model.saving",
 }
 
 __all__ = [
@@ -200,7 +206,9 @@ __all__ = [
     "KernelGateway",
     "KernelRecord",
     "LaunchError",
+    "LeftOut",
     "Limits",
+    "LoadReport",
     "McpServerError",
     "Network",
     "NotFoundError",
@@ -216,9 +224,11 @@ __all__ = [
     "Rule",
     "Rules",
     "SandboxError",
+    "SaveReport",
     "Session",
     "SessionOptions",
     "SessionRecord",
+    "SnapshotError",
     "StateError",
     "StoreError",
     "SyncApprovalRequest",

@@ -94,7 +94,8 @@ class NamedSessions:
         """Go on with the kernels of a process that was killed, and with what ran in them. Call it before anything else."""
         journal = self.store.journal
         running = {record.session: record for record in journal.unfinished() if record.state == "running"}
-        goes_on: set[str] = set()
+        go_on: set[str] = set()
+        not_begun: set[str] = set()
 
         async def one(remains: SessionRemains) -> None:
             named = self._sessions.get(remains.label)
@@ -109,13 +110,17 @@ class NamedSessions:
                 _log.warning("session %r cannot be gone on with: %s", named.record.name, error)
                 return
             self._join(named, session)
-            if left is not None and session.resumed == left.record.id:
-                goes_on.add(left.record.id)
+            if left is None:
+                return
+            if session.resumed == left.record.id:
+                go_on.add(left.record.id)
                 self.executions.go_on(named, left, session)
+            elif session.adopted_at and session.adopted_at == journal.position(left.record.id):
+                not_begun.add(left.record.id)
 
         await asyncio.gather(*map(one, await self._host.adopt()))
-        close_unfinished(journal, frozenset(goes_on))
-        _log.info("%d sessions go on, and %d executions", self.kernels, len(goes_on))
+        close_unfinished(journal, go_on, not_begun)
+        _log.info("%d sessions go on, and %d executions", self.kernels, len(go_on))
 
     def _add(self, named: NamedSession) -> None:
         self._sessions[named.record.kernel_id] = self._names[named.record.name] = named
