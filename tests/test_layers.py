@@ -123,6 +123,8 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
+    # By a real server that asks, through all layers.
+    "mcp_server/elicited": "mcp_server/test_asking.py",
     # What a system call means by its arguments: by calls that are answered.
     "init/caller": "init/test_supervisor.py",
     # A run of the whole proxy, for which clients and servers are needed anyway.
@@ -157,6 +159,7 @@ TESTED_IN: dict[str, str] = {
     "host/launch/launchers": "host/test_lifecycle.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "host/launch/srt": "test_spec_srt.py",
+    "host/new_file": "host/test_saved_file.py",
     "host/reader": "test_tools_in_sessions.py",
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",

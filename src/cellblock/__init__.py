@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cellblock.approvals.elicitation import Elicitation
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rule, Rules
     from cellblock.client.async_client import AsyncClient
@@ -122,6 +123,7 @@ _HOME = {
     "Approvals": "store.approvals",
     "printable": "terminal",
     "ApprovalRequest": "approvals.request",
+    "Elicitation": "approvals.elicitation",
     "ApprovalChannel": "tools.serving.approval_channel",
     "ApprovalClient": "tools.serving.approval_channel",
     "Rule": "approvals.rules",
@@ -185,6 +187,7 @@ __all__ = [
     "CustodianError",
     "DaemonError",
     "Decision",
+    "Elicitation",
     "ErrorInfo",
     "ExecutionError",
     "ExecutionEvent",

@@ -715,10 +715,28 @@ MUTANTS: dict[str, Mutant] = {
     "59 other clients": mutant(
         "mcp_server/test_server.py::test_a_client_decides_nothing_for_another",
         Edit(
-            "mcp_server/cells.py",
-            "_take_answers",
-            "for number in answers:\n        await _take_answer(clients, number, answers[number])",
+            "mcp_server/asking.py",
+            "take_answers",
+            "for question in clients.sessions.approvals.waiting():\n"
+            "        if question.id in answers:\n"
+            "            await _take_answer(clients, question, answers[question.id])",
         ),
+    ),
+    "59 whose question it is": mutant(
+        "tools/mcp/test_elicit.py::test_a_question_that_could_be_anothers_is_shown_to_nobody",
+        Edit("tools/mcp/elicit.py", "whose", "return next(iter(calls.values()), None)"),
+    ),
+    "59 a question after a cancelled call": mutant(
+        "tools/mcp/test_elicit.py::test_a_question_after_a_cancelled_call_of_another_is_shown_to_nobody",
+        Edit("tools/mcp/elicit.py", "whose", "return next(iter(calls.values())) if len(calls) == 1 else None"),
+    ),
+    "59 forms": mutant(
+        "approvals/test_elicitation.py::test_what_nobody_can_be_shown_is_refused",
+        Edit("approvals/elicitation.py", "_choice", "return value"),
+    ),
+    "59 answers": mutant(
+        "approvals/test_elicitation.py::test_what_is_not_an_answer_to_the_form_is_refused",
+        Edit("approvals/elicitation.py", "_fits", "return True"),
     ),
     "59 servers": mutant(
         "mcp_server/test_server.py::test_rules_decide_about_servers",
