@@ -147,6 +147,9 @@ TESTED_IN: dict[str, str] = {
     "host/launch/spawner": "host/launch/test_launcher.py",
     "host/launch/srt": "test_spec_srt.py",
     "host/reader": "test_tools_in_sessions.py",
+    "worker/loading": "host/test_saving.py",
+    "worker/pickling": "host/test_saving.py",
+    "worker/saving": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
@@ -177,15 +180,12 @@ TESTED_IN: dict[str, str] = {
     "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
-    "daemon/messages": "test_sync.py",
+    "daemon/codec": "test_sync.py",
     "daemon/place": "daemon/test_life.py",
     "daemon/server": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
-    "named/approvals": "named/test_sessions.py",
-    "named/executions": "named/test_sessions.py",
+    "named/executions": "named/test_submissions.py",
     "named/options": "test_sync.py",
-    "named/limits": "named/test_sessions.py",
-    "named/past": "named/test_sessions.py",
     "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
     "gateway/embedded": "kernel_mgr/test_server.py",
@@ -238,7 +238,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
+    "worker": {"IPython", "cloudpickle", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
     "kernel_mgr": {"websockets"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another

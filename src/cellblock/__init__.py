@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
         ExecutionRecord,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         Permission,
         SessionRecord,
     )
+    from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
     from cellblock.store.approvals import Approvals
     from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
     from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
@@ -151,6 +153,12 @@ _HOME = {
     "Permission": "model.sessions",
     "DaemonError": "errors",
     "OutcomeUnknownError": "errors",
+    "Variable": "model.variables",
+    "ChangedVariable": "model.variables",
+    "VariableChanges": "model.variables",
+    "SaveReport": "model.saving",
+    "LoadReport": "model.saving",
+    "LeftOut": "model.saving",
 }
 
 __all__ = [
@@ -163,6 +171,7 @@ __all__ = [
     "AttemptSnapshot",
     "BusyError",
     "CellblockError",
+    "ChangedVariable",
     "Client",
     "CodeExecutionChunk",
     "CodeExecutionError",
@@ -192,7 +201,9 @@ __all__ = [
     "KernelGateway",
     "KernelRecord",
     "LaunchError",
+    "LeftOut",
     "Limits",
+    "LoadReport",
     "McpServerError",
     "Network",
     "NotFoundError",
@@ -208,6 +219,7 @@ __all__ = [
     "Rule",
     "Rules",
     "SandboxError",
+    "SaveReport",
     "Session",
     "SessionOptions",
     "SessionRecord",
@@ -220,6 +232,8 @@ __all__ = [
     "ToolRunnerError",
     "ToolServer",
     "UnsupportedError",
+    "Variable",
+    "VariableChanges",
     "destroy",
     "execute",
     "execute_with_retry",

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+    from cellblock.model.saving import LoadReport, SaveReport
+    from cellblock.model.variables import Variable
     from cellblock.tool_directories import Directories
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -254,6 +256,22 @@ class CodeExecutor(AsyncOnly):
     async def get(self, name: str, *, unpickle: bool = False) -> Any:
         """Return the value of a variable of the kernel, as `Session.get` does."""
         return await self.session.get(name, unpickle=unpickle)
+
+    async def variables(self) -> list[Variable]:
+        """Return the variables of the kernel, as `Session.variables` does."""
+        return await self.session.variables()
+
+    async def save(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> SaveReport:
+        """Save the kernel's state to a file, as `Session.save` does."""
+        return await self.session.save(path, workspace=workspace, timeout=timeout)
+
+    async def load(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> LoadReport:
+        """Continue what was saved to a file, in a fresh kernel, as `Session.load` does."""
+        return await self.session.load(path, workspace=workspace, timeout=timeout)
 
     def __repr__(self) -> str:
         try:

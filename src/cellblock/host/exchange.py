@@ -1,4 +1,4 @@
-"""`Session.put` and `Session.get`: values in and out, in forms that are safe to read."""
+"""`Session.put`, `get` and `variables`: values in and out, in forms that are safe to read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import keyword
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, InvalidInputError, KernelDiedError
+from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, InvalidInputError, KernelDiedError, ProtocolError
 from cellblock.wire.messages import VALUE_MIME
 
 if TYPE_CHECKING:
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionResult
+    from cellblock.model.variables import Survey
 
 Run: TypeAlias = "Callable[[str, OnInput | None], Awaitable[CodeExecutionResult]]"
 """Runs a cell that leaves no trace."""
@@ -32,7 +33,7 @@ async def put(run: Run, limit: int, name: str, value: object) -> None:
     async def next_piece(_prompt: str) -> str:
         return next(pieces, "")
 
-    message = _sent(await run(f"{_MODULE}.take({name!r}, {len(lines)})", next_piece))
+    message = sent(await run(f"{_MODULE}.take({name!r}, {len(lines)})", next_piece))
     if message is not None:
         _check_not_refused(message)
 
@@ -40,13 +41,28 @@ async def put(run: Run, limit: int, name: str, value: object) -> None:
 async def get(run: Run, limit: int, name: str, *, unpickle: bool) -> Any:
     """Return the value of a variable of a session; see `Session.get`."""
     _check_name(name)
-    message = _sent(await run(f"{_MODULE}.give({name!r}, {limit - _ROOM}, {unpickle!r})", None))
+    message = sent(await run(f"{_MODULE}.give({name!r}, {limit - _ROOM}, {unpickle!r})", None))
     if message is None:
         raise InvalidInputError(f"the session did not send the value of {name!r}")
     _check_not_refused(message)
     from cellblock.exchange.forms import decode  # as above
 
     return await asyncio.to_thread(decode, message, limit, unpickle=unpickle)
+
+
+async def survey(run: Run, seconds: float | None = None) -> Survey:
+    """Return the variables of a session.
+
+    Args:
+        run: As above.
+        seconds: How long the session may take to make digests of their values; None for no digests.
+    """
+    from cellblock.model.variables import read_survey  # as below
+
+    message = sent(await run(f"{_MODULE}.tell({seconds!r})", None))
+    if message is None:
+        raise ProtocolError("the session did not send a survey of its variables")
+    return read_survey(message)
 
 
 def _lines(value: object, limit: int) -> list[str]:
@@ -62,14 +78,22 @@ def _check_name(name: str) -> None:
         raise InvalidInputError(f"the name of a variable must be an identifier, not {name!r:.80}")
 
 
-def _sent(result: CodeExecutionResult) -> bytes | None:
-    """Return what a cell sent."""
+def sent(result: CodeExecutionResult, failed: str = "the value was not carried") -> bytes | None:
+    """Return what a cell has sent, if it has.
+
+    Args:
+        result: The cell's result.
+        failed: What to say if it failed.
+
+    Raises:
+        KernelDiedError, ExecutionTimeoutError, CodeExecutionError: It failed.
+    """
     if result.status == "died":
         raise KernelDiedError(result.error.evalue if result.error else "the kernel died")
     if result.status == "timeout":
-        raise ExecutionTimeoutError("the session did not send the value in time", result)
+        raise ExecutionTimeoutError(f"{failed}: the session took too long", result)
     if result.error is not None:
-        raise CodeExecutionError(f"the value was not carried: {result.error.ename}: {result.error.evalue[:1000]}", result)
+        raise CodeExecutionError(f"{failed}: {result.error.ename}: {result.error.evalue[:1000]}", result)
     for item in result.outputs:
         if isinstance(message := item.data.get(VALUE_MIME), bytes):
             return message

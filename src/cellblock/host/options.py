@@ -17,7 +17,7 @@ from cellblock.sandbox.policy import Policy
 if TYPE_CHECKING:
     from cellblock.egress.network import OnHost
     from cellblock.host.launch.kernel_spec import OnCommand, OnListener
-    from cellblock.host.output.collect import Limits
+    from cellblock.host.output.limits import Limits
     from cellblock.sandbox.probe import Facts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import shlex
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -32,12 +33,15 @@ from cellblock.host.session_spec import kernel_spec, session_environment
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
 from cellblock.packages.index import PackageIndex
 from cellblock.telemetry import SessionTrace
-from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspect, Inspected
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.files import Files
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
+    from cellblock.host.saving import Ends
+    from cellblock.model.saving import LoadReport, SaveReport
+    from cellblock.model.variables import Variable
     from cellblock.sandbox.probe import Facts
 
 _log = logging.getLogger("cellblock.sessions")
@@ -88,6 +92,7 @@ class Session(AsyncOnly):
         trace: Its spans, for programs that use OpenTelemetry.
         reader: Shows things to the reader of the output; for services of the session.
         adopted: Whether it went on with a kernel of an earlier host.
+        loaded: What `load` has brought back; None if nothing was loaded.
     """
 
     def __init__(
@@ -139,6 +144,7 @@ class Session(AsyncOnly):
             kept=None if kept is None else number,
         )
         self.adopted = False
+        self.loaded: LoadReport | None = None
         self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._prepare))
         self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, resolved.images_dir)
@@ -147,7 +153,8 @@ class Session(AsyncOnly):
         self._closing = Closing()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        if self._cells.state != "running":  # `Host.load` has started it
+            await self.start()
         return self
 
     async def __aexit__(
@@ -403,6 +410,81 @@ class Session(AsyncOnly):
         """
         return await exchange.get(self._cells.run_silently, self._room, name, unpickle=unpickle)
 
+    async def variables(self) -> list[Variable]:
+        """Return the variables of the session: type, size, shape, and a short text of each.
+
+        No method that the session's code has defined is called for it. If there are many thousands, the first ones are
+        returned, as many as fit in a message of 1 MB.
+
+        Raises:
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
+
+    async def save(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> SaveReport:
+        """Save the session to a file, from which `load` and `Host.load` continue it, on this machine or another one.
+
+        Variables, imports, functions and classes of the session, the code of its cells, its working directory, and
+        environment variables that the code has changed are saved (docs/checkpoints.md). What cannot be saved is listed in the
+        report. The session's code does the pickling, in its sandbox.
+
+        Args:
+            path: The file. If it exists it is replaced, but not before the new one is complete.
+            workspace: Whether to save the files of the workspace, too.
+            timeout: Seconds that pickling may take.
+
+        Raises:
+            InvalidInputError: There cannot be a file of that name.
+            StoreError: It cannot be written. What had the name before is as it was.
+            ExecutionTimeoutError: Pickling took too long.
+            FilesError: A file of the workspace cannot be read.
+            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
+        """
+        from cellblock.host import saving  # few sessions are saved
+
+        check_timeout(timeout)
+        return await saving.save(self._ends, path, self._cells.history, workspace=workspace, timeout=timeout)
+
+    async def load(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> LoadReport:
+        """Continue a session that was saved to a file. What this session was before is gone: it gets a fresh kernel.
+
+        What cannot be brought back, such as a variable of a library that is not installed here, is listed in the report. The
+        file may come from anywhere: its code runs in this session's sandbox only, as a cell does.
+
+        Args:
+            path: The file.
+            workspace: Whether to unpack the files that were saved. They replace files of the same names.
+            timeout: Seconds that loading may take.
+
+        Raises:
+            InvalidInputError: It is not a saved session, or is damaged. This session is as it was.
+            StoreError: It cannot be read.
+            ExecutionTimeoutError: Loading took too long.
+            FilesError: The files cannot be unpacked.
+            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
+        """
+        from cellblock.host import saving  # as above
+
+        check_timeout(timeout)
+        self.loaded, cells = await saving.load(self._ends, path, self._renew, workspace=workspace, timeout=timeout)
+        self._cells.history.clear()
+        self._cells.history.extend(cells)
+        return self.loaded
+
+    async def _renew(self) -> None:
+        if self.next_count > 1 or self._cells.history:
+            await self.reset()
+
+    @property
+    def _ends(self) -> Ends:
+        from cellblock.host.saving import Ends
+
+        return Ends(self._cells.run_silently, self._cells.run_and_take, self._room, self._cwd, self.files)
+
     @property
     def _room(self) -> int:
         return min(self.wanted.limits.media, self.wanted.limits.values)
@@ -463,6 +545,20 @@ class Session(AsyncOnly):
         answer = await self._cells.ask(Inspect(*check_place(code, cursor), detail))
         assert isinstance(answer, Inspected)
         return answer.text
+
+    async def changes(self) -> tuple[dict[str, str], list[str]]:
+        """Return what cells have done to variables since this was last called, as far as the kernel says.
+
+        Returns:
+            The types of the variables that are new, or mean another object than before, by their names; and the names of those
+            that are gone. At most 50 of each.
+
+        Raises:
+            StateError, KernelDiedError: As for `complete`.
+        """
+        answer = await self._cells.ask(Changes())
+        assert isinstance(answer, Changed)
+        return dict(zip(answer.names, answer.types, strict=True)), list(answer.gone)
 
     def history(self, count: int | None = None) -> list[HistoryEntry]:
         """Return the cells that this session ran, oldest first, across resets.

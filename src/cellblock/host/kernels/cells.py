@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Literal
 
@@ -16,16 +16,17 @@ from cellblock.host.kernels.deadline import Deadline
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.requests import answering
-from cellblock.host.kernels.stopping import answer_to, begin_stop, kill, leave
+from cellblock.host.kernels.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.host.options import SessionHooks
-from cellblock.model import CodeExecutionResult, HistoryEntry
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, OutputItem, StreamName
 from cellblock.telemetry import SessionTrace
-from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+from cellblock.wire.messages import VALUE_MIME, Answer, Question
 
 _log = logging.getLogger("cellblock.sessions")
 
 _HISTORY = 1000
 _HISTORY_CODE = 100_000
+_QUEUE = 4 * 1024 * 1024
 
 
 class Cells:
@@ -130,11 +131,40 @@ class Cells:
         check_code(code)
         self.check()
         result = await self.run(Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
-        if (kernel := self._kernels.current) is not None:
-            for item in result.outputs:
-                if item.kind == "stream" and item.name is not None and item.text:
-                    kernel.add_text(item.name, item.text.encode("utf-8", "replace"))
+        for item in result.outputs:
+            self._keep_text(item.name, item.text)
         return result
+
+    async def run_and_take(
+        self, code: str, on_input: OnInput | None, take: Callable[[bytes], Awaitable[None]], timeout: float | None
+    ) -> CodeExecutionResult:
+        """Run a cell that leaves no trace, and pass on each value that it sends while it runs; it waits meanwhile."""
+        self.check()
+        cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
+        running = asyncio.create_task(self.run(cell, timeout))
+        running.add_done_callback(lambda _: cell.no_more())
+        printed: list[CodeExecutionChunk] = []
+        room = _QUEUE
+        try:
+            while (event := await cell.next_event()) is not None:
+                if isinstance(event, CodeExecutionChunk) and room > 0:
+                    printed.append(event)
+                    room -= len(event.text)
+                elif isinstance(event, OutputItem) and isinstance(value := event.data.get(VALUE_MIME), bytes):
+                    await take(value)
+            await asyncio.wait([running])
+        finally:
+            if not running.done():
+                running.cancel()
+                await despite_cancellation(running)
+        for chunk in printed:
+            self._keep_text(chunk.name, chunk.text)
+        return running.result()
+
+    def _keep_text(self, name: StreamName | None, text: str | None) -> None:
+        """Keep what background work has printed for the next cell."""
+        if (kernel := self._kernels.current) is not None and name is not None and text:
+            kernel.add_text(name, text.encode("utf-8", "replace"))
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         cell.timeout = timeout
@@ -175,7 +205,7 @@ class Cells:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, question: Complete | Inspect) -> Completed | Inspected:
+    async def ask(self, question: Question) -> Answer:
         """Have a question answered when it is its turn."""
         self.check()
         async with self._turn:

@@ -27,18 +27,19 @@ from cellblock.sandbox.cgroups import Group
 from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
+    Answer,
+    Changed,
     Clear,
     Comm,
     Command,
-    Complete,
     Completed,
     Display,
     Execute,
     InputRequest,
-    Inspect,
     Inspected,
     Install,
     Part,
+    Question,
     Ready,
     Reply,
     Shutdown,
@@ -101,7 +102,7 @@ class Kernel:
         self._channel = Channel(ends, self._take, self._add_text, self._condemn, tape)
         self._collector = Collector(wanted.limits, wanted.spill_to)
         self._cell: Cell | None = None
-        self._query: asyncio.Future[Completed | Inspected] | None = None
+        self._query: asyncio.Future[Answer] | None = None
         self._condemned: str | None = None
         self._closing = Closing()
         self._in_place_of_dead = False
@@ -166,8 +167,8 @@ class Kernel:
             self._collector.add_text(item.name or "stdout", (item.text or "").encode())
         self._in_place_of_dead = True
 
-    def ask(self, question: Complete | Inspect) -> asyncio.Future[Completed | Inspected]:
-        """Have a completion or an inspection worked out; the future has it, or the `KernelDiedError` of a kernel that ends.
+    def ask(self, question: Question) -> asyncio.Future[Answer]:
+        """Have a question answered; the future has it, or the `KernelDiedError` of a kernel that ends.
 
         Raises:
             KernelDiedError: The kernel has ended.
@@ -331,7 +332,7 @@ class Kernel:
                     self._cell.pass_on(message)
             case InputRequest() | Install() | Command():
                 self._attend(message)
-            case Completed() | Inspected():
+            case Changed() | Completed() | Inspected():
                 if self._query is not None and not self._query.done():
                     self._query.set_result(message)
             case Ready(version=version):
