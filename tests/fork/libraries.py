@@ -1,30 +1,8 @@
-"""Which libraries survive a fork of the process that has used them: each is used, and used again in a copy.
-
-    python tests/fork/libraries.py              all that are installed, as JSON, one line each
-    python tests/fork/libraries.py numpy torch  some
-
-The copy is made as for a checkpoint: a grandchild, which forks once more when it is restored.
-"""
+"""What is used, copied and used again: cells for each library, and what is expected of the copy. `trying` tries them."""
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import importlib.util
-import json
-import os
-import select
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-import traceback
 from dataclasses import dataclass
-from importlib import metadata
-from typing import IO, Any, NoReturn
-
-_DEADLINE = 20  # seconds for each use, on a busy machine
 
 
 @dataclass(frozen=True)
@@ -168,6 +146,7 @@ LIBRARIES: dict[str, Library] = {
     "joblib": Library(
         "import joblib; p = lambda: joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(-i) for i in range(8)); p()",
         "p() == list(range(8))",
+        told="Processes",
     ),
     "grpc": Library(
         f"import grpc, subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {_GRPC_SERVER!r}], stdout=-1)\n"
@@ -209,6 +188,7 @@ LIBRARIES: dict[str, Library] = {
     "ProcessPoolExecutor": Library(
         "from concurrent.futures import ProcessPoolExecutor as P; p = P(2); list(p.map(abs, range(9)))",
         "list(p.map(abs, range(9))) == list(range(9))",
+        told="Processes",
     ),
     "multiprocessing, a new pool": Library(
         "import multiprocessing as m\ndef f():\n    with m.Pool(2) as p: return p.map(abs, [-1, -2])\nf()",
@@ -227,7 +207,6 @@ LIBRARIES: dict[str, Library] = {
     "multiprocessing, fork server": Library(
         "import multiprocessing as m; f = lambda: m.get_context('forkserver').Pool(1).map(abs, [-1]); f()",
         "f() == [1]",
-        told="closed",
     ),
     "asyncio, an own loop": Library(
         "import asyncio; l = asyncio.new_event_loop(); l.run_until_complete(asyncio.to_thread(abs, -1))",
@@ -244,8 +223,22 @@ LIBRARIES: dict[str, Library] = {
     ),
     "subprocess": Library(
         "import subprocess; p = subprocess.Popen(['sleep', '600'])",
-        "subprocess.run(['true']).returncode == 0",
+        "subprocess.run(['true']).returncode == 0 and (not in_copy or p.wait() == -9)",
         told="sleep",
+    ),
+    "subprocess, pipes": Library(
+        "import subprocess; p = subprocess.Popen(['cat'], stdin=-1, stdout=-1)",
+        "not in_copy or p.stdout.read() == b''",
+        told="cat",
+    ),
+    "asyncio, a subprocess": Library(
+        "import asyncio; l = asyncio.new_event_loop(); r = l.run_until_complete; p = r(asyncio.create_subprocess_exec('cat', stdin=-1, stdout=-1))",
+        "not in_copy or r(p.wait()) == -9 and r(p.stdout.read()) == b''",
+        told="cat",
+    ),
+    "open files": Library(
+        "f = open('a', 'w+'); f.write('abc'); f.flush(); f.seek(0)",
+        "f.read(2) == 'ab' and f.read() == 'c'",
     ),
     "sockets": Library(
         "import socket; s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); d, _ = s.accept()",
@@ -256,111 +249,16 @@ LIBRARIES: dict[str, Library] = {
 }
 
 
-def installed(name: str) -> str | None:
-    """Return the version of a library that is installed, Python's for one of Python's, or None."""
-    library = LIBRARIES[name]
-    package = library.package or name.partition(",")[0]
-    if package in _PYTHONS or importlib.util.find_spec(package) is not None and package in sys.stdlib_module_names:
-        return f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+LARGE = ("torch", "torch, DataLoader", "lightgbm", "xgboost", "numba, parallel", "grpc", "polars", "polars, imported", "jax")
+"""Libraries that the slow tests have not got."""
 
-
-_PYTHONS = {"sqlite", "ThreadPoolExecutor", "ProcessPoolExecutor", "threads", "threads that have ended", "sockets"}
-
-
-def run(code: str, names: dict[str, Any]) -> bool:
-    """Run code, and return whether the expression at its end, if there is one, is true."""
-    *statements, last = ast.parse(code).body
-    if not isinstance(last, ast.Expr):
-        statements, last = [*statements, last], ast.Expr(ast.parse("True", mode="eval").body)
-    exec(compile(ast.Module(statements, []), "<code>", "exec"), names)
-    return bool(eval(compile(ast.Expression(last.value), "<code>", "eval"), names))
-
-
-def try_out(name: str) -> dict[str, Any]:
-    """Use a library, fork, and use it again in the copy; in this process, which is of no use afterwards."""
-    from cellblock.worker import fork_safety
-
-    library, names = LIBRARIES[name], {"__name__": "__main__", "in_copy": False}
-    run(library.use, names)
-    if (reason := fork_safety.refusal()) is not None:
-        return {"outcome": "refused", "reason": reason}
-    fork_safety.prepare()
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        if os.fork() == 0:
-            _restore(library, names, writer)
-        os._exit(0)
-    os.close(writer)
-    os.wait()
-    try:
-        original = run(library.again, names)  # at the same time
-    except Exception as error:
-        original = False
-        traceback.print_exception(error)
-    # Processes that the copy has started have the pipe, too: its end tells nothing.
-    answer = os.read(reader, 10_000) if select.select([reader], [], [], _DEADLINE + 5)[0] else b""
-    if not answer:
-        return {"outcome": "hangs or dies", "original": original}
-    return {**json.loads(answer), "original": original}
-
-
-def _restore(library: Library, names: dict[str, Any], writer: int) -> NoReturn:
-    """The parked copy: fork once more, and go on there."""
-    from cellblock.worker import fork_safety
-
-    if os.fork() == 0:
-        signal.alarm(_DEADLINE)
-        try:
-            names["in_copy"] = True
-            told = fork_safety.repair()
-            start = time.monotonic()
-            works = run(library.again, names)
-            answer = {"outcome": "works" if works else "wrong", "told": told, "seconds": round(time.monotonic() - start, 2)}
-        except BaseException as error:
-            traceback.print_exc()
-            answer = {"outcome": "fails", "error": repr(error)[:300]}
-        os.write(writer, json.dumps(answer).encode())
-    os._exit(0)
-
-
-def verdict(name: str, deadline: float = 2 * _DEADLINE) -> dict[str, Any]:
-    """Try a library in a process of its own."""
-    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        command = [sys.executable, __file__, "--here", name]
-        process = subprocess.Popen(command, cwd=directory, stdout=out, stderr=errors, start_new_session=True)
-        try:
-            process.wait(deadline)
-        except subprocess.TimeoutExpired:
-            errors.write("the deadline has passed")
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        lines, complaints = (read(file) for file in (out, errors))
-    answer = json.loads(lines.splitlines()[-1]) if lines.strip() else {"outcome": "fails"}
-    return {"library": name, "version": installed(name), **answer, **({"errors": complaints[-1500:]} if complaints else {})}
-
-
-def read(file: IO[str]) -> str:
-    """Return what is in a file that is open."""
-    file.seek(0)
-    return file.read()
-
-
-def main() -> None:
-    """Try libraries and print what came of it."""
-    if sys.argv[1:2] == ["--here"]:
-        answer = try_out(sys.argv[2])
-        print(json.dumps(answer), flush=True)
-        os._exit(0)
-    for name in sys.argv[1:] or LIBRARIES:
-        if installed(name) is not None:
-            print(json.dumps(verdict(name)), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+PYTHONS = {
+    "sqlite",
+    "ThreadPoolExecutor",
+    "ProcessPoolExecutor",
+    "threads",
+    "threads that have ended",
+    "sockets",
+    "open files",
+}
+"""What belongs to Python."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -21,6 +22,12 @@ _SQLITE = b"SQLite format 3\0"
 _EPOLL_EVENT = struct.Struct("=IQ" if os.uname().machine == "x86_64" else "@IQ")
 _WATCHED = re.compile(r"tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-9a-f]+)")
 _OWN_LOCK = re.compile(r"^lock:\s+\d+: POSIX\s+\w+\s+WRITE", re.MULTILINE)
+_DEAF = b"\0cellblock-listens-to-nobody-"
+_TRACKERS = (
+    "multiprocessing.resource_tracker",
+    "joblib.externals.loky.backend.resource_tracker",
+    "loky.backend.resource_tracker",
+)
 _CTL_ADD = 1
 
 
@@ -44,7 +51,7 @@ def locked_file() -> str | None:
 
 def _is_ours(descriptor: int) -> bool:
     """Whether the lock is this process's own: of files that it only opened, others may have locks."""
-    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as info:
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="utf-8") as info:
         return _OWN_LOCK.search(info.read()) is not None
 
 
@@ -61,40 +68,96 @@ def is_sqlite(path: str) -> bool:
         return False
 
 
-def cut_connections() -> list[str]:
-    """In a copy: put dead sockets in place of those of the original, and tell which.
+def separate(above: int = 2) -> list[str]:
+    """In a copy: share no descriptor with the original, or with another copy, that only one of them may use.
 
-    Both would read from the same connection otherwise, and each would get a part. A dead socket is one that the other side
-    has closed: clients that keep connections open make new ones then. Pairs of sockets within a session stay.
+    Files get a position of their own. Connections and pipes to other processes look as if the other side had closed them:
+    clients that keep connections make new ones then. Whatever is only within this process gets a new one of its kind.
+
+    Args:
+        above: The highest of the descriptors that the caller sees to.
+
+    Returns:
+        Which connections did not come along, in sentences.
     """
     told = []
+    watched = _watch_lists()  # while everything is there: what the last process closes disappears from them
+    pipes: dict[tuple[int, int], dict[int, int]] = {}
+    kept = _of_trackers()
     for descriptor in _descriptors():
-        try:
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                continue
-            if sentence := _cut(descriptor):
-                told.append(sentence)
-        except OSError:
-            continue  # closed, or a kind that has no names
+        if descriptor <= above or descriptor in kept:
+            continue
+        with contextlib.suppress(OSError):  # closed meanwhile; or a file that may not be opened again, which stays shared
+            status = os.fstat(descriptor)
+            if stat.S_ISSOCK(status.st_mode):
+                if sentence := _cut(descriptor):
+                    told.append(sentence)
+            elif stat.S_ISREG(status.st_mode):
+                _reopen(descriptor)
+            elif stat.S_ISFIFO(status.st_mode):
+                way = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+                pipes.setdefault((status.st_dev, status.st_ino), {})[descriptor] = way
+    for ends in pipes.values():
+        _renew_pipe(ends)
+    for epoll, targets in watched.items():
+        with contextlib.suppress(OSError):
+            _renew_epoll(epoll, targets)
     return told
+
+
+def _of_trackers() -> set[int]:
+    """Return the pipes to the processes with which multiprocessing keeps the books: they serve copies as well."""
+    found = {getattr(getattr(sys.modules.get(name), "_resource_tracker", None), "_fd", None) for name in _TRACKERS}
+    return {descriptor for descriptor in found if isinstance(descriptor, int)}
+
+
+def _reopen(descriptor: int) -> None:
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    new = os.open(f"/proc/self/fd/{descriptor}", flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC) | os.O_CLOEXEC)
+    try:
+        os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+        _replace(descriptor, new)
+    finally:
+        os.close(new)
+
+
+def _renew_pipe(ends: dict[int, int]) -> None:
+    """Put a new pipe in place of one, given its descriptors here and whether they read or write."""
+    reader, writer = os.pipe()
+    try:
+        for descriptor, way in ends.items():
+            os.set_blocking(writer if way else reader, os.get_blocking(descriptor))
+            _replace(descriptor, writer if way else reader)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def _replace(descriptor: int, new: int) -> None:
+    os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
 
 
 def _cut(descriptor: int) -> str | None:
     shared = socket.socket(fileno=descriptor)
     try:
         here, there = shared.getsockname(), _peer(shared)
-        named = here if shared.family in (socket.AF_INET, socket.AF_INET6) else here or there
         listens = bool(shared.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-        if not named or shared.type not in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            return None
+        if not (here or there) or shared.type not in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            return None  # a pair of sockets within the session
         with _dead(shared, listens) as dead:
             dead.setblocking(os.get_blocking(descriptor))
-            os.dup2(dead.fileno(), descriptor, inheritable=os.get_inheritable(descriptor))
+            _replace(descriptor, dead.fileno())
     finally:
         shared.detach()
+    if _is_deaf(here):
+        return None
     if listens:
         return f"Nothing listens on {_address(here)} here: start the server again."
     return f"The connection to {_address(there)} was closed here." if there else None
+
+
+def _is_deaf(name: Any) -> bool:
+    return isinstance(name, bytes) and name.startswith(_DEAF)
 
 
 def _peer(shared: socket.socket) -> Any:
@@ -109,7 +172,7 @@ def _dead(shared: socket.socket, listens: bool) -> socket.socket:
         return socket.socket(shared.family, shared.type)
     if listens:  # to nobody: code that waits for a connection goes on waiting
         deaf = socket.socket(socket.AF_UNIX)
-        deaf.bind("")
+        deaf.bind(_DEAF + os.urandom(8).hex().encode())
         deaf.listen(1)
         return deaf
     near, far = socket.socketpair()
@@ -123,22 +186,24 @@ def _address(name: Any) -> str:
     return repr(os.fsdecode(name))
 
 
-def renew_epolls() -> None:
-    """In a copy: make its epoll objects its own. What it watched with a shared one would wake the original."""
-    libc = ctypes.CDLL(None)
-    for descriptor in _descriptors():
-        try:
-            if os.readlink(f"/proc/self/fd/{descriptor}") != "anon_inode:[eventpoll]":
-                continue
-            with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as info:
-                watched = _WATCHED.findall(info.read())
-            with select.epoll() as fresh:
-                for target, events, data in watched:
-                    event = _EPOLL_EVENT.pack(int(events, 16), int(data, 16))
-                    libc.epoll_ctl(fresh.fileno(), _CTL_ADD, int(target), event)  # fails for what is closed here
-                os.dup2(fresh.fileno(), descriptor, inheritable=os.get_inheritable(descriptor))
-        except OSError:
-            continue
+def _watch_lists() -> dict[int, list[tuple[int, int, int]]]:
+    """Return what each epoll object watches: descriptor, events and data."""
+    found = {}
+    for epoll in _descriptors():
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{epoll}") == "anon_inode:[eventpoll]":
+                with open(f"/proc/self/fdinfo/{epoll}", encoding="utf-8") as info:
+                    found[epoll] = [(int(a), int(b, 16), int(c, 16)) for a, b, c in _WATCHED.findall(info.read())]
+    return found
+
+
+def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:
+    """Put an epoll object of its own in place of one: what a copy watched with a shared one would wake the original."""
+    add = ctypes.CDLL(None).epoll_ctl
+    with select.epoll() as fresh:
+        for descriptor, events, data in watched:
+            add(fresh.fileno(), _CTL_ADD, descriptor, _EPOLL_EVENT.pack(events, data))  # fails for what is closed here
+        _replace(epoll, fresh.fileno())
 
 
 def reopen_databases() -> list[str]:
@@ -152,7 +217,7 @@ def reopen_databases() -> list[str]:
     told = []
     for connection in instances(sqlite.Connection):
         try:
-            if sentence := _reopen(connection):
+            if sentence := _open_again(connection):
                 told.append(sentence)
         except sqlite.Error as error:
             told.append(f"An SQLite database could not be opened again: {error}")
@@ -170,7 +235,7 @@ def _open_databases() -> Iterator[str]:
             continue
 
 
-def _reopen(connection: Any) -> str | None:
+def _open_again(connection: Any) -> str | None:
     sqlite: Any = sys.modules["sqlite3"]
     kept = {name: getattr(connection, name) for name in ("isolation_level", "row_factory", "text_factory")}
     connection.row_factory = None
@@ -195,4 +260,4 @@ def _reopen(connection: Any) -> str | None:
 
 def _functions(connection: Any) -> set[str]:
     sqlite: Any = sys.modules["sqlite3"]
-    return {name for name, in sqlite.Connection.execute(connection, "SELECT name FROM pragma_function_list")}
+    return {name for (name,) in sqlite.Connection.execute(connection, "SELECT name FROM pragma_function_list")}

@@ -8,6 +8,8 @@ pool of a library that nobody has imported does not exist.
 from __future__ import annotations
 
 import gc
+import signal
+import subprocess
 import sys
 import threading
 import weakref
@@ -179,7 +181,15 @@ def instances(kind: type[Any]) -> Iterator[Any]:
 
 
 def leave_processes() -> None:
-    """In a copy: have multiprocessing know that the processes it knows of are the original's."""
+    """In a copy: have Python know that the processes it knows of are the original's. For whoever asks, they were killed."""
+    for module, name in (("subprocess", "Popen"), ("asyncio.base_subprocess", "BaseSubprocessTransport")):
+        if (place := _module(module)) is not None:
+            for process in instances(getattr(place, name)):
+                _give_up(process)
+
+
+def forget_workers() -> None:
+    """In a copy: have multiprocessing know that its processes are the original's, and that its queues have no threads."""
     if (process := _module("multiprocessing.process")) is not None:
         process._children.clear()  # at the end of this process they would be killed
     if (util := _module("multiprocessing.util")) is not None:
@@ -188,3 +198,10 @@ def leave_processes() -> None:
         # It would wait for the server, which is a child of the original.
         for name in ("_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"):
             setattr(server._forkserver, name, None)
+
+
+def _give_up(process: Any) -> None:
+    if isinstance(process, subprocess.Popen):
+        process.returncode = -signal.SIGKILL if process.returncode is None else process.returncode
+    elif process.get_returncode() is None:
+        process._process_exited(-signal.SIGKILL)

@@ -14,18 +14,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from cellblock.worker.fork_descriptors import cut_connections, is_sqlite, locked_file, renew_epolls, reopen_databases
-from cellblock.worker.fork_pools import Reset, leave_processes, reset_of
+from cellblock.worker.fork_descriptors import is_sqlite, locked_file, reopen_databases, separate
+from cellblock.worker.fork_pools import Reset, forget_workers, leave_processes, reset_of
 from cellblock.worker.fork_threads import file_of, other_threads, owners
 
 _SURVIVES = ("openblas", "libgomp", "libarrow", "_duckdb", "cv2.")
 """Parts of the names of libraries whose threads are no loss: they start others, and see to their locks at a fork themselves.
 
-OpenMP of GNU does so once it was paused. Each of them is tried by tests/fork/libraries.py.
+OpenMP of GNU does so once it was paused. Each of them is tried by `make libraries`.
 """
 
 _HARMLESS = ("jemalloc_bg_thd", "polars-ooc-clea")
@@ -73,6 +73,7 @@ class _Prepared:
 
     resets: list[Reset] = field(default_factory=list)
     processes: list[str] = field(default_factory=list)
+    connections: list[str] = field(default_factory=list)
     random: tuple[Any, ...] | None = None
 
 
@@ -176,6 +177,7 @@ def prepare() -> None:
         ctypes.CDLL(file).omp_pause_resource_all(_PAUSE_HARD)
     _prepared.resets = threads.resets
     _prepared.processes = _processes()
+    _prepared.connections = []
     _prepared.random = random.getstate()
 
 
@@ -188,7 +190,7 @@ def _processes() -> list[str]:
     names = []
     for thread in os.listdir("/proc/self/task"):
         try:
-            with open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
+            with open(f"/proc/self/task/{thread}/children", encoding="utf-8") as file:
                 children = [int(number) for number in file.read().split()]
         except OSError:
             continue  # the thread has ended, or this machine does not tell
@@ -205,24 +207,44 @@ def _process_name(process: int) -> str:
     return "" if rest.split()[0] in "ZX" else name
 
 
-def repair() -> list[str]:
-    """In the copy that goes on: have pools, connections and databases work again.
+def part(above: int = 2) -> None:
+    """In a copy that waits: share no connection with the original, whose other side shall see when the original closes it.
+
+    Args:
+        above: The highest of the descriptors that the caller sees to.
+    """
+    _prepared.connections += separate(above)
+
+
+def repair(above: int = 2) -> list[str]:
+    """In a copy that goes on: have pools, connections and databases work again, and the random state be what it was.
 
     The files of the session have to be what they will be: databases are opened again.
+
+    Args:
+        above: The highest of the descriptors that the caller sees to.
 
     Returns:
         What did not come along, in sentences for the user.
     """
     told: list[str] = []
-    for step in (*_prepared.resets, leave_processes, cut_connections, renew_epolls, reopen_databases, _restore_random):
+
+    def attempt(step: Callable[[], object]) -> None:
         try:
             result = step()
         except BaseException as error:  # whatever the code has done to what is repaired here
             told.append(f"Something could not be repaired in the copy: {type(error).__name__}: {error}"[:300])
-            continue
-        told += [result] if isinstance(result, str) else result or ()
+            return
+        told.extend([result] if isinstance(result, str) else result if isinstance(result, list) else [])
+
+    part(above)
+    told += _prepared.connections
+    for step in (*_prepared.resets, reopen_databases, _restore_random):
+        attempt(step)
     if names := _prepared.processes:
+        attempt(leave_processes)
         told.append(f"Processes that did not come along: {', '.join(sorted(names))[:200]}.")
+    attempt(forget_workers)
     return list(dict.fromkeys(told))
 
 
@@ -244,7 +266,10 @@ def reseed(seed: int | None = None) -> None:
     # Modules that were not preloaded will seed themselves when they are imported.
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
-    if (numpy := sys.modules.get("numpy.random")) is not None:
+    numpy = sys.modules.get("numpy.random")
+    if seed is not None and numpy is None:  # it loads this part of itself late, and would draw something new then
+        numpy = getattr(sys.modules.get("numpy"), "random", None)
+    if numpy is not None:
         numpy.seed(None if seed is None else [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF])
     if (torch := sys.modules.get("torch")) is not None:
         _ = torch.seed() if seed is None else torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
