@@ -57,10 +57,13 @@ LAYERS: dict[str, set[str]] = {
         "model",
         "packages",
         "sandbox",
+        "snapshots",
         "telemetry",
         "wire",
     },
     "packages": set(),
+    # The files of a session's checkpoints; of sandbox, what stands in the place of a protected name.
+    "snapshots": {"errors", "leftovers", "sandbox"},
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},
     "store": {
@@ -121,6 +124,8 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
+    # By a real server that asks, through all layers.
+    "mcp_server/elicited": "mcp_server/test_asking.py",
     # What a system call means by its arguments: by calls that are answered.
     "init/caller": "init/test_supervisor.py",
     # A run of the whole proxy, for which clients and servers are needed anyway.
@@ -134,6 +139,14 @@ TESTED_IN: dict[str, str] = {
     "host/files/removal": "host/files/test_attacks.py",
     "host/files/staging": "host/files/test_attacks.py",
     "host/files/steps": "host/files/test_transfer.py",
+    # What modules do together for a snapshot: attacked, killed and failing at every system call.
+    "snapshots/beneath": "snapshots/test_attacks.py",
+    "snapshots/content": "snapshots/test_attacks.py",
+    "snapshots/journal": "snapshots/test_restore.py",
+    "snapshots/plan": "snapshots/test_restore.py",
+    "snapshots/store": "snapshots/test_snapshots.py",
+    "snapshots/tree": "snapshots/test_snapshots.py",
+    "snapshots/walk": "snapshots/test_snapshots.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "host/doctor": "cli/test_cli.py",
     "host/keeping": "host/test_adoption.py",
@@ -147,7 +160,11 @@ TESTED_IN: dict[str, str] = {
     "host/launch/launchers": "host/test_lifecycle.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "host/launch/srt": "test_spec_srt.py",
+    "host/new_file": "host/test_saved_file.py",
     "host/reader": "test_tools_in_sessions.py",
+    "worker/loading": "host/test_saving.py",
+    "worker/pickling": "host/test_saving.py",
+    "worker/saving": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
@@ -179,7 +196,6 @@ TESTED_IN: dict[str, str] = {
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/codec": "test_sync.py",
-    "daemon/place": "daemon/test_life.py",
     "daemon/server": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",
@@ -236,7 +252,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
+    "worker": {"IPython", "cloudpickle", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
     "kernel_mgr": {"websockets"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another

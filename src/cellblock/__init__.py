@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cellblock.approvals.elicitation import Elicitation
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rule, Rules
     from cellblock.client.async_client import AsyncClient
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         PreloadError,
         ProtocolError,
         SandboxError,
+        SnapshotError,
         StateError,
         StoreError,
         ToolRunnerError,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
         ExecutionRecord,
@@ -90,6 +93,7 @@ _HOME = {
     "PreloadError": "errors",
     "ProtocolError": "errors",
     "SandboxError": "errors",
+    "SnapshotError": "errors",
     "StateError": "errors",
     "StoreError": "errors",
     "ToolRunnerError": "errors",
@@ -119,6 +123,7 @@ _HOME = {
     "Approvals": "store.approvals",
     "printable": "terminal",
     "ApprovalRequest": "approvals.request",
+    "Elicitation": "approvals.elicitation",
     "ApprovalChannel": "tools.serving.approval_channel",
     "ApprovalClient": "tools.serving.approval_channel",
     "Rule": "approvals.rules",
@@ -155,6 +160,9 @@ _HOME = {
     "Variable": "model.variables",
     "ChangedVariable": "model.variables",
     "VariableChanges": "model.variables",
+    "SaveReport": "model.saving",
+    "LoadReport": "model.saving",
+    "LeftOut": "model.saving",
 }
 
 __all__ = [
@@ -179,6 +187,7 @@ __all__ = [
     "CustodianError",
     "DaemonError",
     "Decision",
+    "Elicitation",
     "ErrorInfo",
     "ExecutionError",
     "ExecutionEvent",
@@ -197,7 +206,9 @@ __all__ = [
     "KernelGateway",
     "KernelRecord",
     "LaunchError",
+    "LeftOut",
     "Limits",
+    "LoadReport",
     "McpServerError",
     "Network",
     "NotFoundError",
@@ -213,9 +224,11 @@ __all__ = [
     "Rule",
     "Rules",
     "SandboxError",
+    "SaveReport",
     "Session",
     "SessionOptions",
     "SessionRecord",
+    "SnapshotError",
     "StateError",
     "StoreError",
     "SyncApprovalRequest",
