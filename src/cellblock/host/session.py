@@ -26,6 +26,7 @@ from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.launch.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, SessionHooks, SessionOptions, resolve
+from cellblock.host.output.kept import KeptResults
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import PrivateDirectories
 from cellblock.host.reader import Reader
@@ -92,6 +93,7 @@ class Session(AsyncOnly):
         trace: Its spans, for programs that use OpenTelemetry.
         reader: Shows things to the reader of the output; for services of the session.
         adopted: Whether it went on with a kernel of an earlier host.
+        adopted_at: The `position` at which that kernel stood; empty if there was none.
         loaded: What `load` has brought back; None if nothing was loaded.
     """
 
@@ -144,10 +146,19 @@ class Session(AsyncOnly):
             kept=None if kept is None else number,
         )
         self.adopted = False
+        self.adopted_at = ""
         self.loaded: LoadReport | None = None
         self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._prepare))
-        self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, resolved.images_dir)
+        self._cells = Cells(
+            self._name,
+            self._kernels,
+            hooks,
+            self.trace,
+            host.check_usable,
+            resolved.images_dir,
+            KeptResults(self.wanted.limits.history),
+        )
         self.reader = Reader(self._cells, self._kernels)
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         self._closing = Closing()
@@ -203,7 +214,7 @@ class Session(AsyncOnly):
             return
         kernel, cell = recovered
         self._kernels.adopt(kernel)
-        self.adopted = True
+        self.adopted, self.adopted_at = True, kernel.position
         if cell is not None:
             running = await self._cells.adopt(kernel, cell)
             running.add_done_callback(functools.partial(_no_more, cell))
@@ -248,8 +259,12 @@ class Session(AsyncOnly):
         code: str,
         *,
         timeout: float | None = DEFAULT_TIMEOUT,
+        silent: bool = False,
+        parent: str = "",
         on_input: OnInput | None = None,
         tag: str = "",
+        on_begin: Callable[[str], None] | None = None,
+        on_notice: Callable[[object], None] | None = None,
     ) -> CodeExecutionResult:
         """Run a cell and return its result, whatever its outcome.
 
@@ -258,8 +273,13 @@ class Session(AsyncOnly):
         Args:
             code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
             timeout: Seconds that the cell may run, from its start; None for no limit.
+            silent: As for `stream`.
+            parent: As for `stream`.
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
             tag: What the program calls this execution: `resumed` says it if the next host goes on with it.
+            on_begin: Called with where the cell begins (`position`) when it is about to be sent to a kernel; before, with an
+                empty text if it has to wait for one. What it raises is raised here, and the cell does not run.
+            on_notice: Takes what is shown to the reader of a stream (`Notice`), if the cell is to have one.
 
         Raises:
             InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
@@ -267,7 +287,17 @@ class Session(AsyncOnly):
             LaunchError: The last kernel had died and no new one could be started.
         """
         self._check_cell(code, timeout)
-        return await self._cells.run(Cell(code, on_input, queue_limit=None, tag=tag), timeout)
+        cell = Cell(
+            code,
+            on_input,
+            queue_limit=None,
+            silent=silent,
+            parent=parent,
+            tag=tag,
+            on_begin=on_begin,
+            on_notice=on_notice,
+        )
+        return await self._cells.run(cell, timeout)
 
     async def stream(
         self,
@@ -280,6 +310,7 @@ class Session(AsyncOnly):
         parent: str = "",
         on_input: OnInput | None = None,
         tag: str = "",
+        on_begin: Callable[[str], None] | None = None,
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell and yield its output as it happens, then its result.
 
@@ -295,6 +326,7 @@ class Session(AsyncOnly):
                 (`wire.messages.Comm`), and prompts and answers of `input()` are not shown.
             on_input: As for `execute`.
             tag: As for `execute`.
+            on_begin: As for `execute`.
 
         Yields:
             Chunks of output, what `notify` was given, and last the `CodeExecutionResult`, which has all of it again.
@@ -304,7 +336,17 @@ class Session(AsyncOnly):
         """
         self._check_cell(code, timeout)
         queue = self.wanted.limits.queue if chunks else None
-        cell = Cell(code, on_input, queue_limit=queue, followed=True, rich=rich, silent=silent, parent=parent, tag=tag)
+        cell = Cell(
+            code,
+            on_input,
+            queue_limit=queue,
+            followed=True,
+            rich=rich,
+            silent=silent,
+            parent=parent,
+            tag=tag,
+            on_begin=on_begin,
+        )
         # In a task of its own: the session's turn ends with the cell, even if the reader never comes back.
         running = asyncio.create_task(self._cells.run(cell, timeout))
         running.add_done_callback(functools.partial(_no_more, cell))
@@ -475,6 +517,23 @@ class Session(AsyncOnly):
         self._cells.history.extend(cells)
         return self.loaded
 
+    async def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the cells and what they showed as a notebook, which Jupyter opens, or as a script.
+
+        Args:
+            path: The file, which is replaced if it exists: ``.ipynb`` for a notebook, ``.py`` for a script without outputs.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            InvalidInputError: There cannot be a file of that name, or it ends with something else.
+            StoreError: It cannot be written. What had the name before is as it was.
+        """
+        from cellblock.host import notebook  # as above
+
+        return await notebook.export(path, self.history())
+
     async def _renew(self) -> None:
         if self.next_count > 1 or self._cells.history:
             await self.reset()
@@ -561,7 +620,7 @@ class Session(AsyncOnly):
         return dict(zip(answer.names, answer.types, strict=True)), list(answer.gone)
 
     def history(self, count: int | None = None) -> list[HistoryEntry]:
-        """Return the cells that this session ran, oldest first, across resets.
+        """Return the cells that this session ran, oldest first, across resets, with those results that are still kept.
 
         Args:
             count: How many of the last ones; all that are kept (1,000) by default.
@@ -580,6 +639,18 @@ class Session(AsyncOnly):
     def next_count(self) -> int:
         """The number that the next cell of its kernel gets."""
         return self._kernels.count + 1
+
+    @property
+    def position(self) -> str:
+        """Where the next cell begins, if it can begin at once; else empty. No two cells begin at the same position."""
+        ready = self._kernels.ready
+        return "" if ready is None else ready.position
+
+    @property
+    def kept(self) -> bool:
+        """Whether a later host would go on with its kernel, and have the last result again."""
+        kernel = self._kernels.current
+        return self.wanted.kept is not None and kernel is not None and kernel.death is None
 
     @property
     def denials(self) -> list[Denial]:
