@@ -10,6 +10,7 @@ import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -276,6 +277,10 @@ class CodeExecutor(AsyncOnly):
     ) -> LoadReport:
         """Continue what was saved to a file, in a fresh kernel, as `Session.load` does."""
         return await self.session.load(path, workspace=workspace, timeout=timeout)
+
+    async def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the cells and what they showed as a notebook or a script, as `Session.export` does."""
+        return await self.session.export(path)
 
     def __repr__(self) -> str:
         try:
