@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
 import signal
+import socket
 from asyncio import events, tasks
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,15 @@ def new_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.SelectorEventLoop(selectors.PollSelector())
     asyncio.set_event_loop(loop)
     return loop
+
+
+def renew_wakeup(loop: asyncio.AbstractEventLoop) -> None:
+    """In a copy of this process: give the loop a wake-up pipe of its own, behind the descriptors of the one that it shares."""
+    ours, theirs = socket.socketpair()
+    for new, name in ((ours, "_ssock"), (theirs, "_csock")):
+        with new:
+            new.setblocking(False)
+            os.dup2(new.fileno(), getattr(loop, name).fileno(), inheritable=False)  # no public way to it
 
 
 class Interrupter:
