@@ -23,8 +23,9 @@ from cellblock.errors import CustodianError, InvalidInputError, LaunchError, Pro
 from cellblock.host import environment
 from cellblock.host.checks import OURS, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing
+from cellblock.host.launch.failures import cannot_start
 from cellblock.host.launch.fork_server import ForkServer
-from cellblock.host.launch.launcher import Boot, Launcher
+from cellblock.host.launch.launcher import Boot, Ends, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
 from cellblock.host.launch.spawner import Spawner
 from cellblock.host.launch.srt import UnderSrt
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from cellblock.custody.client import Custodian
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.host.kernels.cell import Cell, OnInput
+    from cellblock.host.kernels.family import Anew, Copy, Family
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
     from cellblock.host.session import Session
@@ -130,6 +132,8 @@ class Host(AsyncOnly):
             self.places = self.keeping.places
         self._launchers = Launchers(self._make_launcher, start_timeout)
         self._kernels: set[Kernel] = set()
+        self._families: set[Family] = set()
+        """Those with copies"""
         self._sessions: set[Session] = set()
         self._numbers = itertools.count(1 if self.keeping is None else self.keeping.first_number)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -198,6 +202,7 @@ class Host(AsyncOnly):
             ends = await asyncio.gather(*(session.close() for session in [*self._sessions]), return_exceptions=True)
             failures = [end for end in ends if end is not None]
             await asyncio.gather(*(kernel.close() for kernel in [*self._kernels]))  # of sessions that were cut off
+            await asyncio.gather(*(family.close() for family in [*self._families]))
             if self._sweeping is not None and not self._sweeping.done():
                 await asyncio.wait([self._sweeping])
         await self._launchers.close()
@@ -282,7 +287,7 @@ class Host(AsyncOnly):
     def forget_kernel(self, remains: KernelRemains) -> None:
         """End a kernel that is not adopted."""
         assert self.keeping is not None
-        remains.launcher.kill(remains.number)
+        remains.launcher.kill(remains.first)
         remains.close()
         self.keeping.kernel_gone(remains.number, [*remains.listeners])
         if remains.ends.group is not None:
@@ -297,7 +302,7 @@ class Host(AsyncOnly):
         takers = wanted.takers
         wanted = replace(wanted, takers=self._kept_takers(remains.number, takers))
         kernel = Kernel(
-            remains.launcher,
+            self._family(remains.launcher, remains.first, remains.ends.group),
             remains.number,
             remains.ends,
             wanted,
@@ -376,19 +381,60 @@ class Host(AsyncOnly):
         self.check_usable()
         return await self._launch_by(await self._launchers.started(key), wanted)
 
+    async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
+        """Make a kernel of a copy of one, and wait until it takes cells. If this is cancelled, nothing remains.
+
+        Args:
+            copy: The copy, which stays.
+            wanted: What it is to be.
+            how: What differs from the kernel that was copied.
+
+        Raises:
+            CheckpointError: The copy has ended.
+            LaunchError: There is no room for another kernel, or it did not get ready.
+        """
+        self.check_usable()
+        _make_room_for(len(self._sessions) + 1)
+        try:
+            ends = copy.family.resume(copy, how)
+        except OSError as error:
+            raise cannot_start(error) from error
+        return await self._ready(self._take(copy.family, next(self._numbers), ends, wanted))
+
     async def _launch_by(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
-        kernel = self._make_kernel(launcher, wanted)
+        number = next(self._numbers)
+        ends = launcher.launch(number, self._setup(launcher, wanted))
+        return await self._ready(self._take(self._family(launcher, number, ends.group), number, ends, wanted))
+
+    async def _ready(self, kernel: Kernel) -> Kernel:
         try:
             kernel.limit_memory()
             await kernel.started(self._start_timeout)
             if kernel.held is not None:
                 await self._wait_until_held(kernel.held)
         except BaseException as error:  # also a cancellation: the kernel is ours until it is returned
-            if isinstance(error, LaunchError) and not kernel.ready.done():
-                self._launchers.retire(key_of(wanted), launcher)  # it may be stopped; the next kernel comes from another
+            if isinstance(error, LaunchError) and not kernel.ready.done() and not kernel.family.shared:
+                # It may be stopped; the next kernel comes from another.
+                self._launchers.retire(key_of(kernel.wanted), kernel.family.launcher)
             await kernel.close()
             raise
         return kernel
+
+    def _family(self, launcher: Launcher, number: int, group: cgroups.Group | None) -> Family:
+        """Return what a kernel, and all that are made of its copies, share."""
+        from cellblock.host.kernels.family import Family
+
+        family = Family(launcher, number, group)
+        family.on_connected, family.on_closed = self._family_connected, self._family_closed
+        return family
+
+    def _family_connected(self, family: Family) -> None:
+        self._families.add(family)
+        self._launchers.kernel_made(family.launcher)  # which stays for its copies as for a kernel
+
+    def _family_closed(self, family: Family) -> None:
+        self._families.discard(family)
+        self._launchers.kernel_closed(family.launcher)
 
     async def _wait_until_held(self, held: asyncio.Future[None]) -> None:
         await asyncio.wait([held], timeout=self._start_timeout)
@@ -396,26 +442,25 @@ class Host(AsyncOnly):
             raise CustodianError(f"the custodian has not answered within {self._start_timeout:g} s")
         held.result()
 
-    def _make_kernel(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
-        """Make a kernel, which is this host's from the first moment on: no await comes between."""
+    def _take(self, family: Family, number: int, ends: Ends, wanted: KernelSpec) -> Kernel:
+        """Take a kernel, which is this host's from the first moment on: no await comes between."""
         from cellblock.host.kernels.kernel import Kernel
 
-        number = next(self._numbers)
-        ends = launcher.launch(number, self._setup(launcher, wanted))
         recording = None
         try:
             if wanted.kept is not None and self.keeping is not None and self._keeps(wanted.isolate):
                 recording = self.keeping.record(number)
-                held = self.keeping.kernel_made(number, wanted.kept, self._keep_numbers[launcher], ends, recording.tape)
+                launcher = self._keep_numbers[family.launcher]
+                held = self.keeping.kernel_made(number, wanted.kept, launcher, family.number, ends, recording.tape)
                 wanted = replace(wanted, takers=self._kept_takers(number, wanted.takers))
-            kernel = Kernel(launcher, number, ends, wanted, self._on_closed(launcher, number), recording)
+            kernel = Kernel(family, number, ends, wanted, self._on_closed(family.launcher, number), recording)
         except BaseException:  # whatever it is, nobody else closes these
             ends.close()  # init ends when nobody has the other end of its control socket
             raise
         if recording is not None:
             kernel.held = held
         self._kernels.add(kernel)
-        self._launchers.kernel_made(launcher)
+        self._launchers.kernel_made(family.launcher)
         return kernel
 
     def _on_closed(self, launcher: Launcher, number: int) -> Callable[[Kernel], None]:

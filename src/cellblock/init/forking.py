@@ -119,9 +119,11 @@ def _fork_below(init: int) -> bool:
         if _fork():
             _exit(0)
         os.setsid()
-        processes.die_with_parent(signal.SIGKILL)
         while os.getppid() != init:  # the process in between is about to end
             os.sched_yield()
+        processes.die_with_parent(signal.SIGKILL)
+        if os.getppid() != init:
+            _exit(0)
         return True
     except OSError as error:
         _exit(error.errno or 1)

@@ -13,14 +13,13 @@ from cellblock.errors import StateError
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.deadline import Deadline
-from cellblock.host.kernels.kernel import Kernel
+from cellblock.host.kernels.kernel import Answer, Kernel, Question
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.requests import answering
 from cellblock.host.kernels.stopping import answer_to, begin_stop, kill, leave
 from cellblock.host.options import SessionHooks
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.telemetry import SessionTrace
-from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
 _log = logging.getLogger("cellblock.sessions")
 
@@ -175,7 +174,7 @@ class Cells:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, question: Complete | Inspect) -> Completed | Inspected:
+    async def ask(self, question: Question) -> Answer:
         """Have a question answered when it is its turn."""
         self.check()
         async with self._turn:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
-from cellblock.errors import CheckpointError, ProtocolError
+from cellblock.errors import CheckpointError, LaunchError, ProtocolError
+from cellblock.host.closing import Closing
 from cellblock.host.launch.launcher import Ends, Launcher, connect
+from cellblock.sandbox.cgroups import Group
 from cellblock.wire.control import (
     FROM_FAMILY,
     MAX_CONTROL,
-    Connect,
     Copied,
     Drop,
     Gone,
@@ -26,9 +29,14 @@ from cellblock.wire.messages import MAX_NUMBER, Park, Parked
 
 if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.launch.control import Control
+
+Ask: TypeAlias = Callable[[Park], Awaitable[object]]
+"""Asks an idle kernel, and returns its `Parked`."""
 
 _PATIENCE = 5.0  # seconds for a copy to show that it lives
-_GRACE = 1.0  # seconds for init to end
+_GRACE = 2.0  # seconds for init to end
+_MOMENT, _MOMENTS = 0.001, 500  # between two attempts to remove a control group, and how many there are
 
 
 class Copy:
@@ -49,31 +57,57 @@ class Copy:
         self.family.drop(self)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anew:
+    """What differs in a kernel from the copy that it is made of.
+
+    Attributes:
+        env: Variables that change.
+        listeners: What init is to listen on for it, by name.
+        directory: A directory, and the one whose place it takes: other files of the same names. Empty: the same files.
+        stay_in: The directory that it comes back to after each cell, or None to stay where the code goes.
+        seed: What random generators begin with; None: something new.
+        same_random_state: Whether they go on where they were when the copy was made.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    listeners: Mapping[str, Listener] = field(default_factory=dict)
+    directory: tuple[str, ...] = ()
+    stay_in: str | None = None
+    seed: int | None = None
+    same_random_state: bool = True
+
+
 class Family:
     """Kernels and copies that share an init. It lives until the last of them has ended.
 
     Attributes:
         launcher: What has started the first kernel, and so init.
         number: What the launcher calls that kernel.
+        on_connected: Told when the first copy is about to be made.
+        on_closed: Told when init has ended, if there were copies.
     """
 
-    def __init__(self, launcher: Launcher, number: int) -> None:
+    def __init__(self, launcher: Launcher, number: int, group: Group | None) -> None:
         """Begin without kernels.
 
         Args:
             launcher: What starts the first kernel.
             number: What the launcher calls it.
+            group: The control group that all processes are in, if they have one.
         """
         self.launcher = launcher
         self.number = number
+        self._group = group
         self._loop = asyncio.get_running_loop()
         self._kernels: set[Kernel] = set()
         self._copies: dict[int, Copy] = {}
         self._expected: dict[int, asyncio.Future[Copy]] = {}
         self._connection: socket.socket | None = None
         self._gone: asyncio.Future[None] | None = None
-        self.on_connected: Callable[[], object] = lambda: None
-        self.on_closed: Callable[[], object] = lambda: None
+        self._closing = Closing()
+        self.on_connected: Callable[[Family], object] = lambda _family: None
+        self.on_closed: Callable[[Family], object] = lambda _family: None
 
     @property
     def shared(self) -> bool:
@@ -81,9 +115,24 @@ class Family:
         return self._connection is not None
 
     @property
-    def alone(self) -> bool:
-        """Whether there is one kernel, and no copy."""
-        return len(self._kernels) <= 1 and not self._copies
+    def packages(self) -> str | None:
+        """Where packages of its sessions are to lie, if its sandbox has a directory for them."""
+        return self.launcher.packages(self.number)
+
+    def explain(self, said: str, status: int | None, cause: str) -> LaunchError:
+        """Return the reason why a kernel ended before it was ready: see `Launcher.explain`."""
+        return self.launcher.explain(self.number, said, status, cause)
+
+    def kill(self) -> None:
+        """Kill init, and so every kernel and copy."""
+        self.launcher.kill(self.number)
+
+    def end(self, control: Control) -> None:
+        """End a kernel at once, whatever it does, and no other."""
+        if not self.shared:
+            self.kill()
+        elif control.hang_up():
+            self._loop.call_later(_GRACE, lambda: None if control.gone.done() else self.kill())
 
     def add(self, kernel: Kernel) -> None:
         """Take note of a kernel of this family."""
@@ -92,32 +141,34 @@ class Family:
     async def leave(self, kernel: Kernel) -> None:
         """Take note that a kernel has ended. If it was the last, and there is no copy, init ends."""
         self._kernels.discard(kernel)
-        await self._close_if_empty()
+        if not self.shared:
+            await self._dissolve()
+        await self.settle()
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
-    async def copy(self, kernel: Kernel, *, thorough: bool) -> Copy:
+    async def copy(self, control: Control, ask: Ask, *, thorough: bool = False) -> Copy:
         """Have a copy of an idle kernel made.
 
         Args:
-            kernel: A kernel of this family.
+            control: The kernel's connection to init.
+            ask: Asks the kernel.
             thorough: Whether to look longer for what would not survive.
 
         Returns:
-            The copy, which has shown that it lives. It is the caller's to drop, unless the caller was cancelled.
+            The copy, which has shown that it lives.
 
         Raises:
             CheckpointError: The kernel's state would not survive, there is no room, or the copy does not answer.
             KernelDiedError: The kernel has ended.
         """
-        self._connect(kernel)
+        self._connect(control)
         number = secrets.randbelow(MAX_NUMBER)
         copied = self._expected[number] = self._loop.create_future()
         copy: Copy | None = None
         try:
-            answer = await kernel.answer(Park(number, thorough))
-            assert isinstance(answer, Parked)
-            if answer.refusal is not None:
+            answer = await ask(Park(number, thorough))
+            if isinstance(answer, Parked) and answer.refusal is not None:
                 raise CheckpointError(answer.refusal)
             await asyncio.wait([copied], timeout=_PATIENCE)
             if not copied.done():
@@ -126,31 +177,16 @@ class Family:
         finally:
             del self._expected[number]
             if copy is None:  # it may come yet, or be there with nobody to want it
-                self._tell(Drop(number))
                 self._copies.pop(number, None)
+                self._tell(Drop(number))
         return copy
 
-    def resume(
-        self,
-        copy: Copy,
-        *,
-        env: Mapping[str, str],
-        listeners: Mapping[str, Listener],
-        directory: Sequence[str],
-        stay_in: str | None,
-        seed: int | None,
-        same_random_state: bool,
-    ) -> Ends:
+    def resume(self, copy: Copy, how: Anew) -> Ends:
         """Have a kernel made of a copy, which stays as it is.
 
         Args:
             copy: A copy of this family.
-            env: As in `Resume`, like the other arguments.
-            listeners: See there.
-            directory: See there.
-            stay_in: See there.
-            seed: See there.
-            same_random_state: See there.
+            how: What differs from the kernel that was copied.
 
         Returns:
             The host's ends of the new kernel's connections. It says when it is ready.
@@ -160,9 +196,9 @@ class Family:
             OSError: There is no room for the connections.
         """
         if copy.gone.done() or self._connection is None:
-            raise CheckpointError("the checkpoint's process has ended")
+            raise CheckpointError("the process that held the checkpoint has ended")
         connection = self._connection
-        message = Resume(copy.number, env, listeners, tuple(directory), stay_in, seed, same_random_state)
+        message = Resume(copy.number, how.env, how.listeners, how.directory, how.stay_in, how.seed, how.same_random_state)
 
         def start(descriptors: Sequence[int]) -> None:
             socket.send_fds(connection, [encode_control(message)], descriptors)
@@ -170,30 +206,27 @@ class Family:
         return connect(None, None, start)
 
     def drop(self, copy: Copy) -> None:
-        """End a copy."""
-        if self._copies.pop(copy.number, None) is None:
-            return
-        copy.gone.set_result(None)
-        self._tell(Drop(copy.number))
-        if not self._kernels:
-            self._loop.create_task(self._close_if_empty())  # noqa: RUF006  # the host closes the family in any case
+        """End a copy. `settle` ends init with the last one, if there is no kernel."""
+        if self._copies.pop(copy.number, None) is not None:
+            copy.gone.set_result(None)
+            self._tell(Drop(copy.number))
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
-    def _connect(self, kernel: Kernel) -> None:
+    def _connect(self, control: Control) -> None:
         if self._connection is not None:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs:
             try:
-                kernel.control.pass_on(Connect(), theirs)
+                control.connect(theirs)
             except BaseException:
                 ours.close()
                 raise
         self._connection, self._gone = ours, self._loop.create_future()
         self._loop.add_reader(ours.fileno(), self._on_readable)
-        self.on_connected()
+        self.on_connected(self)
 
     def _tell(self, message: ToFamily) -> None:
         if self._connection is None:
@@ -231,29 +264,38 @@ class Family:
         if (copy := self._copies.pop(number, None)) is not None:
             copy.gone.set_result(None)
 
-    async def _close_if_empty(self) -> None:
-        if not self._kernels and not self._copies:
-            await self.close()
+    async def settle(self) -> None:
+        """End init, if there is no kernel and no copy left."""
+        if self._connection is not None and not self._kernels and not self._copies:
+            await self._closing.finish(self._close)
 
     async def close(self) -> None:
-        """End all copies; and init, if there is no kernel. It can be repeated."""
-        connection = self._connection
-        if connection is None:
-            return
-        assert self._gone is not None
+        """End all copies, and then init, once there is no kernel. It can be repeated."""
         for copy in [*self._copies.values()]:
             self.drop(copy)
+        await self.settle()
+
+    async def _close(self) -> None:
+        assert self._connection is not None
+        assert self._gone is not None
         if not self._gone.done():
-            try:
-                connection.shutdown(socket.SHUT_WR)
-            except OSError:
-                pass  # there is no init any more
+            with contextlib.suppress(OSError):  # there is no init any more
+                self._connection.shutdown(socket.SHUT_WR)
             await asyncio.wait([self._gone], timeout=_GRACE)
-        if not self._gone.done() and not self._kernels:
-            self.launcher.kill(self.number)
+        if not self._gone.done():
+            self.kill()
             await asyncio.wait([self._gone], timeout=_GRACE)
-        if self._connection is not None:
-            self._loop.remove_reader(connection.fileno())
-            self._connection = None
-            connection.close()
-            self.on_closed()
+        self._loop.remove_reader(self._connection.fileno())
+        self._connection.close()
+        self._connection = None
+        await self._dissolve()
+        self.on_closed(self)
+
+    async def _dissolve(self) -> None:
+        """Remove the control group, once there is no process left in it."""
+        group = self._group
+        for _ in range(_MOMENTS if group is not None else 0):
+            if group is None or group.remove():
+                return
+            await asyncio.sleep(_MOMENT)
+        # Something in it cannot be killed now. The host removes it when it closes, or a later one.

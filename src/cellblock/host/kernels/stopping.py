@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from cellblock.host.kernels.cell import Cell
-from cellblock.host.kernels.kernel import Kernel
+from cellblock.host.kernels.kernel import Answer, Kernel, Question
 from cellblock.model import Recovery, Status
-from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
 
 _SETTLING = 0.5  # seconds that a worker on a busy machine may take to read its cell
 _QUESTION_TIMEOUT = 10.0  # seconds that a completion or an inspection may take
@@ -69,7 +68,7 @@ async def escalate(kernel: Kernel, cell: Cell) -> None:
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 
-async def answer_to(kernel: Kernel, question: Complete | Inspect) -> Completed | Inspected:
+async def answer_to(kernel: Kernel, question: Question) -> Answer:
     """Have a kernel answer a question. When this returns, or is cancelled, the kernel takes cells again or has ended.
 
     Raises:
@@ -85,7 +84,7 @@ async def answer_to(kernel: Kernel, question: Complete | Inspect) -> Completed |
     return answer.result()
 
 
-async def _stop_answering(kernel: Kernel, answer: asyncio.Future[Completed | Inspected]) -> None:
+async def _stop_answering(kernel: Kernel, answer: asyncio.Future[Answer]) -> None:
     for act, patience in _LADDER_OF_QUESTIONS:
         await act(kernel)
         await asyncio.wait([answer], timeout=patience)
