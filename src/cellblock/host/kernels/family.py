@@ -106,6 +106,7 @@ class Family:
         self._connection: socket.socket | None = None
         self._gone: asyncio.Future[None] | None = None
         self._closing = Closing()
+        self._ports = 0
         self.on_connected: Callable[[Family], object] = lambda _family: None
         self.on_closed: Callable[[Family], object] = lambda _family: None
 
@@ -133,6 +134,11 @@ class Family:
             self.kill()
         elif control.hang_up():
             self._loop.call_later(_GRACE, lambda: None if control.gone.done() else self.kill())
+
+    def next_port(self, first: int) -> int:
+        """Return a port for a listener of another session: all share one network, in which each port is one listener's."""
+        self._ports += 1
+        return first + self._ports
 
     def add(self, kernel: Kernel) -> None:
         """Take note of a kernel of this family."""

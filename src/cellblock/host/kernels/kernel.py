@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TypeAlias
 
 from cellblock.errors import KernelDiedError, LaunchError, SandboxError
+from cellblock.host.checkpoints.checkpoint import Restored
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
 from cellblock.host.kernels.cell import STATE_LOST, Cell, OnInput
@@ -73,6 +74,7 @@ class Kernel:
         held: Done when the custodian holds it, if one is to.
         death_reported: Whether some result has said that it died.
         death: Why it ended, once it has.
+        restored: The state that it goes on from, if it is in the place of one that died.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Kernel:
         self.death_reported = False
         self.count = 0
         self.death: Death | None = None
+        self.restored: Restored | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.control = Control(ends.control)
         self.control.on_exit = self._on_death
@@ -168,11 +171,17 @@ class Kernel:
             return
         dead.death_reported = True
         ours, self._collector = self._collector, dead._collector  # of the same class
-        note = f"[cellblock] The kernel died between cells: {dead.death.cause}. {STATE_LOST}\n"
+        outcome = STATE_LOST if self.restored is None else self.restored.sentence
+        note = f"[cellblock] The kernel died between cells: {dead.death.cause}. {outcome}\n"
         self._collector.add_text("stderr", note.encode())
         for item in ours.items():
             self._collector.add_text(item.name or "stdout", (item.text or "").encode())
-        self._in_place_of_dead = True
+        self._in_place_of_dead = self.restored is None or self.restored.lost > 0
+
+    @property
+    def state(self) -> State:
+        """What it is doing."""
+        return self._channel.state
 
     def ask(self, question: Question) -> asyncio.Future[Answer]:
         """Have something worked out while no cell runs; the future has it, or the `KernelDiedError` of a kernel that ends.
