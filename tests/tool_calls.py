@@ -37,6 +37,8 @@ class Recorded:
         match tool:
             case "structured":
                 return ToolOutcome(False, "seen", {"got": arguments})
+            case "large":
+                return ToolOutcome(False, "", images=(ToolImage(b"\x89PNG", "image/png"),), encoded=b'{"n":["\xc3\xbc"]}')
             case "fails":
                 return ToolOutcome(True, "the disk is on fire")
             case "breaks":

@@ -57,6 +57,7 @@ BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
     "installed": st.builds(m.Installed, numbers, numbers, st.none() | short),
     "decided": st.builds(m.Decided, numbers, st.none() | short),
     "ended": st.builds(m.Ended, numbers, st.integers(0, 0xFFFF), st.none() | short),
+    "changes": st.builds(m.Changes),
     "complete": st.builds(m.Complete, short, numbers),
     "inspect": st.builds(m.Inspect, short, numbers, st.integers(0, 1)),
     "shutdown": st.builds(m.Shutdown),
@@ -90,6 +91,14 @@ BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
     ),
     "reply": st.builds(m.Reply, numbers)
     | st.builds(m.Reply, numbers, short, short, st.lists(short, max_size=4).map(tuple), numbers),
+    "changed": st.lists(st.tuples(short, short), max_size=4).flatmap(
+        lambda changed: st.builds(
+            m.Changed,
+            st.just(tuple(name for name, _ in changed)),
+            st.just(tuple(kind for _, kind in changed)),
+            st.lists(short, max_size=4).map(tuple),
+        )
+    ),
     "completed": st.builds(m.Completed, st.lists(short, max_size=4).map(tuple), numbers, numbers),
     "inspected": st.builds(m.Inspected, st.none() | short),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import json
 import os
 import socket
 import sys
@@ -27,6 +29,7 @@ assert dialogue.MAX_TOOLS  # what is measured is not the time that it takes to l
 
 _SERVER = Path(__file__).parents[2] / "tests" / "servers" / "hostile_server.py"
 _WEB_SERVER = _SERVER.with_name("hostile_web_server.py")
+_POST_HEAD = b"POST /run HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 _LONG = {"path": "a" * 60_000 + "b"}
 
 
@@ -43,8 +46,8 @@ async def case_backtracking_schema() -> None:
 
 
 async def case_rows() -> None:
-    """A result of 20,000 rows that its schema says something about."""
-    await _call("rows", count=20_000)
+    """A result of 200,000 rows that its schema says something about."""
+    await _call("rows", seconds=20, count=200_000)
 
 
 async def case_empty_lines() -> None:
@@ -64,7 +67,32 @@ async def case_values() -> None:
 
 async def case_values_allowed() -> None:
     """A result of nearly as many values as are allowed."""
-    await _call("values", row="[],", count=74_000, seconds=10)
+    await _call("values", row="[],", count=990_000, seconds=20)
+
+
+async def case_values_decoded_here() -> None:
+    """As many values as are decoded in the loop."""
+    await _call("values", row="[],", count=9_900, seconds=10)
+
+
+async def case_rows_to_a_session() -> None:
+    """200,000 rows with three values each, from a server to the code that called it."""
+    params = StdioServer(sys.executable, (str(_SERVER), "good"))
+    row = '{"id":123456,"name":"somebody","mail":"somebody@example.com"},'
+    async with Servers(lambda _: params, environment=os.environ) as servers:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = ToolPort(session_app(Broker(Rules((Rule("allow"),))), lambda name: functools.partial(servers.call, name)))
+        port.adopt(listener)
+        arguments = {"row": row, "count": 200_000}
+        body = json.dumps({"server_name": "server", "tool": "values", "arguments": arguments}).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+        writer.write(_POST_HEAD % len(body) + body)
+        await reader.readuntil(b"\r\n\r\n")
+        size = 0
+        while size < len(row) * 200_000:
+            size += len(await reader.read(65536))
+        writer.close()
+        await port.close()
 
 
 async def case_values_in_a_text() -> None:
@@ -103,11 +131,10 @@ async def case_gathered_calls() -> None:
     port = ToolPort(session_app(Broker(rules), lambda _: call))
     port.adopt(listener)
     body = b'{"server_name":"files","tool":"read","arguments":{"path":"%s"}}' % (b"a" * 500_000)
-    head = b"POST /run HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
     async def post() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
-        writer.write(head % len(body) + body)
+        writer.write(_POST_HEAD % len(body) + body)
         await reader.readuntil(b"\r\n\r\n")
         writer.close()
 
@@ -126,14 +153,14 @@ async def case_denials() -> None:
         assert not any(decision.allowed for decision in decisions)
 
 
-async def _call_over_http(tool: str, path: str = "mcp", **arguments: Any) -> None:
+async def _call_over_http(tool: str, path: str = "mcp", seconds: float = 2.0, **arguments: Any) -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, str(_WEB_SERVER), stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     params = HttpServer(f"http://127.0.0.1:{int(await process.stdout.readline())}/{path}", "sse" if path == "sse" else "http")
     try:
         async with Servers(lambda _: params, environment={}) as servers:
             with contextlib.suppress(McpServerError):
-                await servers.call("server", tool, arguments, timeout=2)
+                await servers.call("server", tool, arguments, timeout=seconds)
     finally:
         process.kill()
         await process.wait()
@@ -172,6 +199,16 @@ async def case_http_requests() -> None:
 async def case_http_values() -> None:
     """A result of 2,000,000 empty lists in one event."""
     await _call_over_http("values-in-an-event", count=2_000_000)
+
+
+async def case_http_values_allowed() -> None:
+    """A result of nearly as many values as are allowed, over HTTP."""
+    await _call_over_http("values", count=990_000, seconds=20)
+
+
+async def case_http_values_decoded_here() -> None:
+    """As many values as are decoded in the loop, over HTTP."""
+    await _call_over_http("values", count=9_900)
 
 
 async def case_http_endless_body() -> None:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         Permission,
         SessionRecord,
     )
+    from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
     from cellblock.store.approvals import Approvals
     from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
     from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
@@ -151,6 +152,9 @@ _HOME = {
     "Permission": "model.sessions",
     "DaemonError": "errors",
     "OutcomeUnknownError": "errors",
+    "Variable": "model.variables",
+    "ChangedVariable": "model.variables",
+    "VariableChanges": "model.variables",
 }
 
 __all__ = [
@@ -163,6 +167,7 @@ __all__ = [
     "AttemptSnapshot",
     "BusyError",
     "CellblockError",
+    "ChangedVariable",
     "Client",
     "CodeExecutionChunk",
     "CodeExecutionError",
@@ -220,6 +225,8 @@ __all__ = [
     "ToolRunnerError",
     "ToolServer",
     "UnsupportedError",
+    "Variable",
+    "VariableChanges",
     "destroy",
     "execute",
     "execute_with_retry",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from cellblock.cli import app, execute, main
+from cellblock.cli import app, execute, main, serve_mcp
 from cellblock.cli.quick import plain
 
 LINES = [
@@ -27,35 +29,70 @@ LINES = [
 ]
 
 
+MCP_LINES = [
+    [],
+    ["--workspace", "a"],
+    ["--workspace=a", "--approve", "ask", "--rules", "r.toml"],
+    ["--workspace", "", "--no-sandbox", "--approve-shell-cmds"],
+    ["--allow-host", "a", "--allow-host=b", "--preload", "numpy"],
+    ["--sandbox-config", "s.json", "--isolate", "landlock"],
+    ["--workspace", "a", "--workspace", "b"],
+]
+
+
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_both_read_the_same(line: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, slow = read_twice("exec", execute, line, monkeypatch)
+    assert quick == slow
+
+
+@pytest.mark.parametrize("line", MCP_LINES, ids=" ".join)
+def test_both_read_the_same_for_mcp(line: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, slow = read_twice("mcp", serve_mcp, line, monkeypatch)
+    _, defaults = read_twice("mcp", serve_mcp, [], monkeypatch)
+    assert {**defaults, **{name: Path(value) if name in PATHS else value for name, value in quick.items()}} == slow
+
+
+PATHS = ("workspace", "rules", "sandbox_config")
+
+
+def read_twice(
+    command: str, module: ModuleType, line: list[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what is understood of a line by hand and by typer, without what says nothing."""
     seen: list[dict[str, Any]] = []
 
     def run(**given: Any) -> int:
-        seen.append(given)
+        seen.append({name: value for name, value in given.items() if value not in (None, False)})
         return 0
 
-    monkeypatch.setattr(execute, "run", run)
-    assert main(["exec", *line]) == 0
-    assert plain(line) == seen[0]
-    assert app.run(["exec", *line]) == 0
-    assert {name: value for name, value in seen[1].items() if value not in (None, False)} == {
-        name: value for name, value in seen[0].items() if value not in (None, False)
-    }
+    monkeypatch.setattr(module, "run", run)
+    assert main([command, *line]) == 0
+    assert plain(command, line) is not None
+    assert app.run([command, *line]) == 0
+    return seen[0], seen[1]
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("command", "line"),
     [
-        ["--help"],
-        ["-h"],
-        ["--nmae", "a", "1"],
-        ["--name", "a", "-f", "x.py"],
-        ["--name"],
-        ["--name", "a", "1", "2"],
-        ["--", "1"],
+        ("exec", ["--help"]),
+        ("exec", ["-h"]),
+        ("exec", ["--nmae", "a", "1"]),
+        ("exec", ["--name", "a", "-f", "x.py"]),
+        ("exec", ["--name"]),
+        ("exec", ["--name", "a", "1", "2"]),
+        ("exec", ["--", "1"]),
+        ("mcp", ["--help"]),
+        ("mcp", ["workspace"]),
+        ("mcp", ["-"]),
+        ("mcp", ["--workspace"]),
+        ("mcp", ["--approve", "all"]),
+        ("mcp", ["--transport", "http"]),
+        ("mcp", ["--sandbox", "--workspace", "a"]),
+        ("list", []),
     ],
-    ids=" ".join,
+    ids=str,
 )
-def test_everything_else_is_left_to_typer(line: list[str]) -> None:
-    assert plain(line) is None
+def test_everything_else_is_left_to_typer(command: str, line: list[str]) -> None:
+    assert plain(command, line) is None

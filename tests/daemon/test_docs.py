@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.daemon import messages
+from cellblock.daemon import codec
 
 TEXT = (Path(__file__).parents[2] / "docs" / "daemon.md").read_text(encoding="utf-8")
 
@@ -24,4 +24,4 @@ def test_every_request_is_there_with_its_fields() -> None:
         row[1]: re.findall(r"`(\w+)`", row[2])
         for row in re.finditer(r"^\| `([\w ]+)` \| (.*?) \| \S", table, flags=re.MULTILINE)
     }
-    assert written == {kind.op: [field.name for field in dataclasses.fields(kind)] for kind in messages._KINDS.values()}
+    assert written == {kind.op: [field.name for field in dataclasses.fields(kind)] for kind in codec._KINDS.values()}

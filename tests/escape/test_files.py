@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Policy, Session
-from cellblock.host.output.collect import Limits
+from cellblock.host.output.limits import Limits
 from cells import ok, value
 
 from .conftest import arm

@@ -410,12 +410,16 @@ MUTANTS: dict[str, Mutant] = {
         Edit("tools/mcp/jsonrpc.py", "Requests._is_too_much", "return False"),
     ),
     "54 values": mutant(
-        "tools/mcp/test_servers.py::test_a_result_of_too_many_values_costs_its_own_call_only",
-        Edit("tools/mcp/lines.py", "has_too_many_values", "return False"),
+        "tools/mcp/test_large.py::test_values_have_limits[a result]",
+        Edit("tools/mcp/large.py", "_check", "pass"),
     ),
-    "54 values over HTTP": mutant(
-        "tools/mcp/test_web_floods.py::test_a_body_of_too_many_values_costs_its_own_call_only[values]",
-        Edit("tools/mcp/web.py", "_check_values", "pass"),
+    "54 large results": mutant(
+        "tools/mcp/test_web_floods.py::test_a_large_result_is_not_decoded_here[mcp-values]",
+        Edit("tools/mcp/large.py", "is_large", "return False"),
+    ),
+    "54 large results that nobody takes": mutant(
+        "tools/mcp/test_large.py::test_results_that_nobody_takes_are_not_kept_for_ever",
+        Edit("tools/mcp/large.py", "LargeResults._keep", "self._kept[token] = value"),
     ),
     "54 turns of HTTP": mutant(
         "tools/mcp/test_web_floods.py::test_a_body_in_tiny_chunks_takes_turns",

@@ -38,6 +38,7 @@ SEEDS: tuple[m.Message, ...] = (
     m.Installed(1, 1, "refused"),
     m.Decided(1, "rejected"),
     m.Ended(1, 9, "/tmp/.output-1"),
+    m.Changes(),
     m.Complete("pri", 3),
     m.Inspect("print", 5, detail=1),
     m.Shutdown(),
@@ -53,6 +54,7 @@ SEEDS: tuple[m.Message, ...] = (
     m.Command(1, "shell_magic", "echo 1\n", ("bash", "-e"), "/tmp", ("A=1", "B"), "both"),
     m.Reply(3),
     m.Reply(4, "ValueError", "wrong", ("line 1", "line 2")),
+    m.Changed(("x", "y"), ("int", "str"), ("z",)),
     m.Completed(("print", "printer"), 0, 3),
     m.Inspected("Docstring: é"),
 )

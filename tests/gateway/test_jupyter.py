@@ -126,26 +126,6 @@ def test_the_life_of_a_kernel(client: httpx.Client, gateway: Gateway) -> None:
         pass
 
 
-def test_notebooks(client: httpx.Client) -> None:
-    made = client.post(
-        "/api/sessions", json={"path": "a.ipynb", "name": "", "type": "notebook", "kernel": {"name": "python3"}}
-    )
-    assert made.status_code == 201
-    number, kernel = made.json()["id"], made.json()["kernel"]["id"]
-    again = client.post("/api/sessions", json={"path": "a.ipynb", "kernel": {"name": "python3"}}).json()
-    assert (again["id"], again["kernel"]["id"]) == (number, kernel)
-    assert client.patch(f"/api/sessions/{number}", json={"path": "b.ipynb"}).json()["path"] == "b.ipynb"
-    other = client.patch(f"/api/sessions/{number}", json={"kernel": {"name": "python3"}}).json()["kernel"]["id"]
-    assert other != kernel
-    assert client.patch(f"/api/sessions/{number}", json={"kernel": {"id": kernel}}).json()["kernel"]["id"] == kernel
-    assert number in [found["id"] for found in client.get("/api/sessions").json()]
-    assert client.get(f"/api/sessions/{number}").json()["path"] == "b.ipynb"
-    assert client.delete(f"/api/sessions/{number}").status_code == 204
-    assert client.get(f"/api/sessions/{number}").status_code == 404
-    assert client.delete(f"/api/kernels/{kernel}").status_code == 404
-    assert client.delete(f"/api/kernels/{other}").status_code == 204
-
-
 def test_who_may_only_read_runs_nothing(gateway: Gateway, kernel: str) -> None:
     with gateway.client(TOKENS["read"]) as reader:
         assert reader.get(f"/api/kernels/{kernel}").status_code == 200

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cellblock import CodeExecutor, Host, InvalidInputError, KernelDiedError, Limits, Session, StateError
+from cellblock import CodeExecutor, Host, InvalidInputError, KernelDiedError, Limits, ProtocolError, Session, StateError
 
 
 async def test_values_go_in_and_out_and_leave_nothing(native_host: Host, tmp_path: Path) -> None:
@@ -101,3 +101,18 @@ async def test_a_session_that_is_closed_says_so(host: Host) -> None:
     with pytest.raises(StateError):
         await session.get("x")
     await session.close()
+
+
+async def test_variables_are_listed_and_leave_nothing(session: Session) -> None:
+    await session.execute("import math; x = 1; table = [1, 2]; del math")
+    await session.execute("class Loud:\n    def __repr__(self): raise SystemExit\nloud = Loud()")
+    found = {one.name: one for one in await session.variables()}
+    assert [*found] == ["x", "table", "Loud", "loud"]
+    assert (found["table"].type, found["table"].shape, found["table"].preview) == ("list", (2,), "[1, 2]")
+    assert (await session.execute("1")).execution_count == 3
+
+
+async def test_what_a_session_says_of_its_variables_is_checked(session: Session) -> None:
+    await session.execute("import cellblock.worker.exchange as e\ne.survey = lambda *a: b'[' * 1000")
+    with pytest.raises(ProtocolError, match="survey"):
+        await session.variables()

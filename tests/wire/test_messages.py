@@ -72,6 +72,7 @@ def test_what_code_chooses_is_refused_by_the_sender_and_never_by_the_receiver(
         m.Part(text, b""),
         m.Reply(1, "Error", text, (text,)),
         m.InputRequest(1, text, False),
+        m.Changed((text,), (text,), (text,)),
         m.Completed((text,), 0, 0),
         m.Inspected(text),
     ]
@@ -278,6 +279,10 @@ def test_buffers_that_are_too_large_together_are_refused_by_the_sender() -> None
         ({"type": "reply", "execution_count": 1, "ename": 1, "sizes": [0]}, b"", "reply: ename must be a short string"),
         ({"type": "inspect", "cursor": 0, "detail": 2, "sizes": [0]}, b"", "inspect: detail must be an integer from 0 to 1"),
         ({"type": "execute"}, b"", "execute: sizes must be one length"),
+        ({"type": "changed", "names": 51, "sizes": [0] * 102}, b"", "names must be an integer from 0 to 50"),
+        ({"type": "changed", "names": 1, "sizes": [0]}, b"", "sizes must be two for each of the names"),
+        ({"type": "changed", "names": 0, "sizes": [0] * 51}, b"", "at most 50 more"),
+        ({"type": "changed", "names": 0, "sizes": [4097]}, b"a" * 4097, "at most 4096 each"),
         ({"type": "inspected", "sizes": [0, 0]}, b"", "inspected: sizes must be one length"),
     ],
 )

@@ -23,6 +23,7 @@ EXAMPLES: dict[str, m.Message] = {
     "installed": m.Installed(1, 0),
     "decided": m.Decided(1),
     "ended": m.Ended(1, 0),
+    "changes": m.Changes(),
     "complete": m.Complete("a", 1),
     "inspect": m.Inspect("a", 1),
     "shutdown": m.Shutdown(),
@@ -36,6 +37,7 @@ EXAMPLES: dict[str, m.Message] = {
     "install": m.Install(1, ("x",)),
     "command": m.Command(1, "shell", "ls"),
     "reply": m.Reply(1),
+    "changed": m.Changed(("a",), ("int",), ("b",)),
     "completed": m.Completed((), 0, 0),
     "inspected": m.Inspected(None),
 }

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,16 +42,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments[:1] == ["exec"] and "_CELLBLOCK_COMPLETE" not in os.environ:
+    if arguments and "_CELLBLOCK_COMPLETE" not in os.environ:
         from cellblock.cli.quick import plain
 
-        if (understood := plain(arguments[1:])) is not None:
-            from cellblock.cli import execute
-
-            return execute.run(**understood)
+        if (understood := plain(arguments[0], arguments[1:])) is not None:
+            return _run_quickly(arguments[0], understood)
     from cellblock.cli.app import run
 
     return run(arguments)
+
+
+def _run_quickly(command: str, given: dict[str, Any]) -> int:
+    if command == "mcp":
+        from cellblock.cli import serve_mcp
+
+        return serve_mcp.run(**given)
+    from cellblock.cli import execute
+
+    return execute.run(**given)
 
 
 @contextmanager

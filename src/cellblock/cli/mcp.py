@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -76,36 +75,30 @@ def mcp(
     kernel_gateway_port: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Serve Python sessions to agents over the Model Context Protocol."""
-    import logging
-
+    from cellblock.cli.serve_mcp import run
     from cellblock.errors import InvalidInputError
-    from cellblock.mcp_server.options import ServerOptions
-    from cellblock.mcp_server.start import run
 
-    logging.basicConfig(level=log_level.value, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     _explain_ipybox(tool_server_host, tool_server_port, kernel_gateway_host, kernel_gateway_port)
     if sandbox and no_sandbox:
         raise InvalidInputError("--sandbox and --no-sandbox exclude each other; a sandbox is the default")
-    run(
-        ServerOptions(
-            workspace=workspace,
-            sandbox=not no_sandbox,
-            sandbox_config=sandbox_config,
-            isolate=isolate,
-            allow_hosts=tuple(allow_host or ()),
-            approve=approve.value,
-            rules=rules,
-            approve_shell_cmds=approve_shell_cmds,
-            preload=tuple(preload or ()),
-            transport=transport.value,
-            host=host,
-            port=port,
-            auth=not no_auth,
-            token=token,
-            names=tuple(allow_name or ()),
-        )
+    return run(
+        workspace=workspace,
+        no_sandbox=no_sandbox,
+        sandbox_config=sandbox_config,
+        isolate=isolate,
+        allow_hosts=allow_host,
+        approve=approve.value,
+        rules=rules,
+        approve_shell_cmds=approve_shell_cmds,
+        preload=preload,
+        transport=transport.value,
+        host=host,
+        port=port,
+        auth=not no_auth,
+        token=token,
+        names=allow_name,
+        log_level=log_level.value,
     )
-    return 0
 
 
 def _explain_ipybox(*given: str | None) -> None:

@@ -1,34 +1,73 @@
-"""Reads the plain form of `cellblock exec` by hand: typer and what it loads take longer than the whole command.
+"""Reads the plain forms of `cellblock exec` and `cellblock mcp` by hand: typer and what it loads take longer than the command.
 
-`app.exec_` declares the same command for typer. It gets what is not understood here, and says what is wrong with it.
+`app.exec_` and `mcp.mcp` declare the same commands for typer, which gets what is not understood here, and says what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-_FLAGS = {"--bash": "bash", "--json": "as_json"}
-_VALUES = {"--name": "name", "--id": "session_id", "--timeout": "timeout", "--file": "file"}
+
+@dataclass(frozen=True)
+class _Form:
+    """The options of one command that are understood here, each with the name that its function has for it."""
+
+    flags: Mapping[str, str]
+    values: Mapping[str, str]
+    lists: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    argument: str = ""
 
 
-def plain(arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Return the arguments of `execute.run` that stand behind `exec`; None if typer has to look at them."""
+_FORMS = {
+    "exec": _Form(
+        flags={"--bash": "bash", "--json": "as_json"},
+        values={"--name": "name", "--id": "session_id", "--timeout": "timeout", "--file": "file"},
+        argument="code",
+    ),
+    "mcp": _Form(
+        flags={"--no-sandbox": "no_sandbox", "--approve-shell-cmds": "approve_shell_cmds"},
+        values={
+            "--workspace": "workspace",
+            "--approve": "approve",
+            "--rules": "rules",
+            "--sandbox-config": "sandbox_config",
+            "--isolate": "isolate",
+        },
+        lists={"--allow-host": "allow_hosts", "--preload": "preload"},
+        choices={"--approve": ("auto", "ask", "rules")},
+    ),
+}
+
+
+def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
+    """Return the arguments of a command's function; None if typer has to look at them.
+
+    Args:
+        command: The command's name.
+        arguments: What stands behind it.
+    """
+    form = _FORMS.get(command)
+    if form is None:
+        return None
     found: dict[str, Any] = {}
     left = iter(arguments)
     for argument in left:
         option, equals, value = argument.partition("=")
-        if argument in _FLAGS:
-            found[_FLAGS[argument]] = True
-        elif option in _VALUES:
+        if argument in form.flags:
+            found[form.flags[argument]] = True
+        elif option in form.values or option in form.lists:
             following = value if equals else next(left, None)
-            if following is None:
+            if following is None or following not in form.choices.get(option, (following,)):
                 return None
-            found[_VALUES[option]] = following
-        elif argument == "-" or not argument.startswith("-"):
-            if "code" in found:
-                return None
-            found["code"] = argument
+            if option in form.lists:
+                found.setdefault(form.lists[option], []).append(following)
+            else:
+                found[form.values[option]] = following
+        elif form.argument and form.argument not in found and (argument == "-" or not argument.startswith("-")):
+            found[form.argument] = argument
         else:
             return None
     return found

@@ -8,7 +8,8 @@ import socket
 from collections.abc import AsyncGenerator
 from typing import Any, Self, cast
 
-from cellblock.daemon.messages import MAX_REPLY, PROTOCOL, Hello, Request, decode_answer, encode_request
+from cellblock.daemon.codec import MAX_REPLY, decode_answer, encode_request
+from cellblock.daemon.messages import PROTOCOL, Hello, Request
 from cellblock.errors import CellblockError, DaemonError, ProtocolError
 from cellblock.wire.frames import FrameParser
 

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from cellblock.daemon.messages import MAX_REPLY, PROTOCOL, Hello, Request, decode_answer, encode_request
+from cellblock.daemon.codec import MAX_REPLY, decode_answer, encode_request
+from cellblock.daemon.messages import PROTOCOL, Hello, Request
 from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
 from cellblock.wire.frames import Frame, FrameParser
 

@@ -12,6 +12,7 @@ from typing import Any
 from cellblock import __version__
 from cellblock.custody.client import Custodian
 from cellblock.daemon import files
+from cellblock.daemon.codec import decode_request, encode_error, encode_reply
 from cellblock.daemon.messages import (
     MAX_REQUEST,
     PROTOCOL,
@@ -47,9 +48,6 @@ from cellblock.daemon.messages import (
     Wipe,
     WriteFile,
     WritePart,
-    decode_request,
-    encode_error,
-    encode_reply,
 )
 from cellblock.daemon.place import peer
 from cellblock.daemon.uploads import Uploads
@@ -133,7 +131,7 @@ class Server:
             case Wipe():
                 return await self.sessions.wipe()
             case Interrupt(session=session, key=key):
-                return await self.sessions.interrupt(session, key)
+                return await self.sessions.executions.interrupt(self.sessions.find(session), key)
             case Submit() | Follow() | Lookup() | Source() | Executions() | Cancel() | Answer():
                 return await self._execution(request, body)
             case Complete() | Inspect() | History():
@@ -178,10 +176,10 @@ class Server:
             case Submit():
                 return await self._submit(request, body)
             case Executions(session=session, count=count):
-                return [record.to_dict() for record in self.sessions.executions(session, count)]
+                return [record.to_dict() for record in self.sessions.executions.last(self.sessions.find(session), count)]
         if isinstance(request, Lookup) and not request.execution:
-            return self.sessions.execution_of_key(request.session, request.key).record.to_dict()
-        named, execution = self.sessions.execution(request.execution)
+            return self.sessions.executions.find_key(self.sessions.find(request.session), request.key).record.to_dict()
+        named, execution = self.sessions.executions.find(request.execution)
         match request:
             case Follow(after=after):
                 return (event.to_dict() async for event in execution.follow(after))
@@ -211,7 +209,7 @@ class Server:
             silent=request.silent,
             parent=request.parent,
         )
-        submitted = self.sessions.submit(named, execution)
+        submitted = self.sessions.executions.submit(named, execution)
         if request.follow:
             return (event.to_dict() async for event in submitted.follow())
         if request.wait:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from cellblock import __version__
 from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError
-from cellblock.gateway import approvals, events, executions, files, jupyter, metrics, questions, service, sessions
+from cellblock.gateway import approvals, events, executions, files, jupyter, metrics, notebooks, questions, service, sessions
 from cellblock.gateway.answers import problem_response
 from cellblock.gateway.guard import PUBLIC, Guard, Refused
 from cellblock.gateway.link import DaemonLink
@@ -68,8 +68,8 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.state.link = link
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
-    app.state.notebooks = jupyter.Notebooks()
-    parts = (service, sessions, executions, events, files, questions, approvals, metrics, jupyter)
+    app.state.notebooks = notebooks.Notebooks()
+    parts = (service, sessions, executions, events, files, questions, approvals, metrics, jupyter, notebooks)
     for router in (executions.hot, *(part.router for part in parts)):
         app.include_router(router, responses={"default": _PROBLEM})
     app.add_exception_handler(CellblockError, _on_error)

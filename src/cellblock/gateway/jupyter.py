@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import deque
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Depends, Response, WebSocket, WebSocketDisconnect
 from fastapi.requests import HTTPConnection
@@ -19,7 +19,7 @@ from cellblock.gateway.access import caller_of, link_of, needs_of_any
 from cellblock.gateway.answers import problem_response
 from cellblock.gateway.sessions import create
 from cellblock.jupyter.kernel import JupyterKernel
-from cellblock.jupyter.kernels import TAG, JupyterKernels, kernel_id, session_id
+from cellblock.jupyter.kernels import TAG, JupyterKernels, session_id
 from cellblock.jupyter.messages import V1, Message, read_plain, read_v1
 from cellblock.model.sessions import SessionRecord
 from cellblock.problems import Problem
@@ -59,39 +59,13 @@ class Wanted(BaseModel):
     env: dict[str, str] = Field(default_factory=dict)
 
 
-class WantedKernel(BaseModel):
-    """The kernel of a notebook: one that runs, by its id, or a new one."""
-
-    id: str | None = None
-    name: str | None = None
-
-
-class WantedNotebook(BaseModel):
-    """A notebook and its kernel."""
-
-    path: str = Field("", max_length=4096)
-    name: str = Field("", max_length=4096)
-    type: str = Field("notebook", max_length=100)
-    kernel: WantedKernel = WantedKernel()
-
-
-class Notebook(BaseModel):
-    """A notebook that has a kernel. Jupyter calls this a session."""
-
-    id: str
-    path: str
-    name: str
-    type: str
-    kernel: Kernel
-
-
 def kernels_of(connection: HTTPConnection) -> JupyterKernels:
     """Return the kernels of this gateway."""
     kernels: JupyterKernels = connection.app.state.kernels
     return kernels
 
 
-async def _allowed(connection: HTTPConnection, kernel: str) -> SessionRecord:
+async def allowed(connection: HTTPConnection, kernel: str) -> SessionRecord:
     """Return the session of a kernel, if the caller may use it.
 
     Raises:
@@ -119,7 +93,7 @@ def check_session_of(caller: Token, record: SessionRecord) -> None:
 
 
 async def _kernel(connection: HTTPConnection, kernel: str) -> JupyterKernel:
-    return await kernels_of(connection).find((await _allowed(connection, kernel)).kernel_id)
+    return await kernels_of(connection).find((await allowed(connection, kernel)).kernel_id)
 
 
 @router.get("", summary="Which version this is")
@@ -181,12 +155,17 @@ async def list_kernels(connection: HTTPConnection) -> list[Kernel]:
 @router.post("/kernels", summary="Start a kernel", status_code=201, dependencies=[_run])
 async def start_kernel(connection: HTTPConnection, response: Response, wanted: Wanted | None = None) -> Kernel:
     """Make a session."""
-    made = await _start(connection, wanted.name if wanted else KERNELSPEC)
+    made = await start(connection, wanted.name if wanted else KERNELSPEC)
     response.headers["Location"] = f"/api/kernels/{made.id}"
     return made
 
 
-async def _start(connection: HTTPConnection, name: str) -> Kernel:
+async def start(connection: HTTPConnection, name: str) -> Kernel:
+    """Make a session of its own kind for a kernelspec.
+
+    Raises:
+        AccessError: The caller's token is for one session.
+    """
     if caller_of(connection).session:
         raise AccessError("this token is for one session, and makes no others")
     if not name.startswith("python"):
@@ -203,7 +182,7 @@ async def _described(connection: HTTPConnection, session: str) -> Kernel:
 @router.get("/kernels/{kernel}", summary="Describe a kernel", dependencies=[_read])
 async def get_kernel(connection: HTTPConnection, kernel: str) -> Kernel:
     """Describe a kernel."""
-    return Kernel(**kernels_of(connection).model(await _allowed(connection, kernel)))
+    return Kernel(**kernels_of(connection).model(await allowed(connection, kernel)))
 
 
 @router.delete("/kernels/{kernel}", summary="End a kernel", status_code=204, dependencies=[_run])
@@ -321,96 +300,3 @@ async def channels(socket: WebSocket, kernel: str) -> None:
 async def _say_goodbye(socket: WebSocket, reading: asyncio.Task[None]) -> None:
     if not reading.cancelled() and isinstance(error := reading.exception(), ProtocolError):
         await socket.close(1003, str(error)[:120])
-
-
-# -- notebooks, which Jupyter calls sessions -----------------------------------------------------------------------------
-
-
-class Notebooks:
-    """The notebooks that have kernels, as far as clients have said so. They are forgotten with this process."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, dict[str, str]] = {}
-
-    def add(self, wanted: WantedNotebook, kernel: str) -> str:
-        """Take note of a notebook; return its id."""
-        number = str(uuid.uuid4())
-        self.known[number] = {"path": wanted.path, "name": wanted.name, "type": wanted.type, "kernel": kernel}
-        while len(self.known) > 10_000:
-            del self.known[next(iter(self.known))]
-        return number
-
-
-async def _notebook(connection: HTTPConnection, number: str) -> Notebook:
-    known = connection.app.state.notebooks.known.get(number)
-    if known is None:
-        raise NotFoundError(f"there is no session {number[:100]!r}")
-    try:
-        return Notebook(id=number, **{**known, "kernel": await get_kernel(connection, known["kernel"])})
-    except NotFoundError:
-        connection.app.state.notebooks.known.pop(number, None)
-        raise
-
-
-@router.get("/sessions", summary="List the notebooks that have kernels", dependencies=[_read])
-async def list_notebooks(connection: HTTPConnection) -> list[Notebook]:
-    """List the notebooks whose kernels the caller may use."""
-    found = []
-    for number in [*connection.app.state.notebooks.known]:
-        with contextlib.suppress(NotFoundError, AccessError):
-            found.append(await _notebook(connection, number))
-    return found
-
-
-@router.post("/sessions", summary="Give a notebook a kernel", status_code=201, dependencies=[_run])
-async def start_notebook(connection: HTTPConnection, wanted: WantedNotebook) -> Notebook:
-    """Give a notebook a kernel: the one that it has, one that runs, or a new one."""
-    notebooks: Notebooks = connection.app.state.notebooks
-    for number, known in [*notebooks.known.items()]:
-        if wanted.path and (known["path"], known["type"]) == (wanted.path, wanted.type):
-            with contextlib.suppress(NotFoundError):
-                return await _notebook(connection, number)
-    if wanted.kernel.id:
-        kernel = kernel_id((await _allowed(connection, wanted.kernel.id)).kernel_id)
-    else:
-        kernel = (await _start(connection, wanted.kernel.name or KERNELSPEC)).id
-    return await _notebook(connection, notebooks.add(wanted, kernel))
-
-
-@router.get("/sessions/{number}", summary="Describe a notebook and its kernel", dependencies=[_read])
-async def get_notebook(connection: HTTPConnection, number: str) -> Notebook:
-    """Describe a notebook and its kernel."""
-    return await _notebook(connection, number)
-
-
-class Change(BaseModel):
-    """What is to be different about a notebook."""
-
-    path: str | None = Field(None, max_length=4096)
-    name: str | None = Field(None, max_length=4096)
-    type: Literal["notebook", "console", "file"] | None = None
-    kernel: WantedKernel | None = None
-
-
-@router.patch("/sessions/{number}", summary="Rename a notebook, or give it another kernel", dependencies=[_run])
-async def change_notebook(connection: HTTPConnection, number: str, change: Change) -> Notebook:
-    """Rename a notebook, or give it another kernel."""
-    await _notebook(connection, number)
-    known = connection.app.state.notebooks.known[number]
-    known.update({name: value for name, value in change.model_dump(exclude={"kernel"}).items() if value is not None})
-    if change.kernel is not None and (change.kernel.id or change.kernel.name):
-        wanted = change.kernel
-        known["kernel"] = (
-            kernel_id((await _allowed(connection, wanted.id)).kernel_id)
-            if wanted.id
-            else (await _start(connection, wanted.name or KERNELSPEC)).id
-        )
-    return await _notebook(connection, number)
-
-
-@router.delete("/sessions/{number}", summary="End a notebook's kernel", status_code=204, dependencies=[_run])
-async def end_notebook(connection: HTTPConnection, number: str) -> None:
-    """End a notebook's kernel."""
-    notebook = await _notebook(connection, number)
-    connection.app.state.notebooks.known.pop(number, None)
-    await end_kernel(connection, notebook.kernel.id)

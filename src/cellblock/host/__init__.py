@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cellblock.host.host import Host
     from cellblock.host.options import SessionOptions
-    from cellblock.host.output.collect import Limits
+    from cellblock.host.output.limits import Limits
     from cellblock.host.session import Session
     from cellblock.sandbox.policy import Filesystem, Network, Policy, Resources
     from cellblock.sandbox.srt import SrtPolicy

@@ -1,4 +1,4 @@
-"""`Session.put` and `Session.get`: values in and out, in forms that are safe to read."""
+"""`Session.put`, `get` and `variables`: values in and out, in forms that are safe to read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import keyword
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, InvalidInputError, KernelDiedError
+from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, InvalidInputError, KernelDiedError, ProtocolError
 from cellblock.wire.messages import VALUE_MIME
 
 if TYPE_CHECKING:
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionResult
+    from cellblock.model.variables import Survey
 
 Run: TypeAlias = "Callable[[str, OnInput | None], Awaitable[CodeExecutionResult]]"
 """Runs a cell that leaves no trace."""
@@ -47,6 +48,21 @@ async def get(run: Run, limit: int, name: str, *, unpickle: bool) -> Any:
     from cellblock.exchange.forms import decode  # as above
 
     return await asyncio.to_thread(decode, message, limit, unpickle=unpickle)
+
+
+async def survey(run: Run, seconds: float | None = None) -> Survey:
+    """Return the variables of a session.
+
+    Args:
+        run: As above.
+        seconds: How long the session may take to make digests of their values; None for no digests.
+    """
+    from cellblock.model.variables import read_survey  # as below
+
+    message = _sent(await run(f"{_MODULE}.tell({seconds!r})", None))
+    if message is None:
+        raise ProtocolError("the session did not send a survey of its variables")
+    return read_survey(message)
 
 
 def _lines(value: object, limit: int) -> list[str]:

@@ -12,6 +12,7 @@ import resource
 import socket
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -41,6 +42,7 @@ from cellblock.sandbox.policy import Policy
 
 if TYPE_CHECKING:
     from cellblock.custody.client import Custodian
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.host.kernels.cell import Cell, OnInput
     from cellblock.host.kernels.family import Anew, Copy, Family
@@ -56,6 +58,7 @@ Launch = Literal["zygote", "spawn"]
 _DESCRIPTORS_PER_KERNEL = 9 + 16  # its own and its tape's, and the connections that its tool port may have in any case
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
+_MAX_ROLLED = 500  # checkpoints that nobody has asked for, of all sessions: 1 to 2 MB each
 
 
 class Host(AsyncOnly):
@@ -132,6 +135,7 @@ class Host(AsyncOnly):
             self.places = self.keeping.places
         self._launchers = Launchers(self._make_launcher, start_timeout)
         self._kernels: set[Kernel] = set()
+        self._rolled: deque[Checkpoint] = deque()
         self._families: set[Family] = set()
         """Those with copies"""
         self._sessions: set[Session] = set()
@@ -222,6 +226,7 @@ class Host(AsyncOnly):
         hooks: SessionHooks | None = None,
         label: str = "",
         remains: SessionRemains | None = None,
+        start_from: Checkpoint | None = None,
         **keywords: Unpack[SessionKeywords],
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
@@ -231,6 +236,8 @@ class Host(AsyncOnly):
             hooks: What a front does in it.
             label: What the next host's program will know it by, if the host has a custodian.
             remains: What `adopt` has returned, for a session that goes on with it. Its options must be what they were.
+            start_from: A checkpoint to begin with, of any session of this host, also of one that was closed. The options are
+                that session's by default.
             keywords: The attributes of `SessionOptions`; they win over `options`.
 
         Raises:
@@ -241,9 +248,10 @@ class Host(AsyncOnly):
         from cellblock.host.session import Session  # with all that a cell needs, and so after `begin`
 
         self.check_usable()
-        asked = replace(options or SessionOptions(), **keywords)
+        default = SessionOptions() if start_from is None else start_from.moment.options
+        asked = replace(options or default, **keywords)
         number = next(self._numbers) if remains is None else remains.number
-        session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains)
+        session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains, start_from=start_from)
         self._sessions.add(session)
         self._launchers.session_made(key_of(session.wanted))
         return session
@@ -419,6 +427,19 @@ class Host(AsyncOnly):
             await kernel.close()
             raise
         return kernel
+
+    def rolled(self, checkpoint: Checkpoint) -> None:
+        """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many.
+
+        They cost memory, and the sessions of a host may be many.
+        """
+        self._rolled.append(checkpoint)
+        while len(self._rolled) > _MAX_ROLLED:
+            self._rolled.popleft().discard()
+
+    def branch(self, checkpoint: Checkpoint) -> Session:
+        """Make a session that begins with a checkpoint."""
+        return self.session(start_from=checkpoint)
 
     def _family(self, launcher: Launcher, number: int, group: cgroups.Group | None) -> Family:
         """Return what a kernel, and all that are made of its copies, share."""

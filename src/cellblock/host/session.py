@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import shlex
+import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -16,6 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
+from cellblock.host.checkpoints.checkpoint import rolling_of
+from cellblock.host.checkpoints.checkpoints import Checkpoints
+from cellblock.host.checkpoints.session import WithCheckpoints
 from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_code, check_place, check_requirements, check_timeout
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.kernels.cell import Cell, Event, Notice, OnInput
@@ -32,12 +36,15 @@ from cellblock.host.session_spec import kernel_spec, session_environment
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
 from cellblock.packages.index import PackageIndex
 from cellblock.telemetry import SessionTrace
-from cellblock.wire.messages import Complete, Completed, Inspect, Inspected
+from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspect, Inspected
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.files import Files
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
+    from cellblock.host.kernels.family import Anew, Copy
+    from cellblock.model.variables import Variable
     from cellblock.sandbox.probe import Facts
 
 _log = logging.getLogger("cellblock.sessions")
@@ -66,6 +73,15 @@ class SessionHost(Protocol):
     def forget(self, session: Session) -> None:
         """Take note that a session is closed."""
 
+    async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
+        """Make a kernel of a copy of one, and wait until it takes cells."""
+
+    def rolled(self, checkpoint: Checkpoint) -> None:
+        """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many."""
+
+    def branch(self, checkpoint: Checkpoint) -> Session:
+        """Make a session that begins with a checkpoint."""
+
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
         """Start a kernel and wait until it takes cells; first `prepare` makes what it needs outside of it."""
 
@@ -75,7 +91,7 @@ class SessionHost(Protocol):
         """Go on with a kernel of a host that was killed."""
 
 
-class Session(AsyncOnly):
+class Session(WithCheckpoints, AsyncOnly):
     """A stateful IPython session. Cells run one after the other, in the order in which they were requested.
 
     Made by `Host.session`; an async context manager::
@@ -99,6 +115,7 @@ class Session(AsyncOnly):
         *,
         label: str = "",
         remains: SessionRemains | None = None,
+        start_from: Checkpoint | None = None,
     ) -> None:
         resolved = resolve(options, host.defaults, host.facts)
         self._host = host
@@ -123,9 +140,9 @@ class Session(AsyncOnly):
         self._packages = SessionPackages(place, resolved.interpreter, env, resolved.cwd, isolate=isolate, places=kept)
         takers: dict[str, OnListener] = {}
         if self._network is not None and self._network.reaches:
-            takers["egress"] = self._network.adopt
+            takers["egress"] = self._taker("egress", self._network.adopt)
         if hooks.tool_port is not None:
-            takers["tools"] = hooks.tool_port
+            takers["tools"] = self._taker("tools", hooks.tool_port)
         self.wanted = kernel_spec(
             options,
             resolved,
@@ -140,9 +157,20 @@ class Session(AsyncOnly):
         )
         self.adopted = False
         self.trace = SessionTrace(self._name)
-        self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._prepare))
+        self._kernels = KernelSlot(self._launch)
         self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, resolved.images_dir)
         self.reader = Reader(self._cells, self._kernels)
+        self._start_from = start_from
+        self._checkpoints = Checkpoints(
+            self._name,
+            host,
+            options,
+            self.wanted,
+            self._cells,
+            self._kernels,
+            rolling_of(options.recovery),
+            (lambda _port: {}) if self._network is None else self._network.environment,
+        )
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         self._closing = Closing()
 
@@ -212,6 +240,7 @@ class Session(AsyncOnly):
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
+        await self._checkpoints.close()
         await self._cells.close()
         await self._release()
         self._host.forget(self)
@@ -227,6 +256,24 @@ class Session(AsyncOnly):
         await self._packages.remove()
         if self._private is not None:
             await self._private.remove()
+
+    def _taker(self, name: str, taker: OnListener) -> OnListener:
+        def take(listener: socket.socket) -> None:
+            self._checkpoints.ports[name] = listener.getsockname()[1]
+            taker(listener)
+
+        return take
+
+    async def _launch(self, dead: Kernel | None) -> Kernel:
+        """Start a kernel: of the checkpoint that the session begins with, or of the last state of one that died, or afresh."""
+        checkpoint, self._start_from = self._start_from, None
+        if checkpoint is not None:
+            return await self._checkpoints.begin_with(checkpoint)
+        if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
+            return recovered
+        kernel = await self._host.launch(self.wanted, self._prepare)
+        self._checkpoints.begin_anew(kernel)
+        return kernel
 
     def _prepare(self) -> None:
         """Make the directories that a kernel needs; there is a process by now that removes them if we are killed."""
@@ -403,6 +450,17 @@ class Session(AsyncOnly):
         """
         return await exchange.get(self._cells.run_silently, self._room, name, unpickle=unpickle)
 
+    async def variables(self) -> list[Variable]:
+        """Return the variables of the session: type, size, shape, and a short text of each.
+
+        No method that the session's code has defined is called for it. If there are many thousands, the first ones are
+        returned, as many as fit in a message of 1 MB.
+
+        Raises:
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
+
     @property
     def _room(self) -> int:
         return min(self.wanted.limits.media, self.wanted.limits.values)
@@ -464,13 +522,27 @@ class Session(AsyncOnly):
         assert isinstance(answer, Inspected)
         return answer.text
 
+    async def changes(self) -> tuple[dict[str, str], list[str]]:
+        """Return what cells have done to variables since this was last called, as far as the kernel says.
+
+        Returns:
+            The types of the variables that are new, or mean another object than before, by their names; and the names of those
+            that are gone. At most 50 of each.
+
+        Raises:
+            StateError, KernelDiedError: As for `complete`.
+        """
+        answer = await self._cells.ask(Changes())
+        assert isinstance(answer, Changed)
+        return dict(zip(answer.names, answer.types, strict=True)), list(answer.gone)
+
     def history(self, count: int | None = None) -> list[HistoryEntry]:
         """Return the cells that this session ran, oldest first, across resets.
 
         Args:
             count: How many of the last ones; all that are kept (1,000) by default.
         """
-        entries = list(self._cells.history)
+        entries = self._cells.past.entries
         return entries if count is None else entries[max(len(entries) - count, 0) :]
 
     @functools.cached_property

@@ -9,7 +9,7 @@ from cellblock.errors import InvalidInputError
 from cellblock.host import environment
 from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
 from cellblock.host.options import ResolvedOptions, SessionOptions
-from cellblock.host.output.collect import Limits
+from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import PrivateDirectories

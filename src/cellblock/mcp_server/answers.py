@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
+
+from cellblock.errors import CellblockError
 
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
@@ -17,20 +18,6 @@ if TYPE_CHECKING:
 _IMAGES = 5
 _IMAGE_BYTES = 1024 * 1024
 _SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
-
-# Runs after each cell, and leaves nothing behind: which variables are new, or mean another object than before.
-CHANGES = """
-def _():
-    import json
-    shell, seen = get_ipython(), getattr(get_ipython(), "_seen", {})
-    names = {n: v for n, v in shell.user_ns.items() if not n.startswith("_") and n not in shell.user_ns_hidden}
-    now = {n: id(v) for n, v in names.items()}
-    changed = {n: type(v).__name__ for n, v in names.items() if seen.get(n) != now[n]}
-    shell._seen = now
-    print(json.dumps([changed, sorted(set(seen) - set(now))]))
-_()
-del _
-"""
 
 
 def text(shown: str, *, error: bool = False, **structured: Any) -> CallToolResult:
@@ -93,16 +80,8 @@ def _pictures(result: CodeExecutionResult) -> tuple[list[ImageContent], int]:
 
 
 async def _changes(named: NamedSession) -> tuple[dict[str, str], list[str]]:
-    """Return which variables the last cells have changed, with the names of their types, and which are gone.
-
-    The session's own code answers this. It can say what it likes, and nothing is decided by it.
-    """
-    result = None
-    async for event in named.session.stream(CHANGES, timeout=2, chunks=False, silent=True):
-        result = event
+    """Return which variables the last cells have changed, with the names of their types, and which are gone."""
     try:
-        changed, deleted = json.loads(getattr(result, "output", ""))
-        known = {str(name)[:100]: str(kind)[:100] for name, kind in list(changed.items())[:50]}
-        return known, [str(name)[:100] for name in deleted[:50]]
-    except (ValueError, TypeError, AttributeError):
-        return {}, []
+        return await named.session.changes()
+    except CellblockError:
+        return {}, []  # its kernel has ended since

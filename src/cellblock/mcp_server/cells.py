@@ -62,7 +62,8 @@ async def run(
                     return questions
                 continue
             await _pause(clients, named, execution, min(left, _BEAT))
-            await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(execution))
+            if not execution.ended:
+                await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(execution))
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
             await execution.cancel(named.session)
@@ -177,7 +178,7 @@ def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[Name
     if not number:
         return None
     try:
-        named, execution = clients.sessions.execution(number)
+        named, execution = clients.sessions.executions.find(number)
     except NotFoundError:
         named = None
     if named is None:

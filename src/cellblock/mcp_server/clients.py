@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellblock.approvals.rules import Rules
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from cellblock.mcp_server.options import ServerOptions
 
 _HANDLE = re.compile(r"s-[0-9a-f]{32}")
+_ONLY = "session"
+_IDLE = 24 * 3600.0
+"""Seconds after which a session that no client uses ends."""
 
 
 class Clients:
@@ -44,7 +46,6 @@ class Clients:
         self.rules = Rules.load(options.rules) if options.rules is not None else Rules()
         self._given = host is not None
         self._host = host or Host(isolate="none", preload=options.preload)
-        self._folders: dict[str, Path] = {}
         self.sessions = NamedSessions(self._host)
 
     def begin(self) -> None:
@@ -59,24 +60,29 @@ class Clients:
             LaunchError: Its kernel could not be started.
         """
         if self.options.transport == "stdio":
-            return await self.sessions.create("session", self.options.session(self.options.workspace))
+            return await self._only()
         if not handle:
             return await self._new()
-        if not _HANDLE.fullmatch(handle) or handle not in self._folders:
+        try:
+            return self.sessions.find(handle if _HANDLE.fullmatch(handle) else "")
+        except NotFoundError:
             raise NotFoundError(
                 "there is no session of this handle, or it was not used for a day: leave 'session' out, and use the handle "
                 "that the answer has from then on"
-            )
-        return await self.sessions.create(handle, self.options.session(self._folders[handle]))
+            ) from None
+
+    async def _only(self) -> NamedSession:
+        try:
+            return self.sessions.find(_ONLY)
+        except NotFoundError:
+            return await self.sessions.create(_ONLY, self.options.session(self.options.workspace))
 
     async def _new(self) -> NamedSession:
         handle = f"s-{secrets.token_hex(16)}"
         folder = self.options.workspace / handle
         await asyncio.to_thread(folder.mkdir, mode=0o700)
         await asyncio.to_thread(self.options.tools.mkdir, exist_ok=True)
-        self._folders[handle] = folder
-        options = {**self.options.session(folder), "idle_timeout": 24 * 3600}
-        return await self.sessions.create(handle, options)
+        return await self.sessions.create(handle, {**self.options.session(folder), "idle_timeout": _IDLE})
 
     async def close(self) -> None:
         """End all sessions."""

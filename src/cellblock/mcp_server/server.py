@@ -17,9 +17,7 @@ from cellblock import __version__
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.mcp_server import answers, cells
 from cellblock.mcp_server.clients import Clients
-from cellblock.mcp_server.registering import decide_registration
 from cellblock.named.executions import Execution
-from cellblock.tools.apigen.generate import generate_mcp_sources
 from cellblock.tools.calling import search
 
 INSTRUCTIONS = """\
@@ -69,7 +67,7 @@ class Tools:
             if not code.strip():
                 raise InvalidInputError("there is no code to run: give code, or the cell that you want to look at")
             named = await self._clients.session(session)
-            execution = self._clients.sessions.submit(
+            execution = self._clients.sessions.executions.submit(
                 named, Execution(named.record.kernel_id, named.record.name, code, timeout=timeout, live=True)
             )
         else:
@@ -98,6 +96,10 @@ class Tools:
 
         Once is enough: it stays registered.
         """
+        # Loaded here, because every start of the server would wait for it, and few need it.
+        from cellblock.mcp_server.registering import decide_registration
+        from cellblock.tools.apigen.generate import generate_mcp_sources
+
         if (question := await decide_registration(self._clients, server_name, server_params, ctx)) is not None:
             return question
         names = await generate_mcp_sources(server_name, server_params, self._options.tools)

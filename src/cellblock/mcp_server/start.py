@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hmac
 import os
 import signal
@@ -52,6 +53,8 @@ async def _serve(options: ServerOptions) -> None:
         from cellblock.mcp_server.server import build
 
         server = build(clients)
+        gc.freeze()
+        gc.enable()
         await (_serve_http(server, options, stop) if options.transport == "http" else _serve_stdio(server, stop))
     finally:
         closing = asyncio.create_task(clients.close())

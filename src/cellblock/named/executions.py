@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError, NotRunError, StateError, StoreError
 from cellblock.host.kernels.cell import Cleared, Event, Notice, Prompt
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
-from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord, Language, PendingApproval
+from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval
+from cellblock.named.event_log import EventLog
 from cellblock.named.kernel_types import OWN, cell
 from cellblock.store.journal import Journal, new_id
 from cellblock.wire.messages import Comm
@@ -24,14 +25,9 @@ if TYPE_CHECKING:
     from cellblock.host import Session
     from cellblock.named.approvals import PendingApprovals
 
-MAX_EVENTS = 10_000
-MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""How much is kept of the events of one execution: the last ones. The result has the rest, within `Limits`."""
-
 _SAID = 2000
 """Characters of its last words that are at hand for those who look at it while it runs."""
 
-_DROPPED_AT_ONCE = 256
 _NOT_RUN = (LaunchError, StateError, InvalidInputError, StoreError, NotRunError)
 """What is raised before code begins to run, and never after."""
 
@@ -92,16 +88,7 @@ class Execution:
         self._timeout = timeout
         self._live, self._stdin, self._silent, self._parent = live, stdin, silent, parent
         self._journal: Journal | None = None
-        self._events: dict[int, tuple[ExecutionEvent, int]] = {}
-        self._size = 0
-        self._seq = 0
-        self._dropped = 0
-        self._before = 0  # events that the process before has entered, which are in the journal alone
-        self._given = 0
-        self._told = 0
-        self._telling = False
-        self._readers = 0
-        self._changed = asyncio.Event()
+        self._log: EventLog | None = None
         self._lost = False
         self._line: asyncio.Future[str | None] | None = None
         self.task: asyncio.Task[None] | None = None
@@ -111,9 +98,8 @@ class Execution:
         """Return an execution that was running when the process before was killed, for `go_on`."""
         left = cls(record.session, session_name, journal.code(record.id), live=True)
         left.record = record
-        left._journal = journal
-        left._seq, left._given = journal.position(record.id)
-        left._told = left._dropped = left._before = left._seq
+        left._enter(journal)
+        left.log.go_on()
         return left
 
     @property
@@ -139,7 +125,16 @@ class Execution:
         if at_once:
             self.record = replace(self.record, state="running", begun=self.record.submitted)
         journal.add(self.record, self.digest, self.code)
-        self._journal = journal
+        self._enter(journal)
+
+    def _enter(self, journal: Journal) -> None:
+        self._journal, self._log = journal, EventLog(journal, self.record.id)
+
+    @property
+    def log(self) -> EventLog:
+        """Its events. It was submitted before."""
+        assert self._log is not None
+        return self._log
 
     def start(
         self,
@@ -175,7 +170,7 @@ class Execution:
         async def run() -> None:
             try:
                 async with turn:
-                    await self._take_all(session.resume(self._given), approvals, auto)
+                    await self._take_all(session.resume(self.log.given), approvals, auto)
             except CellblockError as error:
                 self._fail(error, "unknown")
             finally:
@@ -201,7 +196,7 @@ class Execution:
                     begun = replace(self.record, state="running", begun=time.time())
                     self._journal.begin(begun)
                     self.record = begun
-                self.add("begun", {"execution": self.record.id, "execution_count": started.next_count})
+                self.log.add("begun", {"execution": self.record.id, "execution_count": started.next_count})
                 self._lost = lost()
                 await self._run(started, approvals, auto)
         except CellblockError as error:
@@ -236,7 +231,7 @@ class Execution:
         assert self._journal is not None
         async with aclosing(events):
             async for event in events:
-                self._given += not isinstance(event, Notice | CodeExecutionResult)
+                self.log.given += not isinstance(event, Notice | CodeExecutionResult)
                 await self._take(event, approvals, auto)
                 if not self.ended:
                     self._journal.writer.flush()
@@ -245,14 +240,14 @@ class Execution:
         match event:
             case CodeExecutionChunk(text=text, name=name):
                 self.said = (self.said + text)[-_SAID:]
-                self.add("stream", {"name": name or "stdout", "text": text})
+                self.log.add("stream", {"name": name or "stdout", "text": text})
             case OutputItem():
                 data = event.to_dict(raw=True)
-                self.add("display", data)
+                self.log.add("display", data)
             case Comm(kind=kind, content=content, buffers=buffers):
-                self.add("comm", {"kind": kind, "content": content, "buffers": [*buffers]})
+                self.log.add("comm", {"kind": kind, "content": content, "buffers": [*buffers]})
             case Cleared(wait=wait):
-                self.add("clear", {"wait": wait})
+                self.log.add("clear", {"wait": wait})
             case Notice(about=ApprovalRequest() as request):
                 await self._decide(request, approvals, auto)
             case CodeExecutionResult():
@@ -273,17 +268,17 @@ class Execution:
             arguments=request.tool_args,
             text=str(request),
         )
-        self.add("approval", pending.to_dict())
+        self.log.add("approval", pending.to_dict())
         approvals.add(pending, request, lambda state: self._decided(request.id, state))
 
     def _decided(self, request: str, state: str) -> None:
         if not self.ended:  # the result is the last event
-            self.add("decided", {"id": request, "state": state})
+            self.log.add("decided", {"id": request, "state": state})
 
     async def ask(self, prompt: Prompt) -> str | None:
         """Have a client answer `input()`, and return the line; None if its input has ended."""
         self._line = asyncio.get_running_loop().create_future()
-        self.add("input", {"prompt": str(prompt), "password": prompt.password})
+        self.log.add("input", {"prompt": str(prompt), "password": prompt.password})
         try:
             return await self._line
         finally:
@@ -300,69 +295,28 @@ class Execution:
         self.result = replace(result, recovery="restarted") if self._lost else result
         self.packed = pack(self.result.to_dict(raw=True))
         self.record = replace(self.record, state="done", ended=time.time())
-        self._enter("result", {}, self.packed)
+        self.log.end("result", self.result, self.packed)
         self._note_end()
 
     def _fail(self, error: CellblockError, ran: str) -> None:
         self.failed = error
         self.record = replace(self.record, state="unknown" if ran == "unknown" else "done", ended=time.time())
-        self.add("failed", {"error": type(error).__name__, "message": str(error), "ran": ran})
+        data = {"error": type(error).__name__, "message": str(error), "ran": ran}
+        self.log.end("failed", data, pack(data))
         self._note_end()
 
     def _note_end(self) -> None:
         assert self._journal is not None
-        self._journal.end(self.record, self._size)
-
-    # -- events --------------------------------------------------------------------------------------------------------
-
-    def add(self, kind: EventKind, data: Mapping[str, Any]) -> None:
-        """Add an event. The oldest are dropped if there are too many."""
-        self._enter(kind, data, pack(data))
-
-    def _enter(self, kind: EventKind, data: Mapping[str, Any], packed: Packed) -> None:
-        assert self._journal is not None
-        self._seq += 1
-        self._journal.event(self.record.id, self._seq, kind, packed, self._given)
-        self._events[self._seq] = (ExecutionEvent(self._seq, kind, data), len(packed))
-        self._size += len(packed)
-        if len(self._events) > MAX_EVENTS or (self._size > MAX_EVENT_BYTES and len(self._events) > 1):
-            self._drop()
-        if self._readers or self.ended:
-            self._tell_soon()
-
-    def _tell_soon(self) -> None:
-        assert self._journal is not None
-        if not self._telling:
-            self._telling = True
-            self._journal.writer.then(self._tell)
-
-    def _drop(self) -> None:
-        """Drop the oldest events: some more than needed, so that it is not done for every event."""
-        assert self._journal is not None
-        while len(self._events) > 1 and (len(self._events) > MAX_EVENTS - _DROPPED_AT_ONCE or self._size > MAX_EVENT_BYTES):
-            self._dropped += 1
-            self._size -= self._events.pop(self._dropped)[1]
-        self._journal.drop(self.record.id, self._dropped)
-
-    def _tell(self) -> None:
-        """Tell readers what is in the journal now. If nothing can be written to it, they are told all the same."""
-        self._telling = False
-        self._told = self._seq
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        self._journal.end(self.record, self.log.size)
 
     @property
     def settled(self) -> bool:
         """Whether it has ended, and readers were told."""
-        return self.ended and self._told == self._seq
+        return self.log.settled
 
     async def changed(self) -> None:
         """Wait for its next event."""
-        self._readers += 1
-        try:
-            await self._changed.wait()
-        finally:
-            self._readers -= 1
+        await self.log.changed()
 
     async def wait(self) -> CodeExecutionResult:
         """Wait for its end, and return its result.
@@ -370,53 +324,21 @@ class Execution:
         Raises:
             CellblockError: It failed.
         """
-        while not self.settled:
-            await self._changed.wait()
+        await self.log.settle()
         if self.result is None:
             raise self.failed or CellblockError("it has no result")
         return self.result
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
+    def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield its events as they come, until the last.
 
         Args:
             after: The number of the last event that the reader knows.
 
-        Yields:
+        Returns:
             The events after that. If some are no longer kept, a ``gap`` says how many.
         """
-        self._readers += 1
-        try:
-            async for event in self._events_after(after):
-                yield event
-        finally:
-            self._readers -= 1
-
-    async def _events_after(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
-        if self._told < self._seq:
-            self._tell_soon()
-        if after < self._before and self._journal is not None:
-            for event in self._journal.events(self.record.id, after):
-                if event.seq > self._before:
-                    break
-                yield event
-                after = event.seq
-        while True:
-            changed = self._changed
-            if after < self._dropped <= self._told:
-                yield ExecutionEvent(self._dropped, "gap", {"dropped": self._dropped - after})
-                after = self._dropped
-            while after < self._told and after >= self._dropped:
-                after += 1
-                event, _ = self._events[after]
-                if event.kind == "result" and not event.data and self.result is not None:
-                    event = ExecutionEvent(event.seq, "result", self.result.to_dict(raw=True))
-                yield event
-            if after < self._dropped <= self._told:
-                continue
-            if self.ended and after >= self._seq:
-                return
-            await changed.wait()
+        return self.log.follow(after)
 
     async def cancel(self, session: Session | None) -> bool:
         """Stop it, or keep it from running; return whether it had not ended.

@@ -13,23 +13,23 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from cellblock.errors import BusyError, CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
+from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.keeping import SessionRemains
-from cellblock.model.sessions import ExecutionRecord, SessionRecord
+from cellblock.model.sessions import SessionRecord
 from cellblock.named.approvals import PendingApprovals
 from cellblock.named.executions import Execution
 from cellblock.named.limits import NamedLimits, check_room
 from cellblock.named.options import Options, read_options
-from cellblock.named.past import PastExecution, close_unfinished
+from cellblock.named.past import close_unfinished
 from cellblock.named.session import NamedSession
+from cellblock.named.submissions import Submissions
 from cellblock.running import RunningSession
 from cellblock.store.named import NamedStore
 
 _log = logging.getLogger("cellblock.named")
 
 _NAME = re.compile(r"[\w.@:+-][\w.@:+ -]{0,127}")
-_MAX_KEY = 200
 
 
 class NamedSessions:
@@ -37,6 +37,7 @@ class NamedSessions:
 
     Attributes:
         approvals: What waits for a decision.
+        executions: What was submitted.
         limits: How much there may be.
         store: What outlives this process.
     """
@@ -64,6 +65,7 @@ class NamedSessions:
         self._fixed = fixed
         self._sessions: dict[str, NamedSession] = {}
         self._names: dict[str, NamedSession] = {}
+        self.executions = Submissions(self.store, self.limits, self.approvals, self._sessions, self._live)
         self._making: dict[str, asyncio.Task[NamedSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -104,9 +106,7 @@ class NamedSessions:
             self._join(named, session)
             if left is not None and session.resumed == left.record.id:
                 goes_on.add(left.record.id)
-                named.executions[left.record.id] = left
-                task = left.go_on(session, named.turn, self.approvals, auto=named.approve == "auto")
-                task.add_done_callback(lambda task: self._over(named, left, task))
+                self.executions.go_on(named, left, session)
 
         await asyncio.gather(*map(one, await self._host.adopt()))
         close_unfinished(journal, frozenset(goes_on))
@@ -349,97 +349,3 @@ class NamedSessions:
             "limits": dataclasses.asdict(self.limits),
             "problems": problems,
         }
-
-    # -- executions ----------------------------------------------------------------------------------------------------
-
-    def submit(self, named: NamedSession, execution: Execution) -> Execution | PastExecution:
-        """Have an execution run when it is its turn. It is in the journal when this returns.
-
-        Args:
-            named: The session.
-            execution: The execution; if another one was submitted with its key before, that one is returned.
-
-        Raises:
-            ConflictError: The key was used with other code.
-            BusyError: As many executions wait as may.
-            StoreError: It cannot be entered in the journal, and was not run.
-        """
-        if key := execution.record.key:
-            if len(key) > _MAX_KEY or not key.isprintable():
-                raise InvalidInputError(f"a key has at most {_MAX_KEY} characters, all printable, not {key[:_MAX_KEY]!r}")
-            known = self.store.journal.find_key(named.record.kernel_id, key, execution.digest)
-            if known is not None:
-                return named.executions.get(known.id) or PastExecution(known, self.store.journal)
-        if len(named.executions) > self.limits.waiting:
-            raise BusyError(f"{self.limits.waiting} executions wait in session {named.record.name!r} already", 1.0)
-        at_once = not named.executions and not named.turn.locked() and named.current is not None
-        execution.submit(self.store.journal, at_once=at_once)
-        named.executions[execution.record.id] = execution
-        task = execution.start(
-            lambda: self._live(named), named.turn, self.approvals, auto=named.approve == "auto", lost=named.take_loss
-        )
-        task.add_done_callback(lambda task: self._over(named, execution, task))
-        return execution
-
-    def _over(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):
-            _log.error("an execution failed", exc_info=error)
-        named.touch()
-        self._release(named, execution)
-
-    def _release(self, named: NamedSession, execution: Execution) -> None:
-        """Leave an execution that has ended to the journal, as soon as it is all there."""
-        if execution.settled and not self.store.writer.problem:
-            named.executions.pop(execution.record.id, None)
-        elif execution.settled:
-            asyncio.get_running_loop().call_later(1.0, self._release, named, execution)
-        else:
-            self.store.writer.then(lambda: self._release(named, execution))
-
-    async def interrupt(self, session: str, key: str = "") -> bool:
-        """Stop what runs in a session; return whether something ran, after it has stopped.
-
-        Args:
-            session: The session.
-            key: If it is given, only the execution that was submitted with it is stopped, or kept from running.
-
-        Raises:
-            NotFoundError: There is no such session.
-        """
-        named = self.find(session)
-        found = [
-            execution
-            for execution in named.executions.values()
-            if (execution.record.key == key if key else execution.record.state == "running")
-        ]
-        return bool(found) and await found[0].cancel(named.current)
-
-    def execution(self, number: str) -> tuple[NamedSession | None, Execution | PastExecution]:
-        """Return an execution by its id, and its session if that has not ended.
-
-        Raises:
-            NotFoundError: It is not known, or no longer.
-        """
-        for named in self._sessions.values():
-            if (found := named.executions.get(number)) is not None:
-                return named, found
-        record = self.store.journal.find(number)
-        if record is None:
-            raise NotFoundError(f"there is no execution {number!r}, or no longer")
-        return self._sessions.get(record.session), PastExecution(record, self.store.journal)
-
-    def execution_of_key(self, session: str, key: str) -> Execution | PastExecution:
-        """Return the execution that was submitted to a session with a key.
-
-        Raises:
-            NotFoundError: None was.
-        """
-        named = self.find(session)
-        record = self.store.journal.find_key(named.record.kernel_id, key)
-        if record is None:
-            raise NotFoundError(f"no execution of session {session!r} has the key {key!r}")
-        return named.executions.get(record.id) or PastExecution(record, self.store.journal)
-
-    def executions(self, session: str, count: int) -> list[ExecutionRecord]:
-        """Return the last executions of a session, newest first."""
-        return self.store.journal.last(self.find(session).record.kernel_id, count)

@@ -29,6 +29,9 @@ MAX_ERROR = 2 * 1024 * 1024
 MAX_ARGUMENTS = 256
 """Most arguments of one installation or program, and most changes to an environment."""
 
+MAX_NAMES = 50
+"""Most variables that are told to have changed, and to be gone."""
+
 MAX_MIMES = 64
 """Most MIME types in one bundle."""
 
@@ -146,6 +149,13 @@ def arguments(texts: tuple[str, ...]) -> tuple[str, ...]:
     if len(texts) > MAX_ARGUMENTS:
         raise ProtocolError(f"{len(texts)} arguments are over the limit of {MAX_ARGUMENTS}")
     return texts
+
+
+def names_of(texts: tuple[str, ...]) -> list[bytes]:
+    """Return names if there are not too many, each cut to what may be sent: user code chooses them."""
+    if len(texts) > MAX_NAMES:
+        raise ProtocolError(f"{len(texts)} names are over the limit of {MAX_NAMES}")
+    return [to_bytes(text[:100]) for text in texts]
 
 
 def few(buffers: tuple[bytes, ...]) -> tuple[bytes, ...]:

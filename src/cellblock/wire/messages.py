@@ -18,10 +18,11 @@ from cellblock.wire.fields import MAX_COMM as MAX_COMM
 from cellblock.wire.fields import MAX_COMMAND as MAX_COMMAND
 from cellblock.wire.fields import MAX_ERROR as MAX_ERROR
 from cellblock.wire.fields import MAX_MIMES as MAX_MIMES
+from cellblock.wire.fields import MAX_NAMES as MAX_NAMES
 from cellblock.wire.fields import MAX_NUMBER as MAX_NUMBER
 from cellblock.wire.fields import MAX_TEXT as MAX_TEXT
 from cellblock.wire.fields import PIECE as PIECE
-from cellblock.wire.fields import Fields, arguments, code, few, piece, short, strictly, to_bytes, to_text, within
+from cellblock.wire.fields import Fields, arguments, code, few, names_of, piece, short, strictly, to_bytes, to_text, within
 from cellblock.wire.frames import Frame, encode_frame
 
 VALUE_MIME = "application/vnd.cellblock.value"
@@ -85,6 +86,13 @@ class Ended:
     """Its wait status."""
     place: str | None = None
     """What the files with its output begin with, if it was not to be shown: ``.out`` and ``.err`` follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Host → worker: what has happened to the variables since this was last asked?"""
+
+    type: ClassVar[str] = "changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +247,18 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed:
+    """Worker → host: the answer to `Changes`."""
+
+    type: ClassVar[str] = "changed"
+    names: tuple[str, ...] = ()
+    """Variables that are new, or mean another object than before."""
+    types: tuple[str, ...] = ()
+    """The names of their types, one for each."""
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """Worker → host: the answer to `Complete`."""
 
@@ -264,11 +284,26 @@ class Parked:
     refusal: str | None = None
 
 
-ToWorker: TypeAlias = Execute | InputReply | Installed | Decided | Ended | Complete | Inspect | Park | Shutdown
+ToWorker: TypeAlias = Execute | InputReply | Installed | Decided | Ended | Changes | Complete | Inspect | Park | Shutdown
 ToHost: TypeAlias = (
-    Ready | Stream | Part | Display | Clear | Comm | InputRequest | Install | Command | Reply | Completed | Inspected | Parked
+    Ready
+    | Stream
+    | Part
+    | Display
+    | Clear
+    | Comm
+    | InputRequest
+    | Install
+    | Command
+    | Reply
+    | Changed
+    | Completed
+    | Inspected
+    | Parked
 )
 Message: TypeAlias = ToWorker | ToHost
+Question: TypeAlias = Changes | Complete | Inspect | Park
+Answer: TypeAlias = Changed | Completed | Inspected | Parked
 
 
 def encode(message: Message) -> bytes:
@@ -311,6 +346,11 @@ def _write_reply(message: Reply) -> _Written:
     return header, within(MAX_ERROR, [to_bytes(text) for text in (message.evalue, *message.traceback)])
 
 
+def _write_changed(message: Changed) -> _Written:
+    names, types, gone = map(names_of, (message.names, message.types, message.gone))
+    return {"names": len(names)}, [*names, *types, *gone]
+
+
 _Written: TypeAlias = tuple[dict[str, Any], list[bytes]]
 
 _WRITERS: dict[str, Callable[[Any], _Written]] = {
@@ -319,6 +359,7 @@ _WRITERS: dict[str, Callable[[Any], _Written]] = {
     "installed": lambda m: ({"number": m.number, "status": m.status}, [] if m.refusal is None else [to_bytes(m.refusal)]),
     "decided": lambda m: ({"number": m.number}, [] if m.refusal is None else [to_bytes(m.refusal)]),
     "ended": lambda m: ({"number": m.number, "status": m.status}, [] if m.place is None else [to_bytes(m.place)]),
+    "changes": lambda m: ({}, []),
     "complete": lambda m: ({"cursor": m.cursor}, [code(m.code)]),
     "inspect": lambda m: ({"cursor": m.cursor, "detail": m.detail}, [code(m.code)]),
     "park": lambda m: ({"number": m.number, "thorough": m.thorough}, []),
@@ -333,6 +374,7 @@ _WRITERS: dict[str, Callable[[Any], _Written]] = {
     "install": lambda m: ({"number": m.number}, [to_bytes(text) for text in arguments(m.arguments)]),
     "command": _write_command,
     "reply": _write_reply,
+    "changed": _write_changed,
     "completed": lambda m: ({"start": m.start, "end": m.end}, [to_bytes(text) for text in m.matches]),
     "inspected": lambda m: ({}, [] if m.text is None else [to_bytes(m.text)]),
     "parked": lambda m: ({}, [] if m.refusal is None else [to_bytes(m.refusal)]),
@@ -413,12 +455,23 @@ def _read_reply(fields: Fields) -> Reply:
     return Reply(count, ename, evalue, tuple(traceback), fields.integer("later"))
 
 
+def _read_changed(fields: Fields) -> Changed:
+    names = fields.integer("names", most=MAX_NAMES)
+    if not 2 * names <= len(fields.buffers) <= 2 * names + MAX_NAMES:
+        raise fields.fail("sizes", f"two for each of the names, and at most {MAX_NAMES} more")
+    if any(len(buffer) > MAX_TEXT for buffer in fields.buffers):
+        raise fields.fail("sizes", f"at most {MAX_TEXT} each")
+    texts = tuple(to_text(buffer) for buffer in fields.buffers)
+    return Changed(texts[:names], texts[names : 2 * names], texts[2 * names :])
+
+
 _READERS: dict[str, Callable[[Fields], Message]] = {
     "execute": lambda f: Execute(f.code(), f.boolean("stdin"), f.boolean("silent"), f.text("parent")),
     "input_reply": lambda f: InputReply(f.integer("number"), f.optional_buffer_text()),
     "installed": lambda f: Installed(f.integer("number"), f.integer("status"), f.optional_buffer_text()),
     "decided": lambda f: Decided(f.integer("number"), f.optional_buffer_text()),
     "ended": lambda f: Ended(f.integer("number"), f.integer("status", most=0xFFFF), f.optional_buffer_text()),
+    "changes": lambda f: Changes(),
     "complete": lambda f: Complete(f.code(), f.integer("cursor")),
     "inspect": lambda f: Inspect(f.code(), f.integer("cursor"), f.integer("detail", most=1)),
     "park": lambda f: Park(f.integer("number"), f.boolean("thorough")),
@@ -433,6 +486,7 @@ _READERS: dict[str, Callable[[Fields], Message]] = {
     "install": _read_install,
     "command": _read_command,
     "reply": _read_reply,
+    "changed": _read_changed,
     "completed": lambda f: Completed(tuple(to_text(buffer) for buffer in f.buffers), f.integer("start"), f.integer("end")),
     "inspected": lambda f: Inspected(f.optional_buffer_text()),
     "parked": lambda f: Parked(f.optional_buffer_text()),

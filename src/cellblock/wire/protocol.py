@@ -41,7 +41,7 @@ class State(Enum):
 _OUTPUT = ("stream", "part", "display", "clear", "comm")
 _ASKS = ("input", "install", "command")
 _ANSWERS = ("input_reply", "installed", "decided")
-_LATE = ("ready", *_ASKS, "reply", "completed", "inspected", "parked")
+_LATE = ("ready", *_ASKS, "reply", "changed", "completed", "inspected", "parked")
 
 
 def _table() -> dict[State, dict[tuple[Side, str], State]]:
@@ -50,6 +50,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
         State.STARTING: {(worker, "ready"): State.IDLE, (host, "shutdown"): State.CLOSED},
         State.IDLE: {
             (host, "execute"): State.BUSY,
+            (host, "changes"): State.QUERY,
             (host, "complete"): State.QUERY,
             (host, "inspect"): State.QUERY,
             (host, "park"): State.QUERY,
@@ -69,6 +70,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
             (host, "shutdown"): State.CLOSED,
         },
         State.QUERY: {
+            (worker, "changed"): State.IDLE,
             (worker, "completed"): State.IDLE,
             (worker, "inspected"): State.IDLE,
             (worker, "parked"): State.IDLE,

@@ -1,4 +1,4 @@
-"""The kernel's side of `Session.put` and `Session.get`; the host calls these two in cells that leave no trace."""
+"""The kernel's side of `Session.put`, `get` and `variables`; the host calls these functions in cells that leave no trace."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from IPython.core.getipython import get_ipython
 from cellblock.errors import InvalidInputError
 from cellblock.exchange.forms import decode, encode
 from cellblock.wire.messages import VALUE_MIME
+from cellblock.worker.variables import survey
 
 
 def take(name: str, pieces: int) -> None:
@@ -44,6 +45,12 @@ def give(name: str, limit: int, pickled: bool) -> None:
         why = str(error) if isinstance(error, InvalidInputError) else f"{type(error).__name__}: {error}"
         message = b"refused\n" + why.encode("utf-8", "replace")[:1000]
     _send(message)
+
+
+def tell(seconds: float | None = None) -> None:
+    """Send what variables there are; `seconds` as for `survey`."""
+    shell: Any = get_ipython()
+    _send(survey(shell.user_ns, shell.user_ns_hidden, seconds))
 
 
 def _send(message: bytes) -> None:

@@ -25,6 +25,8 @@ from cellblock.errors import ONLY_PROXY, ProtocolError
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     PIECE,
+    Changed,
+    Changes,
     Complete,
     Completed,
     Decided,
@@ -41,6 +43,7 @@ from cellblock.wire.messages import (
     Reply,
     Shutdown,
 )
+from cellblock.worker.changes import Variables
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
 from cellblock.worker.comms import Comms
@@ -53,6 +56,11 @@ from cellblock.worker.shell import CellError, Shell
 from cellblock.worker.streams import replace_streams, restore_streams
 
 _MAX_MATCHES = 1000
+_NOTHING: dict[type, Changed | Completed | Inspected] = {
+    Changes: Changed(),
+    Complete: Completed((), 0, 0),
+    Inspect: Inspected(None),
+}
 _fflush = ctypes.CDLL(None).fflush
 
 
@@ -99,6 +107,7 @@ class Worker:
         self.loop = new_loop()
         self._interrupter = Interrupter(self.loop)
         self._comms: Comms | None = None
+        self._variables = Variables()
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
     def touch_pages(self) -> None:
@@ -198,7 +207,7 @@ class Worker:
                     self._thrown, self._begun = None, False
                     self._task = self.loop.create_task(self._execute(request))
                     self._interrupter.watch(self._task)
-                case Complete() | Inspect() as question:
+                case Changes() | Complete() | Inspect() as question:
                     # Not in this callback, because signals do not interrupt it.
                     self.loop.call_soon(self._answer, question)
                 case Park() as request:
@@ -260,15 +269,18 @@ class Worker:
             later = 0 if error.count is None else self._shell.display_pub.count - error.count
             self._outbox.send(Reply(count, error.ename[:1000] or "Exception", error.evalue, error.traceback, later))
 
-    def _answer(self, question: Complete | Inspect) -> None:
-        answer: Completed | Inspected
+    def _answer(self, question: Changes | Complete | Inspect) -> None:
+        answer: Changed | Completed | Inspected
         try:
-            if isinstance(question, Complete):
-                answer = self._complete(question.code, question.cursor)
-            else:
-                answer = Inspected(self._inspect(question.code, question.cursor, question.detail))
+            match question:
+                case Changes():
+                    answer = self._changed()
+                case Complete():
+                    answer = self._complete(question.code, question.cursor)
+                case Inspect():
+                    answer = Inspected(self._inspect(question.code, question.cursor, question.detail))
         except BaseException:  # a signal handler raised when everything was done, or before it began
-            answer = Completed((), 0, 0) if isinstance(question, Complete) else Inspected(None)
+            answer = _NOTHING[type(question)]
         self._outbox.send(answer)
 
     def _park(self, request: Park) -> None:
@@ -304,6 +316,13 @@ class Worker:
         with contextlib.suppress(OSError):  # the code has removed the directory it was in
             self._shell.note_directory(Path.cwd())
         self._outbox.send(Ready(VERSION))
+
+    def _changed(self) -> Changed:
+        try:
+            with self._interrupter.query():
+                return self._variables.changed(self._shell.user_ns, self._shell.user_ns_hidden)
+        except (Exception, KeyboardInterrupt):
+            return Changed()  # a class can have a name of its own making
 
     def _settle(self) -> None:
         """Make everything that was written visible to the host before the cell ends."""

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from cellblock.host.kernels.cell import _CHUNK, Cell, Notice, overwrite, readable
 from cellblock.host.kernels.exit_status import Death
-from cellblock.host.output.collect import Collector, Limits
+from cellblock.host.output.collect import Collector
+from cellblock.host.output.limits import Limits
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem, Recovery, Status
 from cellblock.wire.messages import Display, Reply
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellblock.host.output.collect import Collector, Limits
+from cellblock.host.output.collect import Collector
 from cellblock.host.output.images import save_images
+from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.model import OutputItem
 from cellblock.wire.messages import MAX_MIMES, PIECE, Display

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.host.output.collect import Collector, Limits
+from cellblock.host.output.collect import Collector
+from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import Spill, SpillDirectory, Spills
 from cellblock.wire.messages import Display
 

@@ -47,6 +47,9 @@ async def port(servers: Recorded) -> AsyncIterator[int]:
 async def test_structured_results_are_dicts_and_texts_are_texts(port: int) -> None:
     runner = ToolRunner("files", port=port)
     assert await runner.run("structured", {"a": [1, None, "ü"]}) == {"got": {"a": [1, None, "ü"]}}
+    large = await runner.run("large", {})
+    assert isinstance(large, ToolData)
+    assert (large, large.images[0].data) == ({"n": ["ü"]}, b"\x89PNG")
     assert await runner.run("read", {}) == "read:{}"
     assert await runner.run("silent", {}) is None
     assert type(await runner.run("read", {})) is str

@@ -29,7 +29,7 @@ HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
 @asynccontextmanager
 async def talking(mode: str = "good", *, bare: bool = True) -> AsyncIterator[Dialogue]:
     transport = StdioTransport("it", StdioServer(sys.executable, (HOSTILE, mode)), os.environ)
-    async with Dialogue.connect(transport, lambda _reason: None, bare=bare) as spoken:
+    async with Dialogue.connect(transport, lambda _reason: None, transport.large, bare=bare) as spoken:
         yield spoken
 
 

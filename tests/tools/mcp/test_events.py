@@ -57,7 +57,7 @@ def test_an_event_over_its_limit_is_refused(piece: bytes) -> None:
 
 
 def test_an_event_of_too_many_lines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_VALUES", 10)
+    monkeypatch.setattr(events, "_MAX_LINES", 10)
     assert len(read(b"data: x\n" * 10 + b"\n")) == 1
     with pytest.raises(EventError, match="more than 10 lines"):
         read(b"data:\n" * 12)

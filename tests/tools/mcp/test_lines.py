@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellblock.tools.mcp.lines import MAX_VALUES, Lines, Oversized, has_too_many_values, may_have_too_many_values
+from cellblock.tools.mcp.lines import Lines, Oversized
 
 
 @pytest.fixture(autouse=True)
@@ -60,20 +60,3 @@ def test_what_is_forgotten_is_of_no_line() -> None:
     lines.clear()
     lines.feed(b"a\n")
     assert lines.next() == b"a"
-
-
-@pytest.mark.parametrize(
-    ("line", "too_many"),
-    [
-        (b"[" + b"1," * MAX_VALUES + b"1]", True),
-        (b"[" + b"[]," * MAX_VALUES + b"1]", True),
-        (b'["' + b"," * 2 * MAX_VALUES + b'"]', False),
-        (b'["' + rb"\"," * MAX_VALUES + b'"]', False),
-        (b'["\\\\",' + b"1," * MAX_VALUES + b"1]", True),
-        (b'""' * 3 * MAX_VALUES + b"," * (MAX_VALUES + 1), True),
-        (b"[1, 2]", False),
-    ],
-    ids=["numbers", "lists", "one text", "quotes in a text", "a backslash at the end of a text", "texts", "few"],
-)
-def test_values_are_counted_and_text_is_not(line: bytes, too_many: bool) -> None:
-    assert (may_have_too_many_values(line) and has_too_many_values(line)) is too_many

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ import pytest
 
 from cellblock import McpServerError
 from cellblock.tools.calling.content import MAX_MESSAGE
-from cellblock.tools.mcp import events
+from cellblock.tools.mcp import events, large
 from cellblock.tools.mcp.params import parse_params
 from cellblock.tools.mcp.servers import Servers
 
@@ -46,13 +47,14 @@ async def still_works(servers: Servers, name: str) -> bool:
     [
         ("pings", "more than 32 requests and did not read the answers"),
         ("lines", "an event of more than 1000 lines"),
-        ("values-in-an-event", "a message of more than 75000 values"),
+        ("values-in-an-event", "a message of more than 100000 values"),
     ],
 )
 async def test_a_flood_of_events_is_ended(
     servers: Servers, monkeypatch: pytest.MonkeyPatch, name: str, tool: str, said: str
 ) -> None:
-    monkeypatch.setattr(events, "MAX_VALUES", 1000)
+    monkeypatch.setattr(events, "_MAX_LINES", 1000)
+    monkeypatch.setattr(large, "MAX_VALUES_OF_A_RESULT", 100_000)
     with pytest.raises(McpServerError, match=f"was interrupted: .*{said}"):
         await servers.call(name, tool, {"count": 200_000}, timeout=30)
     assert await still_works(servers, name)
@@ -87,15 +89,21 @@ async def test_the_head_of_a_response_has_limits(servers: Servers, tool: str, co
     assert await still_works(servers, "mcp")
 
 
-@pytest.mark.parametrize("tool", ["values", "nested"])
-async def test_a_body_of_too_many_values_costs_its_own_call_only(servers: Servers, tool: str) -> None:
-    with pytest.raises(McpServerError, match="it sent a message of more than 75000 values"):
-        await servers.call("mcp", tool, {"count": 200_000}, timeout=30)
-    assert (await servers.call("mcp", "text", {"count": 60_000}, timeout=30)).structured == {"n": "[]," * 60_000}
+async def test_a_body_of_too_many_values_costs_its_own_call_only(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "MAX_VALUES_OF_A_RESULT", 100_000)
+    with pytest.raises(McpServerError, match="it sent a message of more than 100000 values"):
+        await servers.call("mcp", "values", {"count": 200_000}, timeout=30)
+    assert (await servers.call("mcp", "text", {"count": 6_000}, timeout=30)).structured == {"n": "[]," * 6_000}
+
+
+@pytest.mark.parametrize(("name", "tool"), [("mcp", "values"), ("mcp", "values-in-an-event"), ("sse", "values-in-an-event")])
+async def test_a_large_result_is_not_decoded_here(servers: Servers, name: str, tool: str) -> None:
+    outcome = await servers.call(name, tool, {"count": 50_000}, timeout=30)
+    assert json.loads(outcome.encoded or b"") == {"n": [[]] * 50_000 + [0]}
 
 
 async def test_json_that_is_nested_too_deeply_is_an_error_of_its_call(servers: Servers) -> None:
-    with pytest.raises(McpServerError, match="recursion limit exceeded"):
+    with pytest.raises(McpServerError, match="nested too deeply"):
         await servers.call("mcp", "nested", {"count": 50_000}, timeout=30)
     assert await still_works(servers, "mcp")
 

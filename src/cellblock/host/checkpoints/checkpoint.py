@@ -66,7 +66,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self, moment: Moment, owner: Owner, *, name: str = "", automatic: bool, files: FilesMode = "shared", execution_count: int
+        self, moment: Moment, owner: Owner, *, name: str, automatic: bool, files: FilesMode, execution_count: int
     ) -> None:
         """Made by `Session.checkpoint`."""
         self.id = f"cp-{secrets.token_hex(4)}"
@@ -97,10 +97,14 @@ class Checkpoint:
         if not self.alive:
             raise CheckpointError(f"checkpoint {self.name or self.id!r} is gone: it was dropped, or its process was killed")
 
-    async def drop(self) -> None:
-        """End it, and free its memory. Sessions that were made of it go on. Dropping twice is fine."""
+    def discard(self) -> None:
+        """Drop it, without waiting until its memory is free."""
         self.moment.copy.drop()
         self._owner.forget(self)
+
+    async def drop(self) -> None:
+        """End it, and free its memory. Sessions that were made of it go on. Dropping twice is fine."""
+        self.discard()
         await self.moment.copy.family.settle()
 
 
@@ -165,3 +169,10 @@ class Restored:
             return f"The session goes on from {where}: variables are kept as they were."
         cells = "one later cell" if self.lost == 1 else f"{self.lost} later cells"
         return f"The session goes on from {where}; what {cells} changed in memory is lost."
+
+
+def rolling_of(recovery: Rolling | Literal["rolling", "none"]) -> Rolling | None:
+    """Return how checkpoints are made without being asked for, as an option says it; None if they are not."""
+    if isinstance(recovery, Rolling):
+        return recovery
+    return Rolling() if recovery == "rolling" else None

@@ -35,8 +35,8 @@ class CheckpointHost(Protocol):
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
         """Make a kernel of a copy, and wait until it takes cells."""
 
-    def forget_oldest(self, keep: Checkpoints) -> None:
-        """Drop automatic checkpoints of other sessions, if there are too many."""
+    def rolled(self, checkpoint: Checkpoint) -> None:
+        """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many."""
 
 
 class Checkpoints:
@@ -46,6 +46,8 @@ class Checkpoints:
         skipped: Why the last automatic checkpoint was not made; empty if it was.
         ports: Where the session's services listen in the sandbox of `serving`, by name.
         serving: The kernels that can reach these.
+        seed: What the random generators of the first kernel begin with, if that is made of a checkpoint; None: something new.
+        same_random_state: Whether they go on where those of the checkpoint were.
     """
 
     def __init__(
@@ -82,11 +84,15 @@ class Checkpoints:
         self._kept: list[Checkpoint] = []
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._fresh = False
+        self.seed: int | None = None
+        self.same_random_state = False
         self.skipped = ""
         self.ports: dict[str, int] = {}
         self.serving: Family | None = None
         cells.on_begin = self._stop_waiting
         cells.on_idle = self._wait_for_idle
+        cells.can_recover = self.can_recover
         kernels.relieve = self.relieve
 
     # -- making --------------------------------------------------------------------------------------------------------
@@ -146,7 +152,7 @@ class Checkpoints:
                 return
             began = time.perf_counter()
             try:
-                await self._copy(kernel, automatic=True)
+                checkpoint = await self._copy(kernel, automatic=True)
                 self.skipped = ""
             except (CheckpointError, KernelDiedError) as error:
                 self.skipped = str(error)
@@ -156,7 +162,7 @@ class Checkpoints:
                 self.skipped = f"the last one took {took:.2g} s, and no more than {rolling.longest:g} s are allowed"
                 _log.info("%s: no more automatic checkpoints: %s", self._name, self.skipped)
         self._drop_oldest(rolling.keep)
-        self._host.forget_oldest(self)
+        self._host.rolled(checkpoint)
 
     @property
     def automatic(self) -> list[Checkpoint]:
@@ -166,17 +172,13 @@ class Checkpoints:
     def _drop_oldest(self, keep: int) -> None:
         automatic = self.automatic
         for checkpoint in automatic[: max(len(automatic) - keep, 0)]:
-            self._drop(checkpoint)
-
-    def _drop(self, checkpoint: Checkpoint) -> None:
-        checkpoint.moment.copy.drop()
-        self.forget(checkpoint)
+            checkpoint.discard()
 
     def relieve(self) -> bool:
         """Drop the oldest automatic checkpoint, as there is too little memory; return whether there was one."""
         automatic = self.automatic
         if automatic:
-            self._drop(automatic[0])
+            automatic[0].discard()
         return bool(automatic)
 
     # -- going back ----------------------------------------------------------------------------------------------------
@@ -203,7 +205,7 @@ class Checkpoints:
         line = checkpoint.moment.numbers
         for other in self.automatic:
             if not other.moment.numbers <= line:
-                self._drop(other)
+                other.discard()
 
     async def undo(self, count: int) -> Undone:
         """See `Session.undo`."""
@@ -215,14 +217,12 @@ class Checkpoints:
             if count > len(line):
                 raise CheckpointError(f"there are {len(line)} cells to undo, not {count}")
             target, before = line[-count][0], {number for number, _ in line[:-count]}
-            candidates = [
-                checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before
-            ]
+            candidates = [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
             if candidates:
                 checkpoint = max(candidates, key=lambda one: len(one.moment.past))
                 await self._go_to(checkpoint)
                 execution_count = checkpoint.execution_count
-            elif target == line[0][0] and self._kernels.fresh:
+            elif target == line[0][0] and self._fresh:
                 await self._kernels.renew()
                 past.go_to(())
                 execution_count = 0
@@ -237,8 +237,28 @@ class Checkpoints:
             reason = " (the session was made with recovery='none')"
         return f"there is no checkpoint from before that cell{reason}; a checkpoint can be made with session.checkpoint()"
 
-    async def resume(self, checkpoint: Checkpoint, *, how: Anew | None = None) -> Kernel:
-        """Make a kernel of a checkpoint for this session."""
+    async def begin_with(self, checkpoint: Checkpoint) -> Kernel:
+        """Make the session's first kernel, of a checkpoint."""
+        checkpoint.check()
+        kernel = await self.resume(checkpoint, first=True)
+        self._cells.past.go_to(checkpoint.moment.past)
+        return kernel
+
+    def begin_anew(self, kernel: Kernel) -> None:
+        """Take note of a fresh kernel."""
+        self.serving = kernel.family
+        self._cells.past.begin_anew()
+        self._fresh = True
+        for checkpoint in self.automatic:
+            checkpoint.discard()
+
+    async def resume(self, checkpoint: Checkpoint, *, first: bool = False) -> Kernel:
+        """Make a kernel of a checkpoint for this session.
+
+        Args:
+            checkpoint: The checkpoint.
+            first: Whether it is the session's first one, which shares no random state unless it is to.
+        """
         family = checkpoint.moment.copy.family
         listeners: dict[str, Listener] = {}
         env: dict[str, str] = {}
@@ -250,12 +270,14 @@ class Checkpoints:
                 port = family.next_port(listeners["egress"].port)
                 listeners["egress"] = replace(listeners["egress"], port=port)
                 env = dict(self._environment(port))
-        asked = how or Anew(stay_in=self._wanted.setup.stay_in)
-        kernel = await self._host.resume(
-            checkpoint.moment.copy,
-            self._wanted,
-            replace(asked, env={**asked.env, **env}, listeners=listeners),
+        how = Anew(
+            env=env,
+            listeners=listeners,
+            stay_in=self._wanted.setup.stay_in,
+            seed=self.seed if first else None,
+            same_random_state=not first or self.same_random_state,
         )
+        kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
         if listeners:
             self.serving = family
         kernel.count = checkpoint.execution_count
@@ -263,7 +285,7 @@ class Checkpoints:
 
     # -- after a crash -------------------------------------------------------------------------------------------------
 
-    async def recover(self, dead: Kernel) -> tuple[Kernel, Restored] | None:
+    async def recover(self, dead: Kernel) -> Kernel | None:
         """Make a kernel of the last state that there is; None if there is none, or it cannot be gone on from."""
         automatic = [checkpoint for checkpoint in self.all() if checkpoint.moment.copy.family is dead.family]
         if not automatic or self._rolling is None:
@@ -279,7 +301,8 @@ class Checkpoints:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             return None
         lost = past.go_to(checkpoint.moment.past)
-        return kernel, Restored(checkpoint.execution_count, len(lost))
+        kernel.restored = Restored(checkpoint.execution_count, len(lost))
+        return kernel
 
     def can_recover(self, dead: Kernel) -> bool:
         """Whether there may be a state to go on from."""
@@ -293,4 +316,4 @@ class Checkpoints:
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         for checkpoint in self.automatic:
-            self._drop(checkpoint)
+            checkpoint.discard()

@@ -47,7 +47,7 @@ class Past:
         self._forget()
 
     def begin_anew(self) -> None:
-        """Take note that the kernel is fresh: no cell has made its state. The cells before are not abandoned, but done with."""
+        """Take note that the kernel is fresh: no cell has made its state. The cells before it are done with."""
         self._line.clear()
 
     def go_to(self, line: Iterable[Numbered]) -> list[HistoryEntry]:

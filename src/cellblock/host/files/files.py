@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import stat
-import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
 from contextlib import aclosing, nullcontext
 from pathlib import PurePath
@@ -14,12 +12,13 @@ from typing import TypeVar
 from cellblock.errors import FilesError, InvalidInputError
 from cellblock.host.files import pack, transfer
 from cellblock.host.files.beneath import Tree, Walk, held
+from cellblock.host.files.decode import decode
 from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import MIB, FileInfo, FileLimits, Parts, Skipped, Transfer, describe
 from cellblock.host.files.paths import Workspace, name_of
 from cellblock.host.files.removal import remove_tree
 from cellblock.host.files.staging import Staging, check_replaceable, status
-from cellblock.host.files.steps import PIECE, Progress, Sink, Work, complete, drain, pour
+from cellblock.host.files.steps import Progress, Sink, Work, complete, drain, pour
 
 Y = TypeVar("Y")
 S = TypeVar("S")
@@ -122,7 +121,7 @@ class Files:
         """
         data = await self.read(path, max_bytes=max_bytes)
         try:
-            return await complete(_decode(data, encoding))
+            return await complete(decode(data, encoding))
         except LookupError:
             raise InvalidInputError(f"encoding {encoding!r} is not known") from None
         except UnicodeDecodeError as error:
@@ -350,34 +349,6 @@ def _read(tree: Tree, parts: Parts, most: int) -> Work[bytes]:
                 data += piece
                 yield None
     return bytes(data)
-
-
-def _decode(data: bytes, encoding: str) -> Work[str]:
-    """Decode piece by piece: one call for all of it would hold the interpreter's lock, and so the event loop, to its end."""
-    if len(data) <= PIECE:
-        yield None
-        return data.decode(encoding)
-    "".encode(encoding)  # LookupError also for what is a codec, but not of text
-    decoder = codecs.getincrementaldecoder(_of_unmarked(data, encoding))()
-    pieces = []
-    for start in range(0, len(data), PIECE):
-        waiting = len(decoder.getstate()[0])
-        try:
-            pieces.append(decoder.decode(data[start : start + PIECE], start + PIECE >= len(data)))
-        except UnicodeDecodeError as error:
-            error.start += start - waiting  # where it is in the file
-            raise
-        yield None
-    return "".join(pieces)
-
-
-def _of_unmarked(data: bytes, encoding: str) -> str:
-    """Return the encoding, with a byte order for UTF-16 and UTF-32 without a mark, which piecewise decoders refuse."""
-    name = codecs.lookup(encoding).name
-    marks = {"utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)}
-    if name not in marks or data.startswith(marks[name]):
-        return encoding
-    return f"{name}-{'le' if sys.byteorder == 'little' else 'be'}"
 
 
 def _list(tree: Tree, parts: Parts, recursive: bool, limits: FileLimits) -> Work[list[FileInfo]]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from cellblock.host.checks import check_on_input
 from cellblock.host.checkpoints.checkpoint import Restored
+from cellblock.host.checks import check_on_input
 from cellblock.host.kernels.answerers import Answerers
 from cellblock.host.kernels.exit_status import Death
 from cellblock.host.output.collect import Collector
@@ -95,7 +95,7 @@ class Cell:
         ended: Set when it has ended.
         reason: Why it is being stopped, if it is.
         recovery: The strongest means that was needed to stop it.
-        restored: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
+        goes_on_from: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
         followed: Whether somebody reads its events.
         rich: Whether displayed values are events with all of their types, and not just text.
         silent: Whether it leaves no trace: no number, no history.
@@ -137,7 +137,7 @@ class Cell:
         self._ending: Reply | Death | None = None
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
-        self.restored: Restored | None = None
+        self.goes_on_from: Restored | None = None
         self.followed = followed
         self.rich = rich
         self.silent = silent
@@ -426,13 +426,13 @@ class Cell:
         return isinstance(self._ending, Death)
 
     def _recovery(self, ending: Reply | Death) -> Recovery | None:
-        if isinstance(ending, Death) and self.restored is not None:
-            return "restored_earlier" if self.restored.lost else "restored"
+        if isinstance(ending, Death) and self.goes_on_from is not None:
+            return "restored_earlier" if self.goes_on_from.lost else "restored"
         return "restarted" if self._after_death or isinstance(ending, Death) else self.recovery
 
     def _error(self, ending: Reply | Death) -> tuple[ErrorInfo | None, Status]:
         if isinstance(ending, Death):
-            lost = STATE_LOST if self.restored is None else self.restored.sentence
+            lost = STATE_LOST if self.goes_on_from is None else self.goes_on_from.sentence
             if self.reason is None:
                 return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
             return ErrorInfo(_NAMES[self.reason], f"{_REASONS[self.reason]}: its kernel had to end. {lost}"), self.reason

@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Literal
 
 from cellblock.errors import LaunchError, StateError
-from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
 from cellblock.host.checkpoints.checkpoint import Restored
 from cellblock.host.checkpoints.past import Past
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.deadline import Deadline
-from cellblock.host.kernels.kernel import Answer, Kernel, Question
+from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.requests import answering
 from cellblock.host.kernels.stopping import answer_to, begin_stop, kill, leave
 from cellblock.host.options import SessionHooks
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.telemetry import SessionTrace
+from cellblock.wire.messages import Answer, Question
 
 _log = logging.getLogger("cellblock.sessions")
 
@@ -132,7 +133,9 @@ class Cells:
         Raises:
             StateError: As for `check`.
         """
-        self.check()
+        self._check_running()
+        if not stop:
+            self._check_not_answering()
         self.on_begin()
         if stop:
             await self.stop()
@@ -197,11 +200,11 @@ class Cells:
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
         if cell.died and self.state == "running":
-            cell.restored = await self._restored()
+            cell.goes_on_from = await self._restored()
         result = await cell.finished(self._images_dir)
         _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
         if not cell.silent:
-            gone = cell.restored is not None
+            gone = cell.goes_on_from is not None
             self.past.add(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, abandoned=gone))
         if self.state == "running":
             # Not awaited: the caller waits for this result, not for the next kernel.
@@ -211,7 +214,7 @@ class Cells:
         return result
 
     async def _restored(self) -> Restored | None:
-        """Return what the session goes on from when its kernel has died; None if that is a fresh state, which may come later."""
+        """Return what the session goes on from when its kernel has died; None if that is a fresh state."""
         dead = self._kernels.current
         if dead is None or not self.can_recover(dead):
             return None

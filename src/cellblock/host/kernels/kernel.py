@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TypeAlias
 
 from cellblock.errors import KernelDiedError, LaunchError, SandboxError
 from cellblock.host.checkpoints.checkpoint import Restored
@@ -29,20 +28,20 @@ from cellblock.model import Recovery, Status, StreamName
 from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
+    Answer,
+    Changed,
     Clear,
     Comm,
     Command,
-    Complete,
     Completed,
     Display,
     Execute,
     InputRequest,
-    Inspect,
     Inspected,
     Install,
-    Park,
     Parked,
     Part,
+    Question,
     Ready,
     Reply,
     Shutdown,
@@ -51,9 +50,6 @@ from cellblock.wire.messages import (
     ToWorker,
 )
 from cellblock.wire.protocol import State
-
-Question: TypeAlias = Complete | Inspect | Park
-Answer: TypeAlias = Completed | Inspected | Parked
 
 _log = logging.getLogger("cellblock.sessions")
 _MOMENT = 0.001
@@ -341,7 +337,7 @@ class Kernel:
                     self._cell.pass_on(message)
             case InputRequest() | Install() | Command():
                 self._attend(message)
-            case Completed() | Inspected() | Parked():
+            case Changed() | Completed() | Inspected() | Parked():
                 if self._query is not None and not self._query.done():
                     self._query.set_result(message)
             case Ready(version=version):

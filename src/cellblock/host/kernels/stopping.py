@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from cellblock.host.kernels.cell import Cell
-from cellblock.host.kernels.kernel import Answer, Kernel, Question
+from cellblock.host.kernels.kernel import Kernel
 from cellblock.model import Recovery, Status
+from cellblock.wire.messages import Answer, Question
 
 _SETTLING = 0.5  # seconds that a worker on a busy machine may take to read its cell
 _QUESTION_TIMEOUT = 10.0  # seconds that a completion or an inspection may take

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cellblock.host.checks import OURS, Isolate
-from cellblock.host.output.collect import Limits
+from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.model import CommandRequest, StreamName
 from cellblock.sandbox.policy import Policy

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import Spill, SpillDirectory, Spills
 from cellblock.host.output.values import READ_AS_TEXT, Bundle, Value
 from cellblock.model import OutputItem, OutputKind, StreamName
@@ -20,31 +20,6 @@ _BLOCK = 64 * 1024
 _OVERHEAD = 128  # what an entry costs in addition to its text
 _MOST_NOTES = 10  # of what was left out; `truncated` says that there is more
 _LARGE, _MANY = 256 * 1024, 20  # bytes and displays of a result that is not made between two turns of the loop
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much of a cell's output is kept in memory.
-
-    Attributes:
-        text: Bytes of printed text: half from the beginning, half from the end.
-        value: Bytes of one textual value. Of larger plain text, the beginning and the end are kept.
-        media: Bytes of one value of any other type: a picture, HTML, JSON. A larger one is left out.
-        values: Bytes of all values of a cell.
-        displays: Number of displayed values of a cell.
-        queue: Bytes that may wait for the reader of `stream()` before the kernel has to wait.
-        spill: Bytes that the files of one cell may have in `spill_dir`.
-        spilled: Bytes that the files of a session may have there. The oldest are removed.
-    """
-
-    text: int = 2 * 1024 * 1024
-    value: int = 8 * 1024 * 1024
-    media: int = 24 * 1024 * 1024
-    values: int = 32 * 1024 * 1024
-    displays: int = 1000
-    queue: int = 4 * 1024 * 1024
-    spill: int = 256 * 1024 * 1024
-    spilled: int = 1024 * 1024 * 1024
 
 
 class _Text:

@@ -89,6 +89,7 @@ class ToolOutcome:
         structured: Its structured result, which fits the tool's output schema; None if there is none.
         images: Its images.
         resources: Everything else.
+        encoded: A large result as JSON, in place of ``text`` and ``structured``: it is handed on as it is.
     """
 
     is_error: bool
@@ -96,9 +97,10 @@ class ToolOutcome:
     structured: Any | None = None
     images: tuple[ToolImage, ...] = ()
     resources: tuple[ToolResource, ...] = ()
+    encoded: bytes | bytearray | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as JSON can hold it; bytes are base64."""
+        """Return the same as JSON can hold it, without what is ``encoded``; bytes are base64."""
         return {
             "is_error": self.is_error,
             "text": self.text,

@@ -135,7 +135,9 @@ class Connection:
             if isinstance(self._params, HttpServer):
                 streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost)
             bare = isinstance(self._transport, StdioTransport)
-            yield await stack.enter_async_context(module.Dialogue.connect(streams, self.lost, bare=bare))
+            assert self._transport is not None
+            dialogue = module.Dialogue.connect(streams, self.lost, self._transport.large, bare=bare)
+            yield await stack.enter_async_context(dialogue)
 
     def lost(self, cause: str = "") -> None:
         """Take note that it is of no use any more: it ends."""

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any, Self, cast
 
 import mcp_types as types
@@ -21,6 +22,7 @@ from cellblock.errors import CellblockError, InvalidInputError, McpServerError
 from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
 from cellblock.tools.mcp.changes import GONE, Check, ToolFacts, facts_of
 from cellblock.tools.mcp.jsonrpc import Answers, Requests
+from cellblock.tools.mcp.large import LargeResults
 from cellblock.tools.mcp.translate import outcome_of, spec_of
 from cellblock.tools.mcp.web import HttpTransport
 from cellblock.tools.mcp.words import cut
@@ -47,7 +49,8 @@ logging.getLogger("client").addHandler(logging.NullHandler())
 class Dialogue:
     """The client's side of one connection: requests, and the handling of answers. See `connect`."""
 
-    def __init__(self) -> None:
+    def __init__(self, large: LargeResults) -> None:
+        self._large = large
         self._client: Client | None = None
         self._requests: Requests | None = None
         self._stale = True  # the list of tools must be fetched again
@@ -61,16 +64,22 @@ class Dialogue:
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, streams: AbstractAsyncContextManager[tuple[Any, Any]], lost: Callable[[str], None], *, bare: bool
+        cls,
+        streams: AbstractAsyncContextManager[tuple[Any, Any]],
+        lost: Callable[[str], None],
+        large: LargeResults,
+        *,
+        bare: bool,
     ) -> AsyncIterator[Self]:
         """Begin to speak over these streams.
 
         Args:
             streams: One to read and one to write, open while the context is entered.
             lost: Called when there is nothing more to read, with the reason if this end gave up.
+            large: The large results that were read from them.
             bare: Whether a message is all that a request takes. Over HTTP it has headers, which are the SDK's to know.
         """
-        dialogue = cls()
+        dialogue = cls(large)
 
         @asynccontextmanager
         async def beside() -> AsyncIterator[tuple[Any, Any]]:
@@ -122,7 +131,8 @@ class Dialogue:
                 else:
                     said = await self._requests.send("tools/call", {"name": tool, "arguments": arguments}, on_progress)
                     result = _result_of(said)
-                return outcome_of(result)
+                encoded = self._large.take(result.meta)
+                return outcome_of(result) if encoded is None else replace(outcome_of(result), encoded=encoded)
             finally:
                 self._logs.pop(key, None)
 

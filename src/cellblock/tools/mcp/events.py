@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cellblock.tools.mcp.lines import MAX_VALUES, Lines, Oversized
+from cellblock.tools.mcp.lines import Lines, Oversized
 
+_MAX_LINES = 150_000  # of one event
 _NAMES = frozenset((b"", b"message", b"endpoint"))
 """Events that MCP knows. The SDK writes a line to its log for each of another name."""
 
@@ -103,5 +104,5 @@ class Events:
         """Refuse an event that is too large with the bytes of its next line, or has too many lines."""
         if self._size + more > self._limit:
             raise EventError(f"it sent an event of more than {self._limit} bytes, which is the limit")
-        if self._count > MAX_VALUES:
-            raise EventError(f"it sent an event of more than {MAX_VALUES} lines")
+        if self._count > _MAX_LINES:
+            raise EventError(f"it sent an event of more than {_MAX_LINES} lines")

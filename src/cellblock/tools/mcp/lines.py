@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 _EDGE = 256
 
-MAX_VALUES = 150_000
-"""Values that one message may have. A parser takes up to 45 ms for them, in which no other thread runs."""
-
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
@@ -28,30 +25,6 @@ class Oversized:
 def edges(line: bytes) -> Oversized:
     """Return what is kept of a line that is refused."""
     return Oversized(line[:_EDGE], line[-_EDGE:], len(line))
-
-
-def may_have_too_many_values(line: bytes | Oversized, limit: int = MAX_VALUES) -> bool:
-    """Whether a line of JSON has more commas and brackets than values are allowed. It is quick, and counts text as well."""
-    return isinstance(line, bytes) and len(line) > limit and _marks(line) > limit
-
-
-def has_too_many_values(line: bytes | Oversized, limit: int = MAX_VALUES) -> bool:
-    """Whether a line of JSON has more values than are allowed. It takes long; commas and brackets in text do not count."""
-    if isinstance(line, Oversized):
-        return False  # it is refused because of its size
-    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")  # each remaining quote begins or ends a string
-    if bare.count(b'"') > 4 * limit:
-        return True
-    return sum(map(_marks, bare.split(b'"')[::2])) > limit
-
-
-def too_many_values(limit: int) -> str:
-    """Return what there is to say of a message that is refused, and what to do."""
-    return f"it sent a message of more than {limit} values: ask for less at a time, or for the rows as one text, such as CSV"
-
-
-def _marks(data: bytes) -> int:
-    return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
 class Lines:
@@ -96,7 +69,8 @@ class Lines:
             head = bytes(self._data[:_EDGE]) if self._head is None else self._head
             line = Oversized(head, bytes(self._data[max(0, end - _EDGE) : end]), size)
         else:
-            line = bytes(self._data[:end])
+            with memoryview(self._data) as data:
+                line = bytes(data[:end])  # one copy: it can be large
         del self._data[: end + 1]
         self._scanned, self._dropped, self._head = 0, 0, None
         return line

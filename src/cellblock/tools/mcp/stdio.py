@@ -23,15 +23,8 @@ import anyio
 
 from cellblock import config
 from cellblock.tools.calling.content import MAX_MESSAGE
-from cellblock.tools.mcp.lines import (
-    MAX_VALUES,
-    Lines,
-    Oversized,
-    edges,
-    has_too_many_values,
-    may_have_too_many_values,
-    too_many_values,
-)
+from cellblock.tools.mcp.large import LargeResults, NotJsonError, RefusedMessageError
+from cellblock.tools.mcp.lines import Lines, Oversized, edges
 from cellblock.tools.mcp.params import StdioServer
 from cellblock.tools.mcp.place import empty_directory
 
@@ -64,11 +57,15 @@ class StdioTransport(asyncio.SubprocessProtocol):
         params: How to start the server, resolved.
         environment: The host's.
 
+    Attributes:
+        large: The large results that it has read.
+
     Raises:
         InvalidInputError: The policy of its sandbox contains something impossible.
     """
 
     def __init__(self, server: str, params: StdioServer, environment: Mapping[str, str]) -> None:
+        self.large = LargeResults()
         self._params = params
         self._env = {name: environment[name] for name in config.PROGRAM_VARIABLES if name in environment}
         self._sandbox: ServerSandbox | None = None
@@ -245,10 +242,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         while self._failure is None:
             await self._give_way()
             if (line := self._lines.next()) is not None:
-                # Only this runs in a thread. Parsing would not gain: a parser holds the interpreter lock until it is done.
-                too_much = may_have_too_many_values(line) and await asyncio.to_thread(has_too_many_values, line)
-                message = self._made_of(line, too_much=too_much)
-                if message is not None:
+                if (message := await self._made_of(line)) is not None:
                     return message
             elif self._lines.size > 16 * MAX_MESSAGE:
                 self._fail(f"it wrote a line of more than {16 * MAX_MESSAGE} bytes")
@@ -268,13 +262,18 @@ class StdioTransport(asyncio.SubprocessProtocol):
             await asyncio.sleep(0)
             self._turn, self._lines_read = time.monotonic(), 0
 
-    def _made_of(self, line: bytes | Oversized, *, too_much: bool) -> SessionMessage | None:
+    async def _made_of(self, line: bytes | Oversized) -> SessionMessage | None:
         """Return the message in a line, or an error in place of one that is refused."""
         if isinstance(line, Oversized):
             return self._refusal(line, f"it sent a message of {line.size} bytes, and the limit is {MAX_MESSAGE}")
-        if too_much:
-            return self._refusal(edges(line), too_many_values(MAX_VALUES))
-        return self._message(line)
+        try:
+            return self._message(await self.large.condense(line))
+        except RefusedMessageError as error:
+            ends = edges(line)
+            if isinstance(error, NotJsonError) and _id_of(ends) is None:
+                self._take_stray(line)
+                return None
+            return self._refusal(ends, str(error))
 
     def _message(self, line: bytes) -> SessionMessage | None:
         from mcp.shared.message import SessionMessage
@@ -289,26 +288,28 @@ class StdioTransport(asyncio.SubprocessProtocol):
             with _collector_paused():
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            # Many servers print a greeting on stdout. One that prints nothing else is not an MCP server.
-            self._stray = self._stray if self._stray is not None else line[:200]
-            self._strays += 1
-            if self._strays >= _MAX_STRAY:
-                self._fail(f"it wrote something to stdout that is not a message: {self._stray[:200]!r}")
+            self._take_stray(line)
             return None
         self._strays = self._blanks = 0
         return SessionMessage(message)
+
+    def _take_stray(self, line: bytes) -> None:
+        """Count a line that is not a message. Many servers print a greeting on stdout; an MCP server prints more than that."""
+        self._stray = self._stray if self._stray is not None else line[:200]
+        self._strays += 1
+        if self._strays >= _MAX_STRAY:
+            self._fail(f"it wrote something to stdout that is not a message: {self._stray[:200]!r}")
 
     def _refusal(self, line: Oversized, complaint: str) -> SessionMessage | None:
         """Return an error in place of a response that is refused, so that the other calls go on."""
         from mcp.shared.message import SessionMessage
         from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError
 
-        found = _ID_AT_HEAD.match(line.head) or _ID_AT_TAIL.search(line.tail)
-        if found is None:
+        if (number := _id_of(line)) is None:
             self._fail(complaint)
             return None
         error = ErrorData(code=INTERNAL_ERROR, message=complaint)
-        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=int(found[1]), error=error))
+        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error))
 
     async def _send(self, message: SessionMessage) -> None:
         data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
@@ -316,6 +317,12 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if self._broken or self._leaving or self._transport is None:
             raise anyio.BrokenResourceError
         cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0)).write(data)
+
+
+def _id_of(line: Oversized) -> int | None:
+    """Return the id of a response that is not decoded, if it is where serialisers put it."""
+    found = _ID_AT_HEAD.match(line.head) or _ID_AT_TAIL.search(line.tail)
+    return None if found is None else int(found[1])
 
 
 class _Stream:

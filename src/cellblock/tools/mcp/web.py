@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -16,11 +17,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from cellblock.tools.calling.content import MAX_MESSAGE
 from cellblock.tools.mcp.events import EventError, Events
-from cellblock.tools.mcp.lines import MAX_VALUES, has_too_many_values, may_have_too_many_values, too_many_values
+from cellblock.tools.mcp.large import LargeResults, RefusedMessageError
 from cellblock.tools.mcp.paced import PacedBackend
 from cellblock.tools.mcp.params import HttpServer
 
-_MAX_VALUES = MAX_VALUES // 2  # the SDK parses them, several times and with Python's collector running
 _MAX_COOKIES = 100
 _SECONDS_TO_LEAVE = 2.0  # to tell the server that its session has ended
 
@@ -32,9 +32,13 @@ class HttpTransport:
         params: Where the server is, resolved.
         connect_timeout: Seconds to establish a TCP connection in.
         lost: Called when the connection can no longer be used.
+
+    Attributes:
+        large: The large results that it has read.
     """
 
     def __init__(self, params: HttpServer, connect_timeout: float, lost: Callable[[], None]) -> None:
+        self.large = LargeResults()
         self._params = params
         self._timeout = connect_timeout
         self._lost = lost
@@ -92,6 +96,7 @@ class HttpTransport:
         # A compressed answer could be any size once it is unpacked. Calls have deadlines of their own.
         return _Client(
             self.noticed,
+            self.large,
             posts_are_answered=self._params.transport != "sse",
             headers={**(headers or {}), "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(None, connect=self._timeout),
@@ -115,9 +120,10 @@ class _Client(httpx2.AsyncClient):
         options: Options of `httpx2.AsyncClient`.
     """
 
-    def __init__(self, noticed: _Notice, *, posts_are_answered: bool, **options: Any) -> None:
+    def __init__(self, noticed: _Notice, large: LargeResults, *, posts_are_answered: bool, **options: Any) -> None:
         super().__init__(**options)
         self._noticed = noticed
+        self._large = large
         self._streaming = ("GET", "POST") if posts_are_answered else ("GET",)
         for transport in (self._transport, *self._mounts.values()):
             if isinstance(transport, httpx2.AsyncHTTPTransport):
@@ -153,13 +159,13 @@ class _Client(httpx2.AsyncClient):
         """Return a stream that may go on forever, event by event, or a body that has to end."""
         kind = response.headers.get("content-type", "").lower()
         if not response.is_success or request.method not in self._streaming or not kind.startswith("text/event-stream"):
-            return _Body(stream)
+            return _Body(stream, self._large)
 
         def over(complaint: str) -> None:
             # An answer to one request fails by itself. A failure of the shared stream fails all requests.
             self._noticed(request, complaint, final=request.method == "GET")
 
-        return _EventStream(stream, over)
+        return _EventStream(stream, self._large, over)
 
 
 def _pace(transport: httpx2.AsyncHTTPTransport) -> None:
@@ -169,18 +175,12 @@ def _pace(transport: httpx2.AsyncHTTPTransport) -> None:
     pool._network_backend = PacedBackend(pool._network_backend)  # noqa: SLF001
 
 
-async def _check_values(message: bytes) -> None:
-    """Refuse a message that takes long to parse: the parser runs in the loop."""
-    # Only this runs in a thread. Parsing would not gain: a parser holds the interpreter lock until it is done.
-    if may_have_too_many_values(message, _MAX_VALUES) and await asyncio.to_thread(has_too_many_values, message, _MAX_VALUES):
-        raise EventError(too_many_values(_MAX_VALUES))
-
-
 class _Body(httpx2.AsyncByteStream):
     """The whole body of a response, up to a limit."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, large: LargeResults) -> None:
         self._stream = stream
+        self._large = large
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body = bytearray()
@@ -189,12 +189,10 @@ class _Body(httpx2.AsyncByteStream):
             if len(body) > MAX_MESSAGE:
                 # The SDK turns this into an error of this request only.
                 raise httpx2.StreamError(f"it sent a message of more than {MAX_MESSAGE} bytes, which is the limit")
-        whole = bytes(body)
         try:
-            await _check_values(whole)
-        except EventError as error:
+            yield await self._large.condense(bytes(body))
+        except RefusedMessageError as error:
             raise httpx2.StreamError(str(error)) from error
-        yield whole
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -203,8 +201,9 @@ class _Body(httpx2.AsyncByteStream):
 class _EventStream(httpx2.AsyncByteStream):
     """A stream of events, one at a time and within limits."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, over: Callable[[str], None]) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, large: LargeResults, over: Callable[[str], None]) -> None:
         self._stream = stream
+        self._large = large
         self._over = over
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -213,9 +212,8 @@ class _EventStream(httpx2.AsyncByteStream):
             async for part in self._stream:
                 events.feed(part)
                 while (event := events.next()) is not None:
-                    await _check_values(event.data)
-                    yield event.encoded()
-        except EventError as error:
+                    yield replace(event, data=await self._large.condense(event.data)).encoded()
+        except (EventError, RefusedMessageError) as error:
             self._over(str(error))
             raise httpx2.SSEError(str(error)) from error
 

@@ -208,7 +208,7 @@ async def perform(
         options: Handed to what calls.
 
     Returns:
-        What is sent back: ``result``, ``images``, ``resources``; or ``error`` and ``kind``.
+        What is sent back: ``result`` (as bytes if it is JSON already), ``images``, ``resources``; or ``error`` and ``kind``.
     """
     name = f"{request.server}.{request.tool}"
     seen = {} if seen is None else seen
@@ -273,6 +273,8 @@ def _said(name: str, outcome: ToolOutcome) -> Mapping[str, Any]:
         return {"error": outcome.text or f"{name} failed, and did not say why", "kind": "tool"}
     data = outcome.to_dict()
     result = outcome.text or None if outcome.structured is None else outcome.structured
+    if outcome.encoded is not None:
+        result = outcome.encoded
     return {"result": result, "images": data["images"], "resources": data["resources"]}
 
 
@@ -383,4 +385,8 @@ def _length(request: Request) -> int:
 
 
 def _answer(status: int, data: Mapping[str, Any]) -> tuple[int, bytes]:
+    encoded = data.get("result")
+    if isinstance(encoded, bytes | bytearray):
+        rest = json.dumps({name: value for name, value in data.items() if name != "result"}, separators=(",", ":"))
+        return status, b"".join((b'{"result":', encoded, b",", rest[1:].encode("ascii")))
     return status, json.dumps(data, separators=(",", ":")).encode("ascii")

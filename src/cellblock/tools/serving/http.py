@@ -23,6 +23,8 @@ IDLE = 75.0
 """Seconds that an idle connection is kept; longer than `runner` keeps its own, so that it never writes to a closing one."""
 
 _MAX_HEAD = 64 * 1024
+_PIECE = 256 * 1024
+"""Bytes of an answer that are written at once: what the client does not take is copied."""
 
 
 class Request:
@@ -111,6 +113,7 @@ class Connection(asyncio.Protocol):
         self._late: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._answered = 0.0
+        self._writable: asyncio.Future[None] | None = None  # only while the client does not read its answers
 
     def shutdown(self) -> None:
         """Close the connection as soon as the request that is being answered is."""
@@ -162,10 +165,15 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Read no further request of a client that does not read its answers."""
         self.transport.pause_reading()
+        self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """Read again."""
-        self.transport.resume_reading()
+        """Read again, once the whole answer is written."""
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+        if self._task is None:
+            self.transport.resume_reading()
 
     # What the parser tells. What is raised here ends the parsing.
 
@@ -227,19 +235,29 @@ class Connection(asyncio.Protocol):
     async def _answer(self, request: Request) -> None:
         try:
             status, body = await self._port.app(request)
+            shown = b"" if request.method == "HEAD" else body
+            self._write(status, b"application/json", len(body), shown[:_PIECE])
+            await self._write_rest(shown)
         except BaseException:
             self.transport.abort()  # it is not left to wait for an answer that will never come
             raise
         self._task = None
         if not self._coming:
             self._request = None
-        self._write(status, b"application/json", len(body), b"" if request.method == "HEAD" else body)
+        if self._writable is None:
+            self.transport.resume_reading()
         if not self._keep:
             self.transport.close()
             return
         self._answered = self._loop.time()
         if self._idle is None:
             self._idle = self._loop.call_later(IDLE, self._close_if_idle)
+
+    async def _write_rest(self, body: bytes) -> None:
+        """Write what follows the first piece, as the client reads it."""
+        for start in range(_PIECE, len(body), _PIECE):
+            await (self._writable or asyncio.sleep(0))
+            self.transport.write(memoryview(body)[start : start + _PIECE])
 
     def _write(self, status: int, kind: bytes, length: int, body: bytes) -> None:
         close = b"" if self._keep else b"connection: close\r\n"

@@ -1,0 +1,94 @@
+"""Requests and answers as frames, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cellblock import errors
+from cellblock.daemon.messages import MAX_REQUEST, Request
+from cellblock.errors import BusyError, CellblockError, DaemonError, FilesError, OutcomeUnknownError, ProtocolError
+from cellblock.wire.codec import decoder, encoder
+from cellblock.wire.frames import Frame, encode_frame
+from cellblock.wire.packed import Packed, pack, unpack
+
+MAX_REPLY = 512 * 1024 * 1024
+"""Bytes of the body of a reply: a result with all that `Limits` lets a cell show, in base64."""
+
+
+_KINDS: dict[str, type[Request]] = {kind.op: kind for kind in Request.__args__}
+
+
+def encode_request(number: int, request: Request, body: bytes = b"") -> bytes:
+    """Return a request as a frame.
+
+    Raises:
+        ProtocolError: It is too large.
+    """
+    convert = encoder(type(request))
+    assert convert is not None
+    return encode_frame({"type": request.op, "id": number, "fields": convert(request)}, body, max_body=MAX_REQUEST)
+
+
+def decode_request(frame: Frame) -> tuple[int, Request]:
+    """Return the number of a request, and the request.
+
+    Raises:
+        ProtocolError: It is none, or a field of it is wrong.
+    """
+    kind = _KINDS.get(frame.header["type"])
+    number = frame.header.get("id")
+    if type(number) is not int:
+        raise ProtocolError("a request needs an id, an integer")
+    if kind is None:
+        raise ProtocolError(f"{frame.header['type'][:40]!a} is not something that the daemon can be asked")
+    try:
+        request: Request = decoder(kind)(frame.header.get("fields"))
+    except ProtocolError as error:
+        raise ProtocolError(f"the request {kind.op!r} is wrong: {error}") from None
+    return number, request
+
+
+def encode_reply(number: int, answer: Any, *, more: bool = False) -> bytes:
+    """Return an answer as a frame: JSON data with bytes in it, or nothing but bytes."""
+    raw = isinstance(answer, bytes) and not isinstance(answer, Packed)
+    body = answer if raw else pack(answer)
+    return encode_frame({"type": "reply", "id": number, "more": more, "raw": raw}, body, max_body=MAX_REPLY)
+
+
+def encode_error(number: int, error: CellblockError) -> bytes:
+    """Return an error as a frame."""
+    details: dict[str, Any] = {}
+    if isinstance(error, BusyError):
+        details["retry_after"] = error.retry_after
+    if isinstance(error, OutcomeUnknownError):
+        details["execution"] = error.execution
+    if isinstance(error, FilesError):
+        path = None if error.path is None else error.path.encode("utf-8", "replace").decode()
+        details |= {"path": path, "errno": error.errno}
+    header = {"type": "error", "id": number, "error": type(error).__name__, "details": details}
+    return encode_frame(header, str(error)[:60_000].encode("utf-8", "replace"))
+
+
+def decode_answer(frame: Frame) -> tuple[int, Any, bool]:
+    """Return the number of the request that was answered, the answer, and whether there is more to come.
+
+    Raises:
+        ProtocolError: It is no answer.
+    """
+    match frame.header:
+        case {"type": "reply", "id": int(number), "more": bool(more), "raw": bool(raw)}:
+            return number, frame.body if raw else unpack(frame.body), more
+        case {"type": "error", "id": int(number), "error": str(name), "details": dict(details)}:
+            return number, _error(name, frame.body.decode("utf-8", "replace"), details), False
+    raise ProtocolError(f"{frame.header['type'][:40]!a} is not an answer of the daemon")
+
+
+def _error(name: str, message: str, details: dict[str, Any]) -> CellblockError:
+    """Return the exception that the daemon has met, of the same class."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, CellblockError):
+        try:
+            return kind(message, **details)
+        except TypeError:
+            return kind(message)
+    return DaemonError(message)

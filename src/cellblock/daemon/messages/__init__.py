@@ -1,0 +1,113 @@
+"""What clients ask the daemon, as typed messages. docs/daemon.md describes them, and how they travel.
+
+A request is a frame (`wire.frames`): its header has the request's ``type``, an ``id`` that the client chooses, and ``fields``;
+its body is code, or the bytes of a file. The daemon answers with one frame of the type ``reply``, whose body is JSON data
+(`wire.packed`), or raw bytes for a file. An answer in many parts has one such frame for each, which say that there is ``more``
+to come, and an empty one at its end. Instead of any of them an ``error`` can come, which is the last.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from cellblock.daemon.messages.approvals import Allowed, Decide, Pending, Revoke
+from cellblock.daemon.messages.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
+from cellblock.daemon.messages.files import (
+    MAX_REQUEST,
+    Install,
+    ListFiles,
+    ReadFile,
+    ReadPart,
+    RemoveFile,
+    WriteFile,
+    WritePart,
+)
+from cellblock.daemon.messages.sessions import (
+    About,
+    Complete,
+    Create,
+    Destroy,
+    End,
+    Hello,
+    History,
+    Inspect,
+    Interrupt,
+    List,
+    Restart,
+    Status,
+    Wipe,
+)
+
+__all__ = [
+    "MAX_REQUEST",
+    "PROTOCOL",
+    "About",
+    "Allowed",
+    "Answer",
+    "Cancel",
+    "Complete",
+    "Create",
+    "Decide",
+    "Destroy",
+    "End",
+    "Executions",
+    "Follow",
+    "Hello",
+    "History",
+    "Inspect",
+    "Install",
+    "Interrupt",
+    "List",
+    "ListFiles",
+    "Lookup",
+    "Pending",
+    "ReadFile",
+    "ReadPart",
+    "RemoveFile",
+    "Request",
+    "Restart",
+    "Revoke",
+    "Source",
+    "Status",
+    "Submit",
+    "Wipe",
+    "WriteFile",
+    "WritePart",
+]
+
+PROTOCOL = 1
+"""The version of what is said here. A client and a daemon of different versions do not talk to each other."""
+
+Request: TypeAlias = (
+    Hello
+    | About
+    | End
+    | Create
+    | List
+    | Status
+    | Restart
+    | Destroy
+    | Wipe
+    | Interrupt
+    | Submit
+    | Follow
+    | Lookup
+    | Source
+    | Executions
+    | Cancel
+    | Answer
+    | Complete
+    | Inspect
+    | History
+    | ListFiles
+    | ReadFile
+    | WriteFile
+    | ReadPart
+    | WritePart
+    | RemoveFile
+    | Install
+    | Pending
+    | Decide
+    | Allowed
+    | Revoke
+)

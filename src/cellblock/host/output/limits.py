@@ -1,0 +1,30 @@
+"""How much of a cell's output is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a cell's output is kept in memory.
+
+    Attributes:
+        text: Bytes of printed text: half from the beginning, half from the end.
+        value: Bytes of one textual value. Of larger plain text, the beginning and the end are kept.
+        media: Bytes of one value of any other type: a picture, HTML, JSON. A larger one is left out.
+        values: Bytes of all values of a cell.
+        displays: Number of displayed values of a cell.
+        queue: Bytes that may wait for the reader of `stream()` before the kernel has to wait.
+        spill: Bytes that the files of one cell may have in `spill_dir`.
+        spilled: Bytes that the files of a session may have there. The oldest are removed.
+    """
+
+    text: int = 2 * 1024 * 1024
+    value: int = 8 * 1024 * 1024
+    media: int = 24 * 1024 * 1024
+    values: int = 32 * 1024 * 1024
+    displays: int = 1000
+    queue: int = 4 * 1024 * 1024
+    spill: int = 256 * 1024 * 1024
+    spilled: int = 1024 * 1024 * 1024

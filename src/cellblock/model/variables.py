@@ -1,0 +1,155 @@
+"""The variables of a session: what they are, and which of them differ between two states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cellblock.errors import ProtocolError
+
+MAX_SURVEY = 1024 * 1024
+"""Bytes of the largest survey: the variables of a session as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable of a session.
+
+    Attributes:
+        name: Its name.
+        type: The name of its type, such as ``pandas.DataFrame``.
+        size: Bytes that its value takes, estimated; None if that cannot be told without running code of the session.
+        shape: The shape of an array or a frame, or the length of a container.
+        preview: A short description. It is made without calling methods that the session's code has defined.
+    """
+
+    name: str
+    type: str
+    size: int | None = None
+    shape: tuple[int, ...] | None = None
+    preview: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        return {**asdict(self), "shape": None if self.shape is None else list(self.shape)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Variable:
+        """Return the variable that `to_dict` has written."""
+        shape = data["shape"]
+        return cls(data["name"], data["type"], data["size"], None if shape is None else tuple(shape), data["preview"])
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedVariable:
+    """A variable that has another value than before.
+
+    Attributes:
+        before: What it was.
+        after: What it is.
+    """
+
+    before: Variable
+    after: Variable
+
+
+@dataclass(frozen=True, slots=True)
+class VariableChanges:
+    """How the variables of a session differ between two states.
+
+    Attributes:
+        new: Variables that are only in the later state.
+        changed: Variables with another value, or one that was changed in place.
+        deleted: Variables that are only in the earlier state.
+        unknown: Variables that may have changed: their values cannot be compared, or not in time.
+    """
+
+    new: list[Variable] = field(default_factory=list)
+    changed: list[ChangedVariable] = field(default_factory=list)
+    deleted: list[Variable] = field(default_factory=list)
+    unknown: list[Variable] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.new or self.changed or self.deleted or self.unknown)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        return {
+            "new": [one.to_dict() for one in self.new],
+            "changed": [{"before": one.before.to_dict(), "after": one.after.to_dict()} for one in self.changed],
+            "deleted": [one.to_dict() for one in self.deleted],
+            "unknown": [one.to_dict() for one in self.unknown],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> VariableChanges:
+        """Return the changes that `to_dict` has written."""
+        read = Variable.from_dict
+        return cls(
+            [read(one) for one in data["new"]],
+            [ChangedVariable(read(one["before"]), read(one["after"])) for one in data["changed"]],
+            [read(one) for one in data["deleted"]],
+            [read(one) for one in data["unknown"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All variables of a session in one state.
+
+    Attributes:
+        variables: The variables by name.
+        digests: What their values are compared by; None for a value that cannot be compared.
+        left_out: How many more variables there are than a survey can list.
+    """
+
+    variables: Mapping[str, Variable] = field(default_factory=dict)
+    digests: Mapping[str, str | None] = field(default_factory=dict)
+    left_out: int = 0
+
+
+def diff_variables(before: Survey, after: Survey) -> VariableChanges:
+    """Return how two states differ. Both surveys must have digests."""
+    changes = VariableChanges(
+        new=[variable for name, variable in after.variables.items() if name not in before.variables],
+        deleted=[variable for name, variable in before.variables.items() if name not in after.variables],
+    )
+    for name, now in after.variables.items():
+        if (then := before.variables.get(name)) is None:
+            continue
+        old, new = before.digests.get(name), after.digests.get(name)
+        if (then.type, then.shape) != (now.type, now.shape) or (old is not None and new is not None and old != new):
+            changes.changed.append(ChangedVariable(then, now))
+        elif old is None or new is None:
+            changes.unknown.append(now)
+    return changes
+
+
+def read_survey(data: bytes) -> Survey:
+    """Return the survey that a worker has sent.
+
+    Raises:
+        ProtocolError: It is not one.
+    """
+    if len(data) > MAX_SURVEY:
+        raise ProtocolError(f"a survey of {len(data):,} bytes is over the limit of {MAX_SURVEY:,}")
+    try:
+        told = json.loads(data)
+        rows, left_out = told["variables"], told["left_out"]
+        read = [
+            (Variable(name, kind, size, None if shape is None else tuple(shape), preview), digest)
+            for name, kind, size, shape, preview, digest in rows
+        ]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ProtocolError(f"the session sent a survey of its variables that is not valid: {str(error)[:200]}") from None
+    if type(left_out) is not int or not all(_valid(variable, digest) for variable, digest in read):
+        raise ProtocolError("the session sent a survey of its variables that is not valid: a field has another type")
+    return Survey({one.name: one for one, _ in read}, {one.name: digest for one, digest in read}, left_out)
+
+
+def _valid(variable: Variable, digest: object) -> bool:
+    sizes = [*(variable.shape or ()), *([] if variable.size is None else [variable.size])]
+    texts = [variable.name, variable.type, variable.preview, *([] if digest is None else [digest])]
+    return all(type(size) is int for size in sizes) and all(type(text) is str for text in texts)

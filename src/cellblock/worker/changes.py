@@ -1,0 +1,36 @@
+"""What cells do to variables: which are new, or mean another object than before, and which are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cellblock.wire.fields import MAX_NAMES
+from cellblock.wire.messages import Changed
+
+
+class Variables:
+    """Compares a session's variables with what they were when it was last asked."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def changed(self, variables: Mapping[str, Any], hidden: Mapping[str, Any]) -> Changed:
+        """Return what has happened to variables since the last call.
+
+        Args:
+            variables: The session's, as they are now.
+            hidden: Those that are not the code's own.
+        """
+        before, self._seen = self._seen, {}
+        names: list[str] = []
+        types: list[str] = []
+        for name, value in [*variables.items()]:
+            if type(name) is not str or name.startswith("_") or name in hidden:
+                continue
+            self._seen[name] = id(value)
+            if before.get(name) != id(value) and len(names) < MAX_NAMES:
+                names.append(name)
+                types.append(str(type(value).__name__))
+        gone = sorted(before.keys() - self._seen.keys())
+        return Changed(tuple(names), tuple(types), tuple(gone[:MAX_NAMES]))

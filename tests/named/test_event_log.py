@@ -1,0 +1,48 @@
+"""Readers of an execution's events: each gets all of them, or is told how many are missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host
+from cellblock.named.sessions import NamedSessions
+from named_sessions import OPTIONS, after_a_kill, submit
+from processes import eventually
+
+
+async def test_a_reader_resumes_without_a_gap_in_another_process(
+    sessions: NamedSessions, zygote_host: Host, state: Path
+) -> None:
+    named = await sessions.create("one", OPTIONS)
+    execution = submit(sessions, named, "for i in range(50): print(i, flush=True)\n'x' * 100_000", live=True)
+    first = []
+    async for event in execution.follow():
+        first.append(event)
+        if len(first) == 3:
+            break
+    await execution.wait()
+    whole = [event async for event in execution.follow()]
+    later = await after_a_kill(sessions, zygote_host, state)
+    _, past = later.executions.find(execution.record.id)
+    assert first + [event async for event in past.follow(3)] == whole
+    assert [event.seq for event in whole] == list(range(1, len(whole) + 1))
+    assert "".join(event.data["text"] for event in whole if event.kind == "stream") == "".join(f"{i}\n" for i in range(50))
+    assert (await past.wait()).to_dict() == (await execution.wait()).to_dict()
+    await later.close()
+
+
+async def test_more_events_than_are_kept_leave_a_gap(sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cellblock.named.event_log.MAX_EVENTS", 400)
+    named = await sessions.create("one", OPTIONS)
+    code = "from IPython.display import clear_output\nfor _ in range(1000): clear_output()"
+    execution = submit(sessions, named, code, live=True)
+    await execution.wait()
+    await eventually(lambda: not named.executions)
+    for found in (execution, sessions.executions.find(execution.record.id)[1]):
+        events = [event async for event in found.follow()]
+        assert events[0].kind == "gap"
+        assert [event.seq for event in events] == list(range(events[0].seq, events[-1].seq + 1))
+        assert (events[0].data["dropped"], events[-1].kind) == (events[0].seq, "result")
+        assert len(events) <= 401

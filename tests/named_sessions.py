@@ -1,0 +1,33 @@
+"""What tests do with named sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cellblock import Host
+from cellblock.named.executions import Execution
+from cellblock.named.past import PastExecution
+from cellblock.named.session import NamedSession
+from cellblock.named.sessions import NamedSessions
+from cellblock.store.named import NamedStore
+
+OPTIONS = {"sandbox": False}
+
+
+def submit(sessions: NamedSessions, named: NamedSession, code: str, **options: Any) -> Execution | PastExecution:
+    """Have code run in a session."""
+    return sessions.executions.submit(named, Execution(named.record.kernel_id, named.record.name, code, **options))
+
+
+async def after_a_kill(sessions: NamedSessions, host: Host, state: Path) -> NamedSessions:
+    """What another process would see if this one were killed now. The old one is of no more use."""
+    sessions.store.writer.flush()
+    copied = state.parent / f"{state.name}-later"
+    copied.mkdir(mode=0o700)
+    for path in state.iterdir():
+        if path.is_file():
+            (copied / path.name).write_bytes(path.read_bytes())
+    (state / "named").rename(copied / "named")
+    (state / "named").mkdir()
+    return NamedSessions(host, NamedStore(copied))
