@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AccessError,
         BusyError,
         CellblockError,
+        CheckpointError,
         CodeExecutionError,
         ConflictError,
         CustodianError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     )
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling, Undone
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.kernel_mgr.server import KernelGateway
@@ -78,6 +80,7 @@ __version__ = "0.1.0"
 _HOME = {
     "generate_mcp_sources": "tools.apigen.generate",
     "CellblockError": "errors",
+    "CheckpointError": "errors",
     "CodeExecutionError": "errors",
     "CustodianError": "errors",
     "ExecutionTimeoutError": "errors",
@@ -106,6 +109,9 @@ _HOME = {
     "Resources": "host",
     "Session": "host",
     "SessionOptions": "host",
+    "Checkpoint": "host.checkpoints.checkpoint",
+    "Rolling": "host.checkpoints.checkpoint",
+    "Undone": "host.checkpoints.checkpoint",
     "FileInfo": "host.files",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
@@ -210,6 +216,7 @@ __all__ = [
     "PreloadError",
     "ProtocolError",
     "Resources",
+    "Rolling",
     "Rule",
     "Rules",
     "SandboxError",
