@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 3
 # Tests start hundreds of interpreters, which compile everything again where this is set.
 unexport PYTHONDONTWRITEBYTECODE
-PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
 PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
 QUICK := not slow and not srt and not npm and not clients
 
@@ -35,21 +35,30 @@ help:
 	@echo 'make site       the documents as a site, in build/site'
 	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 
+# Install the package with some extras. An old pip takes twice as long as a new one, and compiles on one core what this compiles
+# on all of them. Files that cannot be compiled are templates.
+define install
+	@test -x $(BIN)/python || { $(PYTHON) -m venv $(VENV) && $(PIP) --upgrade pip; }
+	@$(PIP) --editable '.[$(1)]'
+	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|pip|setuptools)/' $(VENV)/lib || true
+	@touch $@
+endef
+
 $(VENV)/examples.stamp: pyproject.toml
 	@echo 'Setting up $(VENV) for the examples; this takes half a minute, once.'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --editable '.[examples]'
-	@touch $@
+	$(call install,examples)
 
 $(VENV)/test.stamp: pyproject.toml
-	@echo 'Setting up $(VENV) for the tests; this takes a minute, once.'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --editable '.[test]'
-	@touch $@ $(VENV)/examples.stamp
+	@echo 'Setting up $(VENV) for the tests; this takes less than a minute, once.'
+	$(call install,test)
+	@touch $(VENV)/examples.stamp
+
+$(VENV)/types.stamp: $(VENV)/test.stamp
+	$(call install,types)
 
 $(VENV)/slow.stamp: $(VENV)/test.stamp
-	@$(PIP) --editable '.[slow]'
-	@touch $@
+	$(call install,slow)
+	@touch $(VENV)/types.stamp
 
 demo: $(VENV)/examples.stamp
 	@$(BIN)/python examples/quickstart.py
@@ -68,13 +77,12 @@ srt: WORKERS := 0
 srt: $(VENV)/test.stamp
 	$(call run,srt)
 
-npm: $(VENV)/test.stamp
+npm: $(VENV)/slow.stamp
 	$(call run,npm)
 
-$(VENV)/clients.stamp: pyproject.toml $(VENV)/test.stamp
-	@$(PIP) --editable '.[test,clients]'
+$(VENV)/clients.stamp: $(VENV)/test.stamp
+	$(call install,clients)
 	@$(BIN)/python -m bash_kernel.install --sys-prefix >/dev/null
-	@touch $@
 
 # One after the other: they start browsers and servers, which take both cores.
 clients: WORKERS := 0
@@ -91,7 +99,7 @@ lint: $(VENV)/test.stamp
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: $(VENV)/test.stamp
+types: $(VENV)/types.stamp
 	@$(BIN)/mypy
 
 SECONDS ?= 30
@@ -99,9 +107,8 @@ fuzz: $(VENV)/test.stamp
 	@$(PIP) atheris
 	@$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=$(SECONDS)
 
-$(VENV)/docs.stamp: pyproject.toml $(VENV)/test.stamp
-	@$(PIP) --editable '.[docs]'
-	@touch $@
+$(VENV)/docs.stamp: $(VENV)/test.stamp
+	$(call install,docs)
 
 site: $(VENV)/docs.stamp
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

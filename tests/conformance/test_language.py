@@ -380,7 +380,6 @@ async def test_pandas_shows_tables_as_html(session: Session) -> None:
 
 @pytest.mark.slow
 async def test_plotly_shows_figures_as_json(session: Session) -> None:
-    pytest.importorskip("plotly")
     code = "import plotly.graph_objects as go\nfigure = go.Figure(go.Bar(y=[1, 2]))\nfigure.show()\nfigure"
     result = await ok(session, code)
     for item in result.outputs:

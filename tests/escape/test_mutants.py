@@ -423,7 +423,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "54 turns of HTTP": mutant(
         "tools/mcp/test_web_floods.py::test_a_body_in_tiny_chunks_takes_turns",
-        Edit("tools/mcp/web.py", "_pace", "pass"),
+        Edit("tools/mcp/paced.py", "_Paced.read", "return await self._stream.read(max_bytes, timeout)"),
     ),
     "54 heads of responses": mutant(
         "tools/mcp/test_paced.py::test_a_head_has_limits",

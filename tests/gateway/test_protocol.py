@@ -28,6 +28,14 @@ async def served(gateway: Gateway, sent: bytes) -> bytes:
         writer.close()
 
 
+async def test_an_answer_comes_in_one_piece(gateway: Gateway) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    for _ in range(20):
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await reader.read(65536)).endswith(b"}")
+    writer.close()
+
+
 @pytest.mark.parametrize(
     "head",
     [

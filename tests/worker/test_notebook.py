@@ -14,7 +14,7 @@ from cells import ok, value
 @pytest.fixture(scope="module")
 async def libraries() -> AsyncIterator[Host]:
     """A host whose kernels have large libraries from the start, as loading them takes longer than these tests."""
-    async with Host(isolate="none", preload=("pandas", "matplotlib.pyplot", "plotly.graph_objects")) as host:
+    async with Host(isolate="none", preload=("pandas", "matplotlib.pyplot")) as host:
         yield host
 
 
@@ -87,11 +87,15 @@ async def test_widgets_show_what_they_have_become(session: Session) -> None:
         await ok(session, f"display({{'application/vnd.jupyter.widget-view+json': {view}}}, raw=True)")
 
 
-async def test_plotly_shows_figures_as_data_and_tabulate_shows_html_and_text(prepared: Session) -> None:
-    result = await ok(prepared, "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1])).show()")
+@pytest.mark.slow
+async def test_plotly_shows_figures_as_data(session: Session) -> None:
+    result = await ok(session, "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1])).show()")
     assert set(result.outputs[-1].data) == {"application/vnd.plotly.v1+json"}
     assert result.text == "<application/vnd.plotly.v1+json>"
-    result = await ok(prepared, "from tabulate import tabulate\ntabulate([[1, 2]], tablefmt='html')")
+
+
+async def test_tabulate_shows_html_and_text(session: Session) -> None:
+    result = await ok(session, "from tabulate import tabulate\ntabulate([[1, 2]], tablefmt='html')")
     assert set(result.outputs[-1].data) == {"text/html", "text/plain"}
 
 

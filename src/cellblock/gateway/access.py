@@ -9,6 +9,7 @@ from fastapi.requests import HTTPConnection
 from cellblock.daemon.messages import Lookup, Status
 from cellblock.errors import AccessError, CellblockError
 from cellblock.gateway.link import DaemonLink
+from cellblock.settings import Settings
 from cellblock.store.tokens import Scope, Token
 
 
@@ -22,6 +23,12 @@ def link_of(connection: HTTPConnection) -> DaemonLink:
     """Return the gateway's link to the daemon."""
     link: DaemonLink = connection.app.state.link
     return link
+
+
+def settings_of(connection: HTTPConnection) -> Settings:
+    """Return the settings that the gateway was started with."""
+    settings: Settings = connection.app.state.settings
+    return settings
 
 
 def needs(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Token]]:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 
 from cellblock.problems import MEDIA_TYPE, Problem
@@ -98,6 +99,13 @@ def problem_response(problem: Problem) -> Response:
     if problem.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return Response(json_bytes(problem.to_dict()), problem.status, headers, MEDIA_TYPE)
+
+
+def invalid_response(error: RequestValidationError) -> Response:
+    """Return the answer that says what is wrong with a request."""
+    wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()[:20]]
+    detail = "; ".join(f"{one['where']}: {one['what']}" for one in wrong[:3])
+    return problem_response(Problem(422, "invalid_input", detail, details={"errors": wrong}))
 
 
 async def send_problem(scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:

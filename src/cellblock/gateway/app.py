@@ -10,12 +10,14 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cellblock import __version__
+from cellblock import __version__, settings
 from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError
 from cellblock.gateway import approvals, events, executions, files, jupyter, metrics, notebooks, questions, service, sessions
-from cellblock.gateway.answers import problem_response
+from cellblock.gateway.answers import invalid_response, problem_response
+from cellblock.gateway.direct import Direct
 from cellblock.gateway.guard import PUBLIC, Guard, Refused
 from cellblock.gateway.link import DaemonLink
 from cellblock.gateway.models import ProblemModel
@@ -33,7 +35,25 @@ _PROBLEM: dict[str, Any] = {
 }
 
 
-def make_app(options: GatewayOptions | None = None, place: Place | None = None, link: DaemonLink | None = None) -> FastAPI:
+class Gateway(FastAPI):
+    """An application behind a guard. What is around it is called first, before anything of FastAPI's.
+
+    Attributes:
+        outside: What is called first, and calls `inside`.
+    """
+
+    outside: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        await self.outside(scope, receive, send)
+
+    async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what has passed the guard."""
+        await super().__call__(scope, receive, send)
+
+
+def make_app(options: GatewayOptions | None = None, place: Place | None = None, link: DaemonLink | None = None) -> Gateway:
     """Return a gateway's application.
 
     Args:
@@ -58,7 +78,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
         if check is not None:
             check.close()
 
-    app = FastAPI(
+    app = Gateway(
         title="cellblock",
         summary="Sandboxed, stateful IPython sessions for AI agents.",
         version=__version__,
@@ -66,18 +86,18 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     )
     app.openapi = lambda: described(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
     app.state.link = link
+    app.state.settings = settings.current()
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
     app.state.notebooks = notebooks.Notebooks()
     parts = (service, sessions, executions, events, files, questions, approvals, metrics, jupyter, notebooks)
-    for router in (executions.hot, *(part.router for part in parts)):
-        app.include_router(router, responses={"default": _PROBLEM})
+    for part in parts:
+        app.include_router(part.router, responses={"default": _PROBLEM})
     app.add_exception_handler(CellblockError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
-    app.add_middleware(Guard, options=options, check=check)
-    app.add_middleware(metrics.Meter)
+    app.outside = metrics.Meter(Guard(Direct(app, app.inside, executions.DIRECT), options, check))
     return app
 
 
@@ -126,9 +146,7 @@ def _on_http(request: Request, error: Exception) -> Response:
 
 def _on_invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()[:20]]
-    detail = "; ".join(f"{one['where']}: {one['what']}" for one in wrong[:3])
-    return problem_response(Problem(422, "invalid_input", detail, details={"errors": wrong}))
+    return invalid_response(error)
 
 
 def _on_failure(_: Request, error: Exception) -> Response:

@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from cellblock import settings
 from cellblock.daemon.messages import Answer, Cancel, Executions, Lookup, Submit
 from cellblock.errors import NotFoundError
-from cellblock.gateway.access import link_of
+from cellblock.gateway.access import link_of, settings_of
 from cellblock.gateway.answers import json_response
-from cellblock.gateway.direct import MAX_KEY, DirectRoute
+from cellblock.gateway.direct import MAX_KEY, Endpoint
 from cellblock.gateway.models import (
     Done,
     ExecuteRequest,
@@ -25,18 +24,17 @@ from cellblock.gateway.models import (
 from cellblock.gateway.sessions import Read, Run, create
 
 router = APIRouter(tags=["Execution"])
-hot = APIRouter(tags=["Execution"], route_class=DirectRoute)
 
 Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
 
 
-@hot.post("/kernels/{session}/execute", response_model=ExecutionResultModel, summary="Run code and wait for its result")
+@router.post("/kernels/{session}/execute", response_model=ExecutionResultModel, summary="Run code and wait for its result")
 async def execute(request: Request, session: str, wanted: ExecuteRequest, _: Run, key: Key = "") -> Response:
     """Run code in a session. Code that fails has a result, too."""
     return json_response(await run(request, session, wanted, key=key))
 
 
-@hot.post("/sessions/{session}/execute", response_model=ExecutionResultModel, summary="Run code in a session")
+@router.post("/sessions/{session}/execute", response_model=ExecutionResultModel, summary="Run code in a session")
 async def execute_in_named(request: Request, session: str, wanted: ExecuteRequest, caller: Run, key: Key = "") -> Response:
     """Run code in the session of this name, which is made if there is none."""
     try:
@@ -46,11 +44,15 @@ async def execute_in_named(request: Request, session: str, wanted: ExecuteReques
     return json_response(await run(request, session, wanted, key=key))
 
 
+DIRECT: dict[str, Endpoint] = {"kernels": execute, "sessions": execute_in_named}
+"""What `direct.Direct` answers in place of the two routes above."""
+
+
 @router.post("/kernels/{session}/execute/retry", response_model=ExecutionResultModel, summary="Run code until it succeeds")
 async def execute_with_retry(request: Request, session: str, wanted: RetryExecuteRequest, _: Run) -> Response:
     """Run code, and what is to replace it if it fails."""
     attempts: list[dict[str, Any]] = []
-    code, most = wanted.code, wanted.max_attempts or settings.current().max_retries
+    code, most = wanted.code, wanted.max_attempts or settings_of(request).max_retries
     for number in range(1, most + 1):
         result = await run(request, session, wanted.model_copy(update={"code": code}), retry=True)
         shown = {name: result[name] for name in ("status", "output", "stderr", "error")}
@@ -79,7 +81,7 @@ async def submit(request: Request, session: str, wanted: SubmitRequest, _: Run, 
     asked = Submit(
         session,
         wanted.language,
-        milliseconds(wanted.timeout),
+        milliseconds(request, wanted.timeout),
         key=key or wanted.key,
         live=wanted.live,
         stdin=wanted.stdin,
@@ -120,13 +122,13 @@ async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: st
         OutcomeUnknownError: The daemon ended meanwhile.
         CellblockError: What else the daemon has met.
     """
-    asked = Submit(session, wanted.language, milliseconds(wanted.timeout), key=key, wait=True, retry=retry)
+    asked = Submit(session, wanted.language, milliseconds(request, wanted.timeout), key=key, wait=True, retry=retry)
     result: dict[str, Any] = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"))
     return result
 
 
-def milliseconds(seconds: float | None) -> int:
+def milliseconds(request: Request, seconds: float | None) -> int:
     """Return a timeout as the daemon has it; None: what the settings say."""
     if seconds is None:
-        seconds = settings.current().execution_timeout
+        seconds = settings_of(request).execution_timeout
     return max(round(seconds * 1000), 1)

@@ -101,7 +101,7 @@ async def history(request: Request, session: str, _: Read, count: Annotated[int,
 @router.post("/install", response_model=ExecutionResultModel, summary="Install packages")
 async def install(request: Request, session: str, wanted: InstallRequest, _: Run) -> Response:
     """Install packages for a session, as `pip install` does, from where the daemon's settings say."""
-    limit = milliseconds(wanted.timeout or 600.0)
+    limit = milliseconds(request, wanted.timeout or 600.0)
     return json_response(await link_of(request).call(Install(session, tuple(wanted.requirements), limit)))
 
 

@@ -13,10 +13,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi.requests import HTTPConnection
 
-from cellblock import settings
 from cellblock.daemon.messages import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 from cellblock.errors import AccessError, InvalidInputError
-from cellblock.gateway.access import check_scope, link_of, needs, needs_of_any
+from cellblock.gateway.access import check_scope, link_of, needs, needs_of_any, settings_of
 from cellblock.gateway.answers import json_response
 from cellblock.gateway.models import (
     Done,
@@ -125,7 +124,7 @@ async def create(
         check_scope(caller, "admin")  # they can switch the sandbox off
     setup: GatewayOptions = request.app.state.options
     here = {"working_dir": await _workspace(setup, name), "python": sys.executable}
-    given = settings.current().session_options({**here, **setup.session_options, **(options or {})})
+    given = settings_of(request).session_options({**here, **setup.session_options, **(options or {})})
     return with_age(await link_of(request).call(Create(name, given, dict(tags or {}), fresh)))
 
 

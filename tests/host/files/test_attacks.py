@@ -205,7 +205,7 @@ def _dig(folder: Path, depth: int) -> None:
 
 
 async def test_folders_a_thousand_deep_are_refused_and_can_be_removed(files: Files, workspace: Path, tmp_path: Path) -> None:
-    _dig(workspace, 1500)
+    _dig(workspace, 1100)
     for operation in (files.list(recursive=True), files.download(".", tmp_path / "out"), _tar(files, ".")):
         with pytest.raises(FilesError, match="max_depth"):
             await operation
@@ -447,11 +447,11 @@ async def test_a_folder_that_is_filled_while_it_is_removed_ends_in_an_error_or_a
 
 async def test_a_file_that_grows_is_copied_as_far_as_it_was(files: Files, tmp_path: Path, attacker: Any) -> None:
     await files.write("log", b"x")
-    grow = 'with open("log", "ab", 0) as f: f.write(b"x" * 65536)\nif os.path.getsize("log") > 2**26: os.truncate("log", 1)'
+    grow = 'with open("log", "ab", 0) as f: f.write(b"x" * 65536)\nif os.path.getsize("log") > 2**22: os.truncate("log", 1)'
     with attacker(grow):
         async with asyncio.timeout(30):
-            for _round in range(20):
-                assert set(await files.read("log", max_bytes=2**27)) <= {ord("x")}
+            for _round in range(10):
+                assert not (await files.read("log", max_bytes=2**23)).strip(b"x")
 
 
 def test_a_folder_swapped_for_a_full_one_while_it_is_removed_is_an_error_soon(workspace: Path, walk: Walk) -> None:

@@ -1,4 +1,4 @@
-"""Bounds what the HTTP library takes from a server in one turn of the loop, and the heads of responses.
+"""HTTP connections to a server that bound what the library takes from it in one turn of the loop, and the heads of responses.
 
 The library parses everything from one read before it yields to the loop. 64 KB can be ten thousand chunks of a body, or ten
 thousand interim responses.
@@ -7,17 +7,25 @@ thousand interim responses.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import ssl
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpcore2
+import httpx2
 
 _PIECE = 4096
 """Bytes of one turn. What they can cost at most is about 20 ms."""
 _MAX_HEAD = 16 * 1024
 _MAX_HEADERS = 200
 _MAX_INTERIM = 20  # interim responses before the final one
+_MAX_CONNECTIONS = 100
+_MAX_IDLE = 20  # connections that are kept for the next request
+_SECONDS_IDLE = 5.0
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d")
 
@@ -105,3 +113,83 @@ class _Paced(httpcore2.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
+
+
+class PacedTransport(httpx2.AsyncBaseTransport):
+    """Makes requests on paced connections. The library's own transport takes no backend.
+
+    Args:
+        url: The server. If the environment names a proxy for it, that is used.
+        tls: How certificates are checked.
+    """
+
+    def __init__(self, url: str, tls: ssl.SSLContext) -> None:
+        self._pool = httpcore2.AsyncConnectionPool(
+            tls,
+            proxy=_proxy_for(url),
+            max_connections=_MAX_CONNECTIONS,
+            max_keepalive_connections=_MAX_IDLE,
+            keepalive_expiry=_SECONDS_IDLE,
+            network_backend=PacedBackend(httpcore2.AnyIOBackend()),
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Make a request."""
+        url = request.url
+        target = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        sent = httpcore2.Request(
+            request.method,
+            target,
+            headers=request.headers.raw,
+            content=cast(httpx2.AsyncByteStream, request.stream),
+            extensions=request.extensions,
+        )
+        with _translated():
+            said = await self._pool.handle_async_request(sent)
+        return httpx2.Response(
+            said.status, headers=said.headers, stream=_Stream(said), extensions=cast(dict[str, Any], said.extensions)
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._pool.aclose()
+
+
+class _Stream(httpx2.AsyncByteStream):
+    """The body of a response."""
+
+    def __init__(self, response: httpcore2.Response) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _translated():
+            async for part in self._response.aiter_stream():
+                yield part
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Turn errors of connections into those of the library above, which have the same names."""
+    try:
+        yield
+    except (
+        httpcore2.NetworkError,
+        httpcore2.ProtocolError,
+        httpcore2.ProxyError,
+        httpcore2.TimeoutException,
+        httpcore2.UnsupportedProtocol,
+    ) as error:
+        raise getattr(httpx2, type(error).__name__)(str(error)) from error
+
+
+def _proxy_for(url: str) -> httpcore2.Proxy | None:
+    """Return the proxy that the environment names for a server."""
+    parts, found = urlsplit(url), getproxies()
+    named = found.get(parts.scheme) or found.get("all")
+    if not named or proxy_bypass(parts.hostname or ""):
+        return None
+    proxy = httpx2.Proxy(named if "://" in named else f"http://{named}")
+    return httpcore2.Proxy(str(proxy.url), auth=proxy.raw_auth)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
-import httpcore2
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -18,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from cellblock.tools.calling.content import MAX_MESSAGE
 from cellblock.tools.mcp.events import EventError, Events
 from cellblock.tools.mcp.large import LargeResults, RefusedMessageError
-from cellblock.tools.mcp.paced import PacedBackend
+from cellblock.tools.mcp.paced import PacedTransport
 from cellblock.tools.mcp.params import HttpServer
 
 _MAX_COOKIES = 100
@@ -101,7 +100,7 @@ class HttpTransport:
             headers={**(headers or {}), "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(None, connect=self._timeout),
             auth=auth,
-            verify=self._tls,
+            transport=PacedTransport(self._params.url, self._tls),
         )
 
 
@@ -125,9 +124,6 @@ class _Client(httpx2.AsyncClient):
         self._noticed = noticed
         self._large = large
         self._streaming = ("GET", "POST") if posts_are_answered else ("GET",)
-        for transport in (self._transport, *self._mounts.values()):
-            if isinstance(transport, httpx2.AsyncHTTPTransport):
-                _pace(transport)
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request."""
@@ -166,13 +162,6 @@ class _Client(httpx2.AsyncClient):
             self._noticed(request, complaint, final=request.method == "GET")
 
         return _EventStream(stream, self._large, over)
-
-
-def _pace(transport: httpx2.AsyncHTTPTransport) -> None:
-    """Have a transport read in small pieces. The library passes on no setting for this."""
-    pool = transport._pool  # noqa: SLF001  # its own way to set the backend needs a transport written anew
-    assert isinstance(pool, httpcore2.AsyncConnectionPool)
-    pool._network_backend = PacedBackend(pool._network_backend)  # noqa: SLF001
 
 
 class _Body(httpx2.AsyncByteStream):
