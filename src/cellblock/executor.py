@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cellblock.approvals.rules import Rules
     from cellblock.gateway.embedded import EmbeddedGateway
     from cellblock.host import Host, Limits, Policy, Session
+    from cellblock.host.checkpoints.checkpoint import Rolling
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
@@ -87,6 +88,7 @@ class CodeExecutor(AsyncOnly):
         rules: Rules | None = None,
         timeout_includes_approvals: bool = False,
         own_servers: bool = False,
+        recovery: Rolling | Literal["rolling", "none"] = "rolling",
     ) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
 
@@ -124,6 +126,7 @@ class CodeExecutor(AsyncOnly):
             rules: As `ServiceOptions` has it.
             timeout_includes_approvals: As `ServiceOptions` has it.
             own_servers: As `ServiceOptions` has it.
+            recovery: As `SessionOptions` has it.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -154,6 +157,7 @@ class CodeExecutor(AsyncOnly):
             limits=limits,
             python=python,
             preload=preload,
+            recovery=recovery,
             isolate=isolation,
             policy=requested_policy(policy, sandbox_config, allow_hosts, isolation),
         )

@@ -17,12 +17,13 @@ import socket
 import stat
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 from cellblock.init import processes
 from cellblock.init.specialise import reseed
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_COPY, Copied, Start, Taken, encode_control
+
+_GUESSED = 256
 
 # The original: for code of the session, it first waits until the host has read what was printed.
 _exit = posix._exit  # noqa: SLF001  # a public name with an underscore, as in `os`
@@ -43,6 +44,7 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
         OSError: No copy could be made.
     """
     init, state = os.getppid(), random.getstate()  # each fork draws a new one
+    paths = _descriptors()
     if not _fork_below(init):
         return None
     # From here on, only in the copy and in what is made of it. Nothing may return or raise into code that is not to run twice.
@@ -50,16 +52,16 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
         with open(os.devnull, "rb+", buffering=0) as null:
             for descriptor in (1, 2, channel):
                 os.dup2(null.fileno(), descriptor, inheritable=descriptor < channel)
-        own_descriptors(nursery)
+        own_descriptors(paths, nursery)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, socket.socket(fileno=os.dup(nursery)) as told:
             socket.send_fds(told, [encode_control(Copied(number))], [theirs.fileno()])
-        return _wait(ours, channel, init, state)
+        return _wait(ours, channel, init, state, paths)
     except BaseException:  # whatever it is
         _exit(1)
 
 
-def _wait(ours: socket.socket, channel: int, init: int, state: Any) -> Start:
+def _wait(ours: socket.socket, channel: int, init: int, state: Any, paths: dict[int, str]) -> Start:
     """In a copy: wait to be made a kernel of, again and again. Returns in the kernels."""
     while True:
         try:
@@ -68,18 +70,26 @@ def _wait(ours: socket.socket, channel: int, init: int, state: Any) -> Start:
             continue
         if not data:
             _exit(0)
-        start = TO_COPY.decode(data)
-        with contextlib.suppress(OSError):  # there is no room for a process now: the host hears of no kernel, and says so
-            if _fork_below(init):
-                ours.send(encode_control(Taken(start.kernel)))
-                ours.close()
-                for source, place in zip(descriptors, (channel, 1, 2), strict=True):
-                    os.dup2(source, place, inheritable=place < channel)
-                    os.close(source)
-                _settle_in(start, state)
-                return start
+        try:
+            made = _fork_below(init)
+        except OSError:
+            made = False  # there is no room for a process now: the host hears of no kernel, and says so
+        if made:
+            own_descriptors(paths, channel + 1)  # again: the copy is to keep its positions
+            return _become(TO_COPY.decode(data), descriptors, ours, channel, state)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _become(start: Start, descriptors: list[int], ours: socket.socket, channel: int, state: Any) -> Start:
+    """In a new fork of a copy: become a kernel."""
+    with ours:
+        ours.send(encode_control(Taken(start.kernel)))
+    for source, place in zip(descriptors, (channel, 1, 2), strict=True):
+        os.dup2(source, place, inheritable=place < channel)
+        os.close(source)
+    _settle_in(start, state)
+    return start
 
 
 def _settle_in(start: Start, state: Any) -> None:
@@ -135,38 +145,55 @@ def _fork() -> int:
         return os.fork()
 
 
-def own_descriptors(nursery: int) -> None:
+def _descriptors() -> dict[int, str]:
+    """Return the open descriptors, and the paths of those that are files.
+
+    A fork in a sandbox of Landlock has no /proc/self, so that its descriptors are guessed, and the paths are not known.
+    """
+    found: dict[int, str] = {}
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        return dict.fromkeys(range(_GUESSED), "")
+    for name in names:
+        with contextlib.suppress(OSError):  # the descriptor that has listed them
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+def own_descriptors(paths: dict[int, str], last: int) -> None:
     """In a copy: share no position in a file and no connection with the original.
 
     Files are opened again. A connection looks as if the other side had closed it.
+
+    Args:
+        paths: What the original has open.
+        last: The last descriptor that is ours.
     """
     ours, theirs = socket.socketpair()
     with ours:
         theirs.close()
-        for descriptor in _open_descriptors():
-            if descriptor <= nursery or descriptor == ours.fileno():
-                continue
-            with contextlib.suppress(OSError):  # it may not be opened again; then it stays shared
-                mode = os.fstat(descriptor).st_mode
-                if stat.S_ISREG(mode):
-                    _reopen(descriptor)
-                elif stat.S_ISSOCK(mode) and _is_connection(descriptor):
+        for descriptor, path in paths.items():
+            with contextlib.suppress(OSError):  # it is closed, or may not be opened again: then it stays shared
+                if descriptor <= last or descriptor == ours.fileno():
+                    continue
+                status = os.fstat(descriptor)
+                if stat.S_ISREG(status.st_mode):
+                    _reopen(descriptor, path, status)
+                elif stat.S_ISSOCK(status.st_mode) and _is_connection(descriptor):
                     os.dup2(ours.fileno(), descriptor, inheritable=os.get_inheritable(descriptor))
 
 
-def _open_descriptors() -> Iterator[int]:
+def _reopen(descriptor: int, path: str, status: os.stat_result) -> None:
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC) | os.O_CLOEXEC
     try:
-        yield from map(int, os.listdir("/proc/self/fd"))
+        new = os.open(f"/proc/self/fd/{descriptor}", flags)
     except OSError:
-        return
-
-
-def _reopen(descriptor: int) -> None:
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    new = os.open(f"/proc/self/fd/{descriptor}", flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC) | os.O_CLOEXEC)
+        new = os.open(path, flags | os.O_NOFOLLOW)
     try:
-        os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-        os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
+        if os.path.samestat(os.fstat(new), status):
+            os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
     finally:
         os.close(new)
 

@@ -128,7 +128,7 @@ class Parked:
         if isinstance(message, Taken) and sender != pid and _is_child(sender):
             self.on_taken(message.kernel, sender)
         else:
-            self.drop(number)
+            self._end(number)
 
     def start(self, number: int, message: Start, descriptors: Sequence[int]) -> bool:
         """Have a kernel made of a copy; return whether there is such a copy."""
@@ -137,12 +137,17 @@ class Parked:
         try:
             socket.send_fds(self._copies[number][1], [encode_control(message)], descriptors, socket.MSG_DONTWAIT)
         except OSError:
-            self.drop(number)
+            self._end(number)
             return False
         return True
 
     def drop(self, number: int) -> None:
-        """End a copy."""
+        """End a copy. What it has said before counts: a kernel that was just made of it lives on."""
+        while number in self._copies and select.select([self._copies[number][1]], [], [], 0)[0]:
+            self._hear(number)
+        self._end(number)
+
+    def _end(self, number: int) -> None:
         if number not in self._copies:
             return
         pid, sock = self._copies.pop(number)

@@ -48,7 +48,7 @@ from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
 from cellblock.worker.comms import Comms
 from cellblock.worker.gate import GATE
-from cellblock.worker.loop import Interrupter, new_loop, renew_wakeup
+from cellblock.worker.loop import Interrupter, new_loop, renew
 from cellblock.worker.offline import explain_failures
 from cellblock.worker.outbox import Outbox
 from cellblock.worker.requests import Requester
@@ -310,7 +310,7 @@ class Worker:
     def _begin_anew(self, anew: StartedAnew) -> None:
         """As a kernel that was made of a copy: go on where the original was, with a channel of its own."""
         self._channel.renew()
-        renew_wakeup(self.loop)
+        renew(self.loop)
         self._waiting.clear()
         self.stay_in = anew.stay_in
         with contextlib.suppress(OSError):  # the code has removed the directory it was in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import weakref
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
@@ -53,7 +54,8 @@ class Moment:
 class Checkpoint:
     """The state of a session's memory at one moment: variables, imports, directory, environment, random state.
 
-    It can be gone back to any number of times, also after its session was closed, until it is dropped or its host is closed.
+    It can be gone back to any number of times, until it is dropped or its host is closed. After its session was closed, it is
+    also dropped when the program has no reference to it any more.
 
     Attributes:
         id: What it is called; unique.
@@ -77,6 +79,7 @@ class Checkpoint:
         self.files = files
         self.moment = moment
         self._owner = owner
+        weakref.finalize(self, moment.copy.family.drop_soon, moment.copy)
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""

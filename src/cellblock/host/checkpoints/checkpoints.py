@@ -317,3 +317,4 @@ class Checkpoints:
             await asyncio.wait([self._task])
         for checkpoint in self.automatic:
             checkpoint.discard()
+        self._kept.clear()

@@ -211,11 +211,19 @@ class Family:
 
         return connect(None, None, start)
 
+    def drop_soon(self, copy: Copy) -> None:
+        """End a copy that nobody has any longer, and init with the last one. For finalizers: from any thread."""
+        if not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # it has just been closed
+                self._loop.call_soon_threadsafe(self.drop, copy)
+
     def drop(self, copy: Copy) -> None:
-        """End a copy. `settle` ends init with the last one, if there is no kernel."""
+        """End a copy; with the last one init ends, too, if there is no kernel."""
         if self._copies.pop(copy.number, None) is not None:
             copy.gone.set_result(None)
             self._tell(Drop(copy.number))
+            if self._empty:
+                self._closing.begin(self._close)
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
@@ -272,8 +280,13 @@ class Family:
 
     async def settle(self) -> None:
         """End init, if there is no kernel and no copy left."""
-        if self._connection is not None and not self._kernels and not self._copies:
+        if self._empty:
             await self._closing.finish(self._close)
+
+    @property
+    def _empty(self) -> bool:
+        """Whether nothing is left that init is needed for, but init."""
+        return self._connection is not None and not self._kernels and not self._copies
 
     async def close(self) -> None:
         """End all copies, and then init, once there is no kernel. It can be repeated."""
