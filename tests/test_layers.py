@@ -7,6 +7,7 @@ names a type of another layer knows of that layer, and moves when it moves, whet
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -56,10 +57,13 @@ LAYERS: dict[str, set[str]] = {
         "model",
         "packages",
         "sandbox",
+        "snapshots",
         "telemetry",
         "wire",
     },
     "packages": set(),
+    # The files of a session's checkpoints; of sandbox, what stands in the place of a protected name.
+    "snapshots": {"errors", "leftovers", "sandbox"},
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},
     "store": {
@@ -120,6 +124,8 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
+    # By a real server that asks, through all layers.
+    "mcp_server/elicited": "mcp_server/test_asking.py",
     # What a system call means by its arguments: by calls that are answered.
     "init/caller": "init/test_supervisor.py",
     # A run of the whole proxy, for which clients and servers are needed anyway.
@@ -133,6 +139,14 @@ TESTED_IN: dict[str, str] = {
     "host/files/removal": "host/files/test_attacks.py",
     "host/files/staging": "host/files/test_attacks.py",
     "host/files/steps": "host/files/test_transfer.py",
+    # What modules do together for a snapshot: attacked, killed and failing at every system call.
+    "snapshots/beneath": "snapshots/test_attacks.py",
+    "snapshots/content": "snapshots/test_attacks.py",
+    "snapshots/journal": "snapshots/test_restore.py",
+    "snapshots/plan": "snapshots/test_restore.py",
+    "snapshots/store": "snapshots/test_snapshots.py",
+    "snapshots/tree": "snapshots/test_snapshots.py",
+    "snapshots/walk": "snapshots/test_snapshots.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "host/checkpoints/checkpoint": "host/checkpoints/test_checkpoints.py",
     "host/checkpoints/past": "host/checkpoints/test_checkpoints.py",
@@ -153,7 +167,11 @@ TESTED_IN: dict[str, str] = {
     "host/launch/launchers": "host/test_lifecycle.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "host/launch/srt": "test_spec_srt.py",
+    "host/new_file": "host/test_saved_file.py",
     "host/reader": "test_tools_in_sessions.py",
+    "worker/loading": "host/test_saving.py",
+    "worker/pickling": "host/test_saving.py",
+    "worker/saving": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
@@ -167,6 +185,9 @@ TESTED_IN: dict[str, str] = {
     "worker/commands": "host/test_commands.py",
     "worker/display": "conformance/test_output.py",
     "worker/exchange": "host/test_exchange.py",
+    "worker/fork_descriptors": "fork/test_libraries.py",
+    "worker/fork_pools": "fork/test_libraries.py",
+    "worker/fork_threads": "worker/test_fork_safety.py",
     "worker/gate": "conformance/test_signals.py",
     "worker/other_kernel": "named/test_kernel_types.py",
     "worker/main": "conformance/test_language.py",
@@ -185,7 +206,7 @@ TESTED_IN: dict[str, str] = {
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/codec": "test_sync.py",
-    "daemon/place": "daemon/test_life.py",
+    "daemon/saving": "cli/test_saving.py",
     "daemon/server": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",
@@ -242,7 +263,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
+    "worker": {"IPython", "cloudpickle", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
     "kernel_mgr": {"websockets"},
     "packages": {"pip"},  # of pip, which index it has where nobody says another
@@ -266,6 +287,12 @@ def nothing_left_behind() -> None:
     """Nothing is started here, so that there is nothing to watch."""
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return everything in a file, read once."""
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
 def layer_of(path: Path, package: Path) -> str:
     """Return the layer that a module belongs to."""
     return layer_named([part.removesuffix(".py") for part in path.relative_to(package).parts])
@@ -279,7 +306,7 @@ def layer_named(parts: Sequence[str]) -> str:
 def imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
     """Yield every module that a file imports, anywhere in it, as line and absolute name."""
     here = ["cellblock", *path.relative_to(package).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -441,7 +468,7 @@ def test_a_module_that_decides_something_has_tests_of_its_own_name() -> None:
     without = set()
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).with_suffix("")
-        decisions = sum(isinstance(node, _DECISIONS) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        decisions = sum(isinstance(node, _DECISIONS) for node in nodes(path))
         if path.stem != "__init__" and decisions > _FEW and not (tests / name.parent / f"test_{name.name}.py").exists():
             without.add(str(name))
     assert without - set(TESTED_IN) == set(), "write tests/ROOM/test_MODULE.py for each"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cellblock.approvals.elicitation import Elicitation
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rule, Rules
     from cellblock.client.async_client import AsyncClient
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         PreloadError,
         ProtocolError,
         SandboxError,
+        SnapshotError,
         StateError,
         StoreError,
         ToolRunnerError,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
         ExecutionRecord,
@@ -67,7 +70,20 @@ if TYPE_CHECKING:
     )
     from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
     from cellblock.store.approvals import Approvals
-    from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
+    from cellblock.sync import (
+        destroy,
+        execute,
+        execute_with_retry,
+        export,
+        get_or_create,
+        list_kernels,
+        load,
+        restart,
+        save,
+        status,
+        variables,
+        wipe,
+    )
     from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
     from cellblock.terminal import printable
     from cellblock.tools.apigen.generate import generate_mcp_sources
@@ -93,6 +109,7 @@ _HOME = {
     "PreloadError": "errors",
     "ProtocolError": "errors",
     "SandboxError": "errors",
+    "SnapshotError": "errors",
     "StateError": "errors",
     "StoreError": "errors",
     "ToolRunnerError": "errors",
@@ -125,6 +142,7 @@ _HOME = {
     "Approvals": "store.approvals",
     "printable": "terminal",
     "ApprovalRequest": "approvals.request",
+    "Elicitation": "approvals.elicitation",
     "ApprovalChannel": "tools.serving.approval_channel",
     "ApprovalClient": "tools.serving.approval_channel",
     "Rule": "approvals.rules",
@@ -161,6 +179,13 @@ _HOME = {
     "Variable": "model.variables",
     "ChangedVariable": "model.variables",
     "VariableChanges": "model.variables",
+    "SaveReport": "model.saving",
+    "LoadReport": "model.saving",
+    "LeftOut": "model.saving",
+    "save": "sync",
+    "load": "sync",
+    "export": "sync",
+    "variables": "sync",
 }
 
 __all__ = [
@@ -187,6 +212,7 @@ __all__ = [
     "CustodianError",
     "DaemonError",
     "Decision",
+    "Elicitation",
     "ErrorInfo",
     "ExecutionError",
     "ExecutionEvent",
@@ -205,7 +231,9 @@ __all__ = [
     "KernelGateway",
     "KernelRecord",
     "LaunchError",
+    "LeftOut",
     "Limits",
+    "LoadReport",
     "McpServerError",
     "Network",
     "NotFoundError",
@@ -222,9 +250,11 @@ __all__ = [
     "Rule",
     "Rules",
     "SandboxError",
+    "SaveReport",
     "Session",
     "SessionOptions",
     "SessionRecord",
+    "SnapshotError",
     "StateError",
     "StoreError",
     "SyncApprovalRequest",
@@ -240,12 +270,16 @@ __all__ = [
     "destroy",
     "execute",
     "execute_with_retry",
+    "export",
     "generate_mcp_sources",
     "get_or_create",
     "list_kernels",
+    "load",
     "printable",
     "restart",
+    "save",
     "status",
+    "variables",
     "wipe",
 ]
 

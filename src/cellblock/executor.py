@@ -10,6 +10,7 @@ import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -28,6 +29,7 @@ from cellblock.session_policy import requested_isolation, requested_policy
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
+    from cellblock.approvals.elicitation import OnElicitation
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rules
     from cellblock.gateway.embedded import EmbeddedGateway
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+    from cellblock.model.saving import LoadReport, SaveReport
+    from cellblock.model.variables import Variable
     from cellblock.tool_directories import Directories
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -89,6 +93,7 @@ class CodeExecutor(AsyncOnly):
         timeout_includes_approvals: bool = False,
         own_servers: bool = False,
         recovery: Rolling | Literal["rolling", "none"] = "rolling",
+        on_elicitation: OnElicitation | None = None,
     ) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
 
@@ -127,6 +132,7 @@ class CodeExecutor(AsyncOnly):
             timeout_includes_approvals: As `ServiceOptions` has it.
             own_servers: As `ServiceOptions` has it.
             recovery: As `SessionOptions` has it.
+            on_elicitation: As `ServiceOptions` has it.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -148,6 +154,7 @@ class CodeExecutor(AsyncOnly):
             own_servers=own_servers,
             approve_tool_calls=approve_tool_calls,
             tools=tools,
+            on_elicitation=on_elicitation,
         )
         self._options = SessionOptions(
             kernel_env=kernel_env,
@@ -258,6 +265,26 @@ class CodeExecutor(AsyncOnly):
     async def get(self, name: str, *, unpickle: bool = False) -> Any:
         """Return the value of a variable of the kernel, as `Session.get` does."""
         return await self.session.get(name, unpickle=unpickle)
+
+    async def variables(self) -> list[Variable]:
+        """Return the variables of the kernel, as `Session.variables` does."""
+        return await self.session.variables()
+
+    async def save(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> SaveReport:
+        """Save the kernel's state to a file, as `Session.save` does."""
+        return await self.session.save(path, workspace=workspace, timeout=timeout)
+
+    async def load(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> LoadReport:
+        """Continue what was saved to a file, in a fresh kernel, as `Session.load` does."""
+        return await self.session.load(path, workspace=workspace, timeout=timeout)
+
+    async def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the cells and what they showed as a notebook or a script, as `Session.export` does."""
+        return await self.session.export(path)
 
     def __repr__(self) -> str:
         try:

@@ -138,6 +138,10 @@ class SyncCodeExecutor:
     install = _sync(CodeExecutor.install)
     put = _sync(CodeExecutor.put)
     get = _sync(CodeExecutor.get)
+    variables = _sync(CodeExecutor.variables)
+    save = _sync(CodeExecutor.save)
+    load = _sync(CodeExecutor.load)
+    export = _sync(CodeExecutor.export)
 
     def __enter__(self) -> Self:
         self.start()

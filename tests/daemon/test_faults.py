@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,29 +96,33 @@ def zygote_of(custodian: int) -> int | None:
     return next((pid for pid in sorted(below(custodian)) if "zygote" in command_line(pid)), None)
 
 
-def kill(which: str, delay: float, client: int) -> None:
-    """Kill one of the processes, or none if there is none now."""
+def kill(which: str, delay: float, client: int) -> set[int]:
+    """Kill one of the processes, or none if there is none now. Returns what ends with it."""
     time.sleep(delay)
     about = None
     try:
         about = control.status()
     except DaemonError:
-        return
+        return set()
     if about is None:
-        return
+        return set()
     victims = {"daemon": about["pid"], "custodian": about["custodian"], "client": client}
     kernels = [pid for pid in below(about["custodian"]) if not alive(pid) or "zygote" in command_line(pid)]
     victims["zygote"] = zygote_of(about["custodian"])
     victims["kernel"] = max(kernels, default=None)
-    if (pid := victims[which]) is not None:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    if (pid := victims[which]) is None:
+        return set()
+    with_it = {pid} | (below(pid) if which in ("zygote", "custodian") else set())
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return with_it if which != "daemon" else set()
 
 
-def one_round(number: int, which: str, delay: float) -> tuple[str, int]:
-    """Submit code by a client of its own, kill something, and read all of it. Returns the state, and the value that it had."""
+def one_round(number: int, which: str, delay: float) -> tuple[str, int, set[int]]:
+    """Submit code by a client of its own, kill something, and read all of it.
+
+    Returns the state, the value that it had, and the processes that are about to end.
+    """
     name, key = f"ran-{number}", f"key-{number}"
     code = CODE.format(name=name, lines=LINES)
     client = subprocess.Popen(
@@ -130,7 +136,7 @@ def one_round(number: int, which: str, delay: float) -> tuple[str, int]:
         record = patiently(Submit("one", live=True, key=key), code.encode())
         events: list[dict[str, Any]] = []
         read(record["id"], events)
-        killing.result()
+        doomed = killing.result()
     client.kill()
     client.communicate()
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
@@ -141,15 +147,18 @@ def one_round(number: int, which: str, delay: float) -> tuple[str, int]:
     last = events[-1]
     if last["kind"] == "failed":
         assert ran == "" if last["data"]["ran"] == "no" else ran in ("", "x")
-        return str(last["data"]["ran"]), 0
+        if last["data"]["ran"] == "no":  # then it can be run again
+            result = patiently(Submit("one", wait=True, key=f"{key}-again"), code.encode())
+            return "again", int(result["return_value"] or 0), doomed
+        return str(last["data"]["ran"]), 0, doomed
     assert ran == "x" if last["data"]["status"] == "success" else ran in ("", "x")
     text = "".join(event["data"]["text"] for event in events if event["kind"] == "stream")
     text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[cellblock]"))
     assert text == last["data"]["output"]
     if last["data"]["status"] == "success":
         assert text == "".join(f"{i}\n" for i in range(LINES))
-        return "success", int(last["data"]["return_value"])
-    return str(last["data"]["status"]), 0
+        return "success", int(last["data"]["return_value"]), doomed
+    return str(last["data"]["status"]), 0, doomed
 
 
 def fresh() -> bool:
@@ -165,20 +174,20 @@ async def test_kills_at_any_moment(home: Path) -> None:
     seed = random.randrange(10**6)
     dice = random.Random(seed)
     print("seed", seed)
-    count, last = 0, "client"
+    count = 0
     for number in range(ROUNDS):
         which = dice.choice(["daemon", "daemon", "daemon", "client", "zygote", "kernel", "custodian"])
-        state, value = one_round(number, which, dice.uniform(0, 0.25))
+        state, value, doomed = one_round(number, which, dice.uniform(0, 0.25))
         print(number, which, state, value)
-        if which in ("daemon", "client") and last in ("daemon", "client"):
-            # Neither ends the session: its variables are there, and the code ran once. If a kernel was killed before, its end
-            # may be noticed only now, and a kernel that is just starting is not gone on with.
-            assert state == "success"
+        assert state != "unknown"
+        if which in ("daemon", "client"):  # neither ends the session: its variables are there, and the code ran once
+            assert state in ("success", "again")
             assert value == count + 1
-        count, last = value, which
-        if which not in ("daemon", "client"):
-            count = 0  # its kernel may have ended after it
+            count = value
+        else:
+            await eventually(lambda doomed=doomed: not any(map(alive, doomed)))
             await eventually(fresh)
+            count = 0
     assert [record.kernel_id for record in cellblock.list_kernels()] == [kernel.kernel_id]
     about = control.status()
     assert about is not None
@@ -187,3 +196,25 @@ async def test_kills_at_any_moment(home: Path) -> None:
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and str(home) in command_line(int(pid))]
     with pytest.raises(NotFoundError):
         patiently(Lookup("0" * 32))
+
+
+@pytest.mark.parametrize("mode", ["wait", "live", "dead"])
+def test_a_kill_between_any_two_steps_leaves_no_doubt(home: Path, mode: str) -> None:
+    """The daemon is killed at each point at which bytes or records move; the next one knows whether the code ran."""
+    home.mkdir(mode=0o700)
+    step = "1" if ROUNDS > 12 else "6"
+    arguments = [sys.executable, str(Path(__file__).with_name("killed_daemons.py")), str(home), mode, "1", "60", step]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(said) == len(range(1, 60, int(step))), done.stderr
+    count = 0
+    for one in said:
+        text = ["one", "two"] if one["outcome"] == "success" else []
+        ran = (one["outcome"], one["state"], one["same"], one["output"])
+        assert ran in [(outcome, "done", True, text) for outcome in ("success", "NotRunError", "died")], one
+        assert one["outcome"] != "died" or mode == "dead", one
+        assert one["numbers"] == [*range(1, len(one["numbers"]) + 1)], one
+        assert one["ran"] == (one["outcome"] == "success"), one
+        if mode != "dead" and one["outcome"] == "success":
+            assert int(one["value"]) == count + 1, one
+            count += 1

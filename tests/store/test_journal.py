@@ -81,7 +81,7 @@ class JournalMachine(RuleBasedStateMachine):
         if waiting := self.of_state("queued"):
             number = data.draw(st.sampled_from(waiting))
             begun = replace(self.known[number][0], state="running", begun=time.time())
-            self.do(self.store.journal.begin, begun)
+            self.do(self.store.journal.begin, begun, "1/0")
             self.known[number] = (begun, self.known[number][1])
 
     @rule(data=st.data(), size=st.sampled_from([1, 10, 70_000]))

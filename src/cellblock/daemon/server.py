@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 from cellblock import __version__
 from cellblock.custody.client import Custodian
-from cellblock.daemon import files
+from cellblock.daemon import files, saving
 from cellblock.daemon.codec import decode_request, encode_error, encode_reply
 from cellblock.daemon.messages import (
     MAX_REQUEST,
@@ -26,6 +27,7 @@ from cellblock.daemon.messages import (
     Destroy,
     End,
     Executions,
+    Export,
     Follow,
     Hello,
     History,
@@ -34,6 +36,7 @@ from cellblock.daemon.messages import (
     Interrupt,
     List,
     ListFiles,
+    Load,
     Lookup,
     Pending,
     ReadFile,
@@ -42,9 +45,11 @@ from cellblock.daemon.messages import (
     Request,
     Restart,
     Revoke,
+    Save,
     Source,
     Status,
     Submit,
+    Variables,
     Wipe,
     WriteFile,
     WritePart,
@@ -53,6 +58,7 @@ from cellblock.daemon.place import peer
 from cellblock.daemon.uploads import Uploads
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError
 from cellblock.named.executions import Execution
+from cellblock.named.past import PastExecution
 from cellblock.named.sessions import NamedSessions
 from cellblock.wire.frames import Frame, FrameParser
 
@@ -143,6 +149,8 @@ class Server:
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
             case Pending() | Decide() | Allowed() | Revoke():
                 return await self._approval(request)
+            case Save() | Load() | Export() | Variables():
+                return await saving.answer(self.sessions, request)
 
     async def _approval(self, request: Pending | Decide | Allowed | Revoke) -> Any:
         approvals = self.sessions.approvals
@@ -174,7 +182,10 @@ class Server:
     async def _execution(self, request: Submit | Follow | Lookup | Source | Executions | Cancel | Answer, body: bytes) -> Any:
         match request:
             case Submit():
-                return await self._submit(request, body)
+                submitted = self.submit(request, body)
+                if request.follow:
+                    return (event.to_dict() async for event in submitted.follow())
+                return submitted.record.to_dict()
             case Executions(session=session, count=count):
                 return [record.to_dict() for record in self.sessions.executions.last(self.sessions.find(session), count)]
         if isinstance(request, Lookup) and not request.execution:
@@ -192,7 +203,12 @@ class Server:
             case Answer(end=end):
                 return execution.answer(None if end else body.decode("utf-8", "replace"))
 
-    async def _submit(self, request: Submit, body: bytes) -> Any:
+    def submit(self, request: Submit, body: bytes) -> Execution | PastExecution:
+        """Have code run; return its execution, or the one that was submitted with its key before.
+
+        Raises:
+            CellblockError: What is wrong.
+        """
         named = self.sessions.find(request.session)
         if request.retry:
             named.count_attempt()
@@ -209,13 +225,7 @@ class Server:
             silent=request.silent,
             parent=request.parent,
         )
-        submitted = self.sessions.executions.submit(named, execution)
-        if request.follow:
-            return (event.to_dict() async for event in submitted.follow())
-        if request.wait:
-            result = await submitted.wait()
-            return submitted.packed or result.to_dict(raw=True)
-        return submitted.record.to_dict()
+        return self.sessions.executions.submit(named, execution)
 
     async def _question(self, request: Complete | Inspect | History, code: str) -> Any:
         session = await self.sessions.live(request.session)
@@ -240,6 +250,7 @@ class Client(asyncio.Protocol):
         self._parser = FrameParser(MAX_REQUEST)
         self._transport: asyncio.Transport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waits = 0
         self._room = asyncio.Event()
         self._room.set()
         self._greeted = False
@@ -271,32 +282,70 @@ class Client(asyncio.Protocol):
         if not self._greeted and not isinstance(request, Hello):
             raise ProtocolError("the first request must be 'hello'")
         self._greeted = True
-        task = asyncio.create_task(self._answer(number, request, frame.body))
+        if isinstance(request, Submit) and request.wait:
+            self._run(number, request, frame.body)
+        else:
+            self._begin(self._answer(number, request, functools.partial(self._server.answer, request, frame.body)))
+        if self._busy:
+            self._transport.pause_reading()
+
+    @property
+    def _busy(self) -> bool:
+        return len(self._tasks) + self._waits >= _AT_ONCE
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
-        if len(self._tasks) >= _AT_ONCE:
-            self._transport.pause_reading()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._transport is not None and len(self._tasks) < _AT_ONCE:
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._busy:
             self._transport.resume_reading()
 
-    async def _answer(self, number: int, request: Request, body: bytes) -> None:
+    def _run(self, number: int, request: Submit, body: bytes) -> None:
+        """Run code, and answer when it has ended. There is no task for this: most requests are of this kind."""
+        try:
+            submitted = self._server.submit(request, body)
+        except Exception as error:
+            self._send(self._failure(number, request, error))
+            return
+        if isinstance(submitted, PastExecution):
+            self._begin(self._answer(number, request, functools.partial(_result, submitted)))
+        else:
+            self._waits += 1
+            submitted.when_settled(lambda: self._answer_result(number, submitted))
+
+    def _answer_result(self, number: int, execution: Execution) -> None:
+        self._waits -= 1
+        self._read_on()
+        if execution.packed is not None:
+            self._send(encode_reply(number, execution.packed))
+        else:
+            self._send(encode_error(number, execution.failed or CellblockError("it has no result")))
+
+    async def _answer(self, number: int, request: Request, work: Callable[[], Awaitable[Any]]) -> None:
         try:
             self._bind(request)
-            answer = await self._server.answer(request, body)
+            answer = await work()
             if isinstance(answer, AsyncIterator):
                 await self._answer_in_parts(number, answer)
             else:
                 await self._write(encode_reply(number, answer))
-        except CellblockError as error:
+        except Exception as error:
+            await self._write(self._failure(number, request, error))
+
+    def _failure(self, number: int, request: Request, error: Exception) -> bytes:
+        """Return the answer for a request that has failed."""
+        if isinstance(error, CellblockError):
             if isinstance(request, Create):
                 self._bound.discard(request.name)
-            await self._write(encode_error(number, error))
-        except Exception as error:
-            _log.exception("the request %r failed", request.op)
-            await self._write(encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log")))
+            return encode_error(number, error)
+        _log.error("the request %r failed", request.op, exc_info=error)
+        return encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log"))
 
     def _bind(self, request: Request) -> None:
         """Take note of a session that is to end with this connection, before it is made.
@@ -315,6 +364,14 @@ class Client(asyncio.Protocol):
         async for part in parts:
             await self._write(encode_reply(number, part, more=True))
         await self._write(encode_reply(number, None))
+
+    def _send(self, data: bytes) -> None:
+        """Write now if there is room, else when there is."""
+        if self._room.is_set():
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.write(data)
+        else:
+            self._begin(self._write(data))
 
     async def _write(self, data: bytes) -> None:
         await self._room.wait()
@@ -342,6 +399,10 @@ class Client(asyncio.Protocol):
             task.cancel()
         for name in self._bound:
             self._server.end_session(name)
+
+
+async def _result(execution: PastExecution) -> dict[str, Any]:
+    return (await execution.wait()).to_dict(raw=True)
 
 
 def _seconds(milliseconds: int) -> float | None:

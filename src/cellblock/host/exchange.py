@@ -33,7 +33,7 @@ async def put(run: Run, limit: int, name: str, value: object) -> None:
     async def next_piece(_prompt: str) -> str:
         return next(pieces, "")
 
-    message = _sent(await run(f"{_MODULE}.take({name!r}, {len(lines)})", next_piece))
+    message = sent(await run(f"{_MODULE}.take({name!r}, {len(lines)})", next_piece))
     if message is not None:
         _check_not_refused(message)
 
@@ -41,7 +41,7 @@ async def put(run: Run, limit: int, name: str, value: object) -> None:
 async def get(run: Run, limit: int, name: str, *, unpickle: bool) -> Any:
     """Return the value of a variable of a session; see `Session.get`."""
     _check_name(name)
-    message = _sent(await run(f"{_MODULE}.give({name!r}, {limit - _ROOM}, {unpickle!r})", None))
+    message = sent(await run(f"{_MODULE}.give({name!r}, {limit - _ROOM}, {unpickle!r})", None))
     if message is None:
         raise InvalidInputError(f"the session did not send the value of {name!r}")
     _check_not_refused(message)
@@ -59,7 +59,7 @@ async def survey(run: Run, seconds: float | None = None) -> Survey:
     """
     from cellblock.model.variables import read_survey  # as below
 
-    message = _sent(await run(f"{_MODULE}.tell({seconds!r})", None))
+    message = sent(await run(f"{_MODULE}.tell({seconds!r})", None))
     if message is None:
         raise ProtocolError("the session did not send a survey of its variables")
     return read_survey(message)
@@ -78,14 +78,22 @@ def _check_name(name: str) -> None:
         raise InvalidInputError(f"the name of a variable must be an identifier, not {name!r:.80}")
 
 
-def _sent(result: CodeExecutionResult) -> bytes | None:
-    """Return what a cell sent."""
+def sent(result: CodeExecutionResult, failed: str = "the value was not carried") -> bytes | None:
+    """Return what a cell has sent, if it has.
+
+    Args:
+        result: The cell's result.
+        failed: What to say if it failed.
+
+    Raises:
+        KernelDiedError, ExecutionTimeoutError, CodeExecutionError: It failed.
+    """
     if result.status == "died":
         raise KernelDiedError(result.error.evalue if result.error else "the kernel died")
     if result.status == "timeout":
-        raise ExecutionTimeoutError("the session did not send the value in time", result)
+        raise ExecutionTimeoutError(f"{failed}: the session took too long", result)
     if result.error is not None:
-        raise CodeExecutionError(f"the value was not carried: {result.error.ename}: {result.error.evalue[:1000]}", result)
+        raise CodeExecutionError(f"{failed}: {result.error.ename}: {result.error.evalue[:1000]}", result)
     for item in result.outputs:
         if isinstance(message := item.data.get(VALUE_MIME), bytes):
             return message

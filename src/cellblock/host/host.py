@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack
 from cellblock import config
 from cellblock.errors import CustodianError, InvalidInputError, LaunchError, ProtocolError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checks import OURS, Isolate, check_isolation, default_isolation, fit_policy
+from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.launch.failures import cannot_start
 from cellblock.host.launch.fork_server import ForkServer
@@ -254,6 +254,40 @@ class Host(AsyncOnly):
         session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains, start_from=start_from)
         self._sessions.add(session)
         self._launchers.session_made(key_of(session.wanted))
+        return session
+
+    async def load(
+        self,
+        path: str | os.PathLike[str],
+        options: SessionOptions | None = None,
+        *,
+        workspace: bool = False,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        hooks: SessionHooks | None = None,
+        **keywords: Unpack[SessionKeywords],
+    ) -> Session:
+        """Make a session that continues a saved one, and start it: ``async with await host.load(path) as session``.
+
+        Its attribute `loaded` says what was brought back, and what could not be.
+
+        Args:
+            path: The file that `Session.save` has written.
+            options: The session's options: those of the saved one are not in the file.
+            workspace: As for `Session.load`.
+            timeout: As for `Session.load`.
+            hooks: As for `session`.
+            keywords: As for `session`.
+
+        Raises:
+            CellblockError: As for `session`, `Session.start` and `Session.load`. There is no session then.
+        """
+        session = self.session(options, hooks=hooks, **keywords)
+        try:
+            await session.start()
+            await session.load(path, workspace=workspace, timeout=timeout)
+        except BaseException:
+            await session.close()
+            raise
         return session
 
     # -- sessions of a host that was killed ------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import shlex
 import socket
 import time
@@ -29,6 +30,7 @@ from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.launch.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, SessionHooks, SessionOptions, resolve
+from cellblock.host.output.kept import KeptResults
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import PrivateDirectories
 from cellblock.host.reader import Reader
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from cellblock.host.files import Files
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.host.kernels.family import Anew, Copy
+    from cellblock.host.saving import Ends
+    from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
     from cellblock.sandbox.probe import Facts
 
@@ -104,6 +108,8 @@ class Session(WithCheckpoints, AsyncOnly):
         trace: Its spans, for programs that use OpenTelemetry.
         reader: Shows things to the reader of the output; for services of the session.
         adopted: Whether it went on with a kernel of an earlier host.
+        adopted_at: The `position` at which that kernel stood; empty if there was none.
+        loaded: What `load` has brought back; None if nothing was loaded.
     """
 
     def __init__(
@@ -156,9 +162,19 @@ class Session(WithCheckpoints, AsyncOnly):
             kept=None if kept is None else number,
         )
         self.adopted = False
+        self.adopted_at = ""
+        self.loaded: LoadReport | None = None
         self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(self._launch)
-        self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, resolved.images_dir)
+        self._cells = Cells(
+            self._name,
+            self._kernels,
+            hooks,
+            self.trace,
+            host.check_usable,
+            resolved.images_dir,
+            KeptResults(self.wanted.limits.history),
+        )
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
         self._checkpoints = Checkpoints(
@@ -175,7 +191,8 @@ class Session(WithCheckpoints, AsyncOnly):
         self._closing = Closing()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        if self._cells.state != "running":  # `Host.load` has started it
+            await self.start()
         return self
 
     async def __aexit__(
@@ -224,7 +241,7 @@ class Session(WithCheckpoints, AsyncOnly):
             return
         kernel, cell = recovered
         self._kernels.adopt(kernel)
-        self.adopted = True
+        self.adopted, self.adopted_at = True, kernel.position
         if cell is not None:
             running = await self._cells.adopt(kernel, cell)
             running.add_done_callback(functools.partial(_no_more, cell))
@@ -288,8 +305,12 @@ class Session(WithCheckpoints, AsyncOnly):
         code: str,
         *,
         timeout: float | None = DEFAULT_TIMEOUT,
+        silent: bool = False,
+        parent: str = "",
         on_input: OnInput | None = None,
         tag: str = "",
+        on_begin: Callable[[str], None] | None = None,
+        on_notice: Callable[[object], None] | None = None,
     ) -> CodeExecutionResult:
         """Run a cell and return its result, whatever its outcome.
 
@@ -298,8 +319,13 @@ class Session(WithCheckpoints, AsyncOnly):
         Args:
             code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
             timeout: Seconds that the cell may run, from its start; None for no limit.
+            silent: As for `stream`.
+            parent: As for `stream`.
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
             tag: What the program calls this execution: `resumed` says it if the next host goes on with it.
+            on_begin: Called with where the cell begins (`position`) when it is about to be sent to a kernel; before, with an
+                empty text if it has to wait for one. What it raises is raised here, and the cell does not run.
+            on_notice: Takes what is shown to the reader of a stream (`Notice`), if the cell is to have one.
 
         Raises:
             InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
@@ -307,7 +333,17 @@ class Session(WithCheckpoints, AsyncOnly):
             LaunchError: The last kernel had died and no new one could be started.
         """
         self._check_cell(code, timeout)
-        return await self._cells.run(Cell(code, on_input, queue_limit=None, tag=tag), timeout)
+        cell = Cell(
+            code,
+            on_input,
+            queue_limit=None,
+            silent=silent,
+            parent=parent,
+            tag=tag,
+            on_begin=on_begin,
+            on_notice=on_notice,
+        )
+        return await self._cells.run(cell, timeout)
 
     async def stream(
         self,
@@ -320,6 +356,7 @@ class Session(WithCheckpoints, AsyncOnly):
         parent: str = "",
         on_input: OnInput | None = None,
         tag: str = "",
+        on_begin: Callable[[str], None] | None = None,
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell and yield its output as it happens, then its result.
 
@@ -335,6 +372,7 @@ class Session(WithCheckpoints, AsyncOnly):
                 (`wire.messages.Comm`), and prompts and answers of `input()` are not shown.
             on_input: As for `execute`.
             tag: As for `execute`.
+            on_begin: As for `execute`.
 
         Yields:
             Chunks of output, what `notify` was given, and last the `CodeExecutionResult`, which has all of it again.
@@ -344,7 +382,17 @@ class Session(WithCheckpoints, AsyncOnly):
         """
         self._check_cell(code, timeout)
         queue = self.wanted.limits.queue if chunks else None
-        cell = Cell(code, on_input, queue_limit=queue, followed=True, rich=rich, silent=silent, parent=parent, tag=tag)
+        cell = Cell(
+            code,
+            on_input,
+            queue_limit=queue,
+            followed=True,
+            rich=rich,
+            silent=silent,
+            parent=parent,
+            tag=tag,
+            on_begin=on_begin,
+        )
         # In a task of its own: the session's turn ends with the cell, even if the reader never comes back.
         running = asyncio.create_task(self._cells.run(cell, timeout))
         running.add_done_callback(functools.partial(_no_more, cell))
@@ -461,6 +509,86 @@ class Session(WithCheckpoints, AsyncOnly):
         """
         return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
 
+    async def save(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> SaveReport:
+        """Save the session to a file, from which `load` and `Host.load` continue it, on this machine or another one.
+
+        Variables, imports, functions and classes of the session, the code of its cells, its working directory, and
+        environment variables that the code has changed are saved (docs/checkpoints.md). What cannot be saved is listed in the
+        report. The session's code does the pickling, in its sandbox.
+
+        Args:
+            path: The file. If it exists it is replaced, but not before the new one is complete.
+            workspace: Whether to save the files of the workspace, too.
+            timeout: Seconds that pickling may take.
+
+        Raises:
+            InvalidInputError: There cannot be a file of that name.
+            StoreError: It cannot be written. What had the name before is as it was.
+            ExecutionTimeoutError: Pickling took too long.
+            FilesError: A file of the workspace cannot be read.
+            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
+        """
+        from cellblock.host import saving  # few sessions are saved
+
+        check_timeout(timeout)
+        return await saving.save(self._ends, path, self._cells.past.present, workspace=workspace, timeout=timeout)
+
+    async def load(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> LoadReport:
+        """Continue a session that was saved to a file. What this session was before is gone: it gets a fresh kernel.
+
+        What cannot be brought back, such as a variable of a library that is not installed here, is listed in the report. The
+        file may come from anywhere: its code runs in this session's sandbox only, as a cell does.
+
+        Args:
+            path: The file.
+            workspace: Whether to unpack the files that were saved. They replace files of the same names.
+            timeout: Seconds that loading may take.
+
+        Raises:
+            InvalidInputError: It is not a saved session, or is damaged. This session is as it was.
+            StoreError: It cannot be read.
+            ExecutionTimeoutError: Loading took too long.
+            FilesError: The files cannot be unpacked.
+            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
+        """
+        from cellblock.host import saving  # as above
+
+        check_timeout(timeout)
+        self.loaded, cells = await saving.load(self._ends, path, self._renew, workspace=workspace, timeout=timeout)
+        self._cells.past.replace(cells)
+        return self.loaded
+
+    async def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the cells and what they showed as a notebook, which Jupyter opens, or as a script.
+
+        Args:
+            path: The file, which is replaced if it exists: ``.ipynb`` for a notebook, ``.py`` for a script without outputs.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            InvalidInputError: There cannot be a file of that name, or it ends with something else.
+            StoreError: It cannot be written. What had the name before is as it was.
+        """
+        from cellblock.host import notebook  # as above
+
+        return await notebook.export(path, self.history())
+
+    async def _renew(self) -> None:
+        if self.next_count > 1 or self._cells.past.entries:
+            await self.reset()
+
+    @property
+    def _ends(self) -> Ends:
+        from cellblock.host.saving import Ends
+
+        return Ends(self._cells.run_silently, self._cells.run_and_take, self._room, self._cwd, self.files)
+
     @property
     def _room(self) -> int:
         return min(self.wanted.limits.media, self.wanted.limits.values)
@@ -537,7 +665,7 @@ class Session(WithCheckpoints, AsyncOnly):
         return dict(zip(answer.names, answer.types, strict=True)), list(answer.gone)
 
     def history(self, count: int | None = None) -> list[HistoryEntry]:
-        """Return the cells that this session ran, oldest first, across resets.
+        """Return the cells that this session ran, oldest first, across resets, with those results that are still kept.
 
         Args:
             count: How many of the last ones; all that are kept (1,000) by default.
@@ -556,6 +684,18 @@ class Session(WithCheckpoints, AsyncOnly):
     def next_count(self) -> int:
         """The number that the next cell of its kernel gets."""
         return self._kernels.count + 1
+
+    @property
+    def position(self) -> str:
+        """Where the next cell begins, if it can begin at once; else empty. No two cells begin at the same position."""
+        ready = self._kernels.ready
+        return "" if ready is None else ready.position
+
+    @property
+    def kept(self) -> bool:
+        """Whether a later host would go on with its kernel, and have the last result again."""
+        kernel = self._kernels.current
+        return self.wanted.kept is not None and kernel is not None and kernel.death is None
 
     @property
     def denials(self) -> list[Denial]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any
 
 from cellblock.model import CodeExecutionResult
@@ -47,10 +47,11 @@ class EventLog:
         self._telling = False
         self._readers = 0
         self._changed = asyncio.Event()
+        self._when_settled: list[Callable[[], object]] = []
 
     def go_on(self) -> None:
         """Go on after the last event in the journal."""
-        self._seq, self.given = self._journal.position(self._execution)
+        self._seq, self.given = self._journal.progress(self._execution)
         self._told = self._dropped = self._before = self._seq
 
     # -- adding --------------------------------------------------------------------------------------------------------
@@ -59,10 +60,25 @@ class EventLog:
         """Add an event. The oldest are dropped if there are too many."""
         self._enter(kind, data, pack(data))
 
-    def end(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, packed: Packed) -> None:
-        """Add the last event."""
+    def end(
+        self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, packed: Packed, *, kept: bool = False
+    ) -> None:
+        """Add the last event.
+
+        Args:
+            kind: What it is.
+            data: Its data.
+            packed: The same, packed.
+            kept: Whether the next process would come to the same event if this one is killed now. Then its readers are told
+                before it is entered, if the only event before it is ``begun``: they need not wait for the journal.
+        """
         self.ended = True
         self._enter(kind, data, packed)
+        if kept and self._seq == 2:
+            self._tell()
+            self._journal.writer.flush()
+        else:
+            self._tell_soon()
 
     def _enter(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, packed: Packed) -> None:
         self._seq += 1
@@ -71,7 +87,7 @@ class EventLog:
         self.size += len(packed)
         if len(self._events) > MAX_EVENTS or (self.size > MAX_EVENT_BYTES and len(self._events) > 1):
             self._drop()
-        if self._readers or self.ended:
+        if self._readers and not self.ended:
             self._tell_soon()
 
     def _drop(self) -> None:
@@ -80,6 +96,10 @@ class EventLog:
             self._dropped += 1
             self.size -= self._events.pop(self._dropped)[2]
         self._journal.drop(self._execution, self._dropped)
+
+    def look_again(self) -> None:
+        """Wake those who wait for an event, although there is none: something else has happened."""
+        self._tell_soon()
 
     def _tell_soon(self) -> None:
         if not self._telling:
@@ -92,6 +112,15 @@ class EventLog:
         self._told = self._seq
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        if self.settled:
+            functions, self._when_settled = self._when_settled, []
+            for function in functions:
+                function()
+
+    @property
+    def count(self) -> int:
+        """How many events there are."""
+        return self._seq
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -99,6 +128,10 @@ class EventLog:
     def settled(self) -> bool:
         """Whether the last event is there, and readers were told."""
         return self.ended and self._told == self._seq
+
+    def when_settled(self, function: Callable[[], object]) -> None:
+        """Call a function when it is `settled`, which it is not yet."""
+        self._when_settled.append(function)
 
     async def settle(self) -> None:
         """Wait until it is `settled`."""

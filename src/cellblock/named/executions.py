@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cellblock.approvals.request import ApprovalRequest
-from cellblock.errors import CellblockError, InvalidInputError, LaunchError, NotRunError, StateError, StoreError
+from cellblock.errors import CellblockError, NotRunError, StateError
 from cellblock.host.kernels.cell import Cleared, Event, Notice, Prompt
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval
+from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, ExecutionState, Language, PendingApproval
 from cellblock.named.event_log import EventLog
 from cellblock.named.kernel_types import OWN, cell
 from cellblock.store.journal import Journal, new_id
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 _SAID = 2000
 """Characters of its last words that are at hand for those who look at it while it runs."""
-
-_NOT_RUN = (LaunchError, StateError, InvalidInputError, StoreError, NotRunError)
-"""What is raised before code begins to run, and never after."""
 
 
 class Execution:
@@ -90,6 +88,9 @@ class Execution:
         self._journal: Journal | None = None
         self._log: EventLog | None = None
         self._lost = False
+        self._position = ""
+        self._begun = False
+        self._accepting: set[asyncio.Task[None]] = set()
         self._line: asyncio.Future[str | None] | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -98,6 +99,7 @@ class Execution:
         """Return an execution that was running when the process before was killed, for `go_on`."""
         left = cls(record.session, session_name, journal.code(record.id), live=True)
         left.record = record
+        left._begun = True
         left._enter(journal)
         left.log.go_on()
         return left
@@ -112,20 +114,33 @@ class Execution:
         """Whether it has ended, or never will."""
         return self.record.state in ("done", "unknown")
 
-    def submit(self, journal: Journal, *, at_once: bool) -> None:
+    def submit(self, journal: Journal, position: str = "") -> None:
         """Enter it in the journal. It is written when this returns.
 
         Args:
             journal: The journal.
-            at_once: Whether it begins now; else it waits for its turn.
+            position: Where it is about to begin (`Session.position`); empty if it has to wait.
 
         Raises:
             StoreError: It cannot be written; the execution must not run.
         """
-        if at_once:
+        if position:
+            self._position = position
             self.record = replace(self.record, state="running", begun=self.record.submitted)
-        journal.add(self.record, self.digest, self.code)
+        journal.add(self.record, self.digest, self.code, position)
         self._enter(journal)
+
+    def _begin(self, position: str, count: int) -> None:
+        """Take note that it is about to be sent to a kernel, or not yet, so that the next process knows whether it was."""
+        assert self._journal is not None
+        if position != self._position:
+            state: ExecutionState = "running" if position else "queued"
+            record = replace(self.record, state=state, begun=time.time() if position else None)
+            self._journal.begin(record, position)
+            self.record, self._position = record, position
+        if position:
+            self._begun = True
+            self.log.add("begun", {"execution": self.record.id, "execution_count": count})
 
     def _enter(self, journal: Journal) -> None:
         self._journal, self._log = journal, EventLog(journal, self.record.id)
@@ -170,6 +185,8 @@ class Execution:
         async def run() -> None:
             try:
                 async with turn:
+                    if not self.log.count:  # it was killed before that was written down
+                        self.log.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
                     await self._take_all(session.resume(self.log.given), approvals, auto)
             except CellblockError as error:
                 self._fail(error, "unknown")
@@ -188,41 +205,37 @@ class Execution:
         auto: bool,
         lost: Callable[[], bool],
     ) -> None:
-        assert self._journal is not None
         try:
             async with turn:
                 started = await session()
-                if self.record.state == "queued":
-                    begun = replace(self.record, state="running", begun=time.time())
-                    self._journal.begin(begun)
-                    self.record = begun
-                self.log.add("begun", {"execution": self.record.id, "execution_count": started.next_count})
                 self._lost = lost()
                 await self._run(started, approvals, auto)
         except CellblockError as error:
-            self._fail(error, "no" if isinstance(error, _NOT_RUN) else "unknown")
+            self._fail(error, "unknown" if self._begun else "no")
         except asyncio.CancelledError:
-            if self.record.state == "queued":
-                self._fail(NotRunError("it was cancelled, or its session was ended, before it began to run"), "no")
-            else:
+            if self._begun:
                 self._fail(StateError("its session was ended while it ran"), "yes")
+            else:
+                self._fail(NotRunError("it was cancelled, or its session was ended, before it began to run"), "no")
             raise
         finally:
             if not self.ended:
                 self._fail(CellblockError("cellblock failed; see the daemon's log"), "unknown")
 
     async def _run(self, session: Session, approvals: PendingApprovals, auto: bool) -> None:
-        events = session.stream(
-            self.code,
-            timeout=self._timeout,
-            chunks=self._live,
-            rich=self._live,
-            silent=self._silent,
-            parent=self._parent,
-            on_input=self.ask if self._stdin else None,
-            tag=self.record.id,
-        )
-        await self._take_all(events, approvals, auto)
+        options: dict[str, Any] = {
+            "timeout": self._timeout,
+            "silent": self._silent,
+            "parent": self._parent,
+            "on_input": self.ask if self._stdin else None,
+            "tag": self.record.id,
+            "on_begin": lambda position: self._begin(position, session.next_count),
+        }
+        if self._live:
+            await self._take_all(session.stream(self.code, rich=True, **options), approvals, auto)
+        else:
+            notice = functools.partial(self._decide, approvals, auto)
+            self._end(await session.execute(self.code, on_notice=notice, **options), kept=session.kept)
 
     async def _take_all(
         self, events: AsyncGenerator[Event | CodeExecutionResult, None], approvals: PendingApprovals, auto: bool
@@ -232,11 +245,11 @@ class Execution:
         async with aclosing(events):
             async for event in events:
                 self.log.given += not isinstance(event, Notice | CodeExecutionResult)
-                await self._take(event, approvals, auto)
+                self._take(event, approvals, auto)
                 if not self.ended:
                     self._journal.writer.flush()
 
-    async def _take(self, event: object, approvals: PendingApprovals, auto: bool) -> None:
+    def _take(self, event: object, approvals: PendingApprovals, auto: bool) -> None:
         match event:
             case CodeExecutionChunk(text=text, name=name):
                 self.said = (self.said + text)[-_SAID:]
@@ -248,14 +261,17 @@ class Execution:
                 self.log.add("comm", {"kind": kind, "content": content, "buffers": [*buffers]})
             case Cleared(wait=wait):
                 self.log.add("clear", {"wait": wait})
-            case Notice(about=ApprovalRequest() as request):
-                await self._decide(request, approvals, auto)
+            case Notice(about=request):
+                self._decide(approvals, auto, request)
             case CodeExecutionResult():
                 self._end(event)
 
-    async def _decide(self, request: ApprovalRequest, approvals: PendingApprovals, auto: bool) -> None:
+    def _decide(self, approvals: PendingApprovals, auto: bool, request: object) -> None:
+        assert isinstance(request, ApprovalRequest)
         if auto:
-            await request.accept()
+            accepting = asyncio.create_task(request.accept())
+            self._accepting.add(accepting)
+            accepting.add_done_callback(self._accepting.discard)
             return
         pending = PendingApproval(
             id=request.id,
@@ -291,28 +307,35 @@ class Execution:
         self._line.set_result(line)
         return True
 
-    def _end(self, result: CodeExecutionResult) -> None:
+    def _end(self, result: CodeExecutionResult, *, kept: bool = False) -> None:
         self.result = replace(result, recovery="restarted") if self._lost else result
         self.packed = pack(self.result.to_dict(raw=True))
         self.record = replace(self.record, state="done", ended=time.time())
-        self.log.end("result", self.result, self.packed)
-        self._note_end()
+        self._note_end(len(self.packed))
+        # Pictures would be written once more, with other names.
+        self.log.end("result", self.result, self.packed, kept=kept and not result.images)
 
     def _fail(self, error: CellblockError, ran: str) -> None:
         self.failed = error
-        self.record = replace(self.record, state="unknown" if ran == "unknown" else "done", ended=time.time())
+        begun = self.record.begun if self._begun else None
+        self.record = replace(self.record, state="unknown" if ran == "unknown" else "done", begun=begun, ended=time.time())
         data = {"error": type(error).__name__, "message": str(error), "ran": ran}
-        self.log.end("failed", data, pack(data))
-        self._note_end()
+        packed = pack(data)
+        self._note_end(len(packed))
+        self.log.end("failed", data, packed)
 
-    def _note_end(self) -> None:
+    def _note_end(self, size: int) -> None:
         assert self._journal is not None
-        self._journal.end(self.record, self.log.size)
+        self._journal.end(self.record, self.log.size + size)
 
     @property
     def settled(self) -> bool:
         """Whether it has ended, and readers were told."""
         return self.log.settled
+
+    def when_settled(self, function: Callable[[], object]) -> None:
+        """Call a function when it is `settled`, which it is not yet."""
+        self.log.when_settled(function)
 
     async def changed(self) -> None:
         """Wait for its next event."""
@@ -348,7 +371,7 @@ class Execution:
         """
         if self.ended or self.task is None:
             return False
-        if self.record.state == "running":
+        if self._begun:
             if session is None or not await session.interrupt():
                 return False
             await asyncio.wait([self.task])

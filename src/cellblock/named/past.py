@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -84,20 +84,21 @@ class PastExecution:
         return False
 
 
-def close_unfinished(journal: Journal, but: frozenset[str] = frozenset()) -> None:
+def close_unfinished(journal: Journal, go_on: Set[str] = frozenset(), not_begun: Set[str] = frozenset()) -> None:
     """Say of every execution that the last process has left how it ended: nothing runs again by itself.
 
     One that waited never ran. One that ran has an unknown outcome.
 
     Args:
         journal: The journal.
-        but: The ids of those that go on.
+        go_on: The ids of those that go on.
+        not_begun: The ids of those that were about to begin, and were not sent to their kernels.
     """
     for record in journal.unfinished():
-        if record.id in but:
+        if record.id in go_on:
             continue
-        if record.state == "queued":
-            ended = replace(record, state="done", ended=time.time())
+        if record.state == "queued" or record.id in not_begun:
+            ended = replace(record, state="done", begun=None, ended=time.time())
             error, ran = "NotRunError", "no"
             message = f"the daemon was killed before execution {record.id} began to run: submit it again"
         else:
@@ -108,5 +109,5 @@ def close_unfinished(journal: Journal, but: frozenset[str] = frozenset()) -> Non
                 "came, and it is not run again"
             )
         packed = pack({"error": error, "message": message, "ran": ran})
-        journal.event(record.id, journal.position(record.id)[0] + 1, "failed", packed)
+        journal.event(record.id, journal.progress(record.id)[0] + 1, "failed", packed)
         journal.end(ended, len(packed))

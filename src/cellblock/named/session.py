@@ -89,6 +89,12 @@ class NamedSession:
             raise StateError(f"session {self.record.name!r} has ended")
         return session
 
+    @property
+    def position(self) -> str:
+        """Where the next execution begins (`Session.position`), if it can begin at once; else empty."""
+        free = not self.executions and not self.turn.locked() and self.current is not None
+        return self.session.position if free else ""
+
     async def live(self) -> Session:
         """Return the session, which is started if it is not there. Any number of callers may wait for that.
 

@@ -8,11 +8,13 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from cellblock.approvals.elicitation import Elicitation
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.keeping import SessionRemains
@@ -39,6 +41,8 @@ class NamedSessions:
         approvals: What waits for a decision.
         executions: What was submitted.
         limits: How much there may be.
+        on_elicitation: Has a person fill in what MCP servers ask in the middle of a session's call; None if there is nobody.
+            Sessions that have started keep theirs.
         store: What outlives this process.
     """
 
@@ -60,6 +64,7 @@ class NamedSessions:
         """
         self.store = store or NamedStore()
         self.limits = limits or NamedLimits()
+        self.on_elicitation: Callable[[NamedSession, Elicitation], Awaitable[Mapping[str, Any] | None]] | None = None
         self.approvals = PendingApprovals(self.store.sessions)
         self._host = host
         self._fixed = fixed
@@ -89,7 +94,8 @@ class NamedSessions:
         """Go on with the kernels of a process that was killed, and with what ran in them. Call it before anything else."""
         journal = self.store.journal
         running = {record.session: record for record in journal.unfinished() if record.state == "running"}
-        goes_on: set[str] = set()
+        go_on: set[str] = set()
+        not_begun: set[str] = set()
 
         async def one(remains: SessionRemains) -> None:
             named = self._sessions.get(remains.label)
@@ -104,13 +110,17 @@ class NamedSessions:
                 _log.warning("session %r cannot be gone on with: %s", named.record.name, error)
                 return
             self._join(named, session)
-            if left is not None and session.resumed == left.record.id:
-                goes_on.add(left.record.id)
+            if left is None:
+                return
+            if session.resumed == left.record.id:
+                go_on.add(left.record.id)
                 self.executions.go_on(named, left, session)
+            elif session.adopted_at and session.adopted_at == journal.position(left.record.id):
+                not_begun.add(left.record.id)
 
         await asyncio.gather(*map(one, await self._host.adopt()))
-        close_unfinished(journal, frozenset(goes_on))
-        _log.info("%d sessions go on, and %d executions", self.kernels, len(goes_on))
+        close_unfinished(journal, go_on, not_begun)
+        _log.info("%d sessions go on, and %d executions", self.kernels, len(go_on))
 
     def _add(self, named: NamedSession) -> None:
         self._sessions[named.record.kernel_id] = self._names[named.record.name] = named
@@ -203,6 +213,8 @@ class NamedSessions:
         services = named.running.services if named.running is not None else None
         if services is not None:
             self.approvals.join(named.record, services.broker)
+            if self.on_elicitation is not None:
+                services.on_elicitation = partial(self.on_elicitation, named)
 
     async def live(self, session: str) -> Session:
         """Return what runs a session, by the session's name or id. It is started if it is not there.

@@ -70,8 +70,7 @@ class Submissions:
                 return named.executions.get(known.id) or PastExecution(known, self._store.journal)
         if len(named.executions) > self._limits.waiting:
             raise BusyError(f"{self._limits.waiting} executions wait in session {named.record.name!r} already", 1.0)
-        at_once = not named.executions and not named.turn.locked() and named.current is not None
-        execution.submit(self._store.journal, at_once=at_once)
+        execution.submit(self._store.journal, named.position)
         named.executions[execution.record.id] = execution
         task = execution.start(
             lambda: self._live(named), named.turn, self._approvals, auto=named.approve == "auto", lost=named.take_loss

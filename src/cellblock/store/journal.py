@@ -34,7 +34,8 @@ CREATE TABLE IF NOT EXISTS executions (
     begun REAL,
     ended REAL,
     size INTEGER NOT NULL,
-    code TEXT NOT NULL
+    code TEXT NOT NULL,
+    position TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS executions_by_key ON executions (session, key) WHERE key <> '';
 CREATE TABLE IF NOT EXISTS events (
@@ -60,9 +61,9 @@ MAX_AGE = 30 * 86_400.0
 
 _TRIM_EVERY, _TRIM = 64, 64  # executions: at a time, so that it takes a few milliseconds
 
-_INSERT = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?)"
-_BEGIN = "UPDATE executions SET state = 'running', begun = ? WHERE n = ?"
-_END = "UPDATE executions SET state = ?, ended = ?, size = size + ? WHERE n = ?"
+_INSERT = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?)"
+_BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
+_END = "UPDATE executions SET state = ?, begun = ?, ended = ?, size = size + ? WHERE n = ?"
 _EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
 _OLDEST = "SELECT n, size, ended FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
@@ -97,16 +98,19 @@ class Journal:
             directory.mkdir(mode=0o700, exist_ok=True)
         ((self._count, self._bytes),) = writer.read("SELECT count(*), coalesce(sum(size), 0) FROM executions")
         self._until_trim = 0
+        if not writer.read("SELECT 1 FROM pragma_table_info('executions') WHERE name = 'position'"):
+            writer.write(("ALTER TABLE executions ADD COLUMN position TEXT NOT NULL DEFAULT ''", ()))
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def add(self, record: ExecutionRecord, digest: bytes, code: str) -> None:
+    def add(self, record: ExecutionRecord, digest: bytes, code: str, position: str = "") -> None:
         """Add an execution. It is written when this returns.
 
         Args:
             record: What is known of it.
             digest: What tells its code from other code.
             code: Its code.
+            position: Where it is about to begin (`Session.position`), if it is.
 
         Raises:
             StoreError: It cannot be written.
@@ -116,19 +120,23 @@ class Journal:
         kept = code[:MAX_CODE].encode("utf-8", "replace").decode()
         self.writer.write((_INSERT, (
             _number(record.id), record.id, record.session, record.key, digest, record.state, record.submitted, record.begun,
-            len(kept), kept,
+            len(kept), kept, position,
         )))  # fmt: skip
         self._count += 1
         self._bytes += len(kept)
         self._until_trim -= 1
 
-    def begin(self, record: ExecutionRecord) -> None:
-        """Take note that an execution that waited is about to run. It is written when this returns.
+    def begin(self, record: ExecutionRecord, position: str) -> None:
+        """Take note that an execution is about to run, or has to wait. It is written when this returns.
+
+        Args:
+            record: What is known of it.
+            position: Where it is about to begin (`Session.position`); empty if it has to wait.
 
         Raises:
             StoreError: It cannot be written.
         """
-        self.writer.write((_BEGIN, (record.begun, _number(record.id))))
+        self.writer.write((_BEGIN, (record.state, record.begun, position, _number(record.id))))
 
     def event(self, execution: str, seq: int, kind: EventKind, packed: bytes, given: int = 0) -> None:
         """Add an event soon.
@@ -152,7 +160,7 @@ class Journal:
             size: Bytes of its events.
         """
         self._bytes += size
-        self.writer.later(_END, (record.state, record.ended, size, _number(record.id)))
+        self.writer.later(_END, (record.state, record.begun, record.ended, size, _number(record.id)))
 
     def drop(self, execution: str, until: int) -> None:
         """Forget the first events of an execution, up to a number."""
@@ -219,6 +227,11 @@ class Journal:
         rows = self.writer.read("SELECT code FROM executions WHERE n = ?", (_number(execution),))
         return str(rows[0][0]) if rows else ""
 
+    def position(self, execution: str) -> str:
+        """Return where an execution was about to begin (`Session.position`); empty if it waited."""
+        rows = self.writer.read("SELECT position FROM executions WHERE n = ?", (_number(execution),))
+        return str(rows[0][0]) if rows else ""
+
     def events(self, execution: str, after: int = 0) -> Iterator[ExecutionEvent]:
         """Yield the events of an execution after a number. If some are missing, a ``gap`` says how many."""
         number = _number(execution)
@@ -240,7 +253,7 @@ class Journal:
             return self._event(number, seq, kind, data)
         return None
 
-    def position(self, execution: str) -> tuple[int, int]:
+    def progress(self, execution: str) -> tuple[int, int]:
         """Return the number of the last event of an execution, and how many its session has given; 0 if there is none."""
         query = "SELECT seq, given FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
         for seq, given in self.writer.read(query, (_number(execution),)):

@@ -130,6 +130,7 @@ class Worker:
         self._asker.take_places()
         self._shell.packages = self._asker.install
         self._shell.line = self._asker.line
+        self._shell.environment = dict(os.environ)  # what the session began with
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")

@@ -75,6 +75,7 @@ class Shell(NotebookShell):
     _last_shown: BaseException | None = None
     packages: Callable[[list[str]], None] | None = None
     line: Callable[[], str]
+    environment: dict[str, str]
     commands: Commands | None = None
     _check: Callable[[], None] | None = None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TypeAlias
 
 from cellblock.model import HistoryEntry
@@ -34,8 +34,13 @@ class Past:
         return [*self._entries.values()]
 
     @property
-    def line(self) -> tuple[Numbered, ...]:
+    def present(self) -> list[HistoryEntry]:
         """The last cells that have made the present state, oldest first."""
+        return [self._entries[number] for number in self._line]
+
+    @property
+    def line(self) -> tuple[Numbered, ...]:
+        """These cells with their numbers."""
         return tuple((number, self._entries[number]) for number in self._line)
 
     def add(self, entry: HistoryEntry) -> None:
@@ -45,6 +50,13 @@ class Past:
         if not entry.abandoned:
             self._line.append(number)
         self._forget()
+
+    def replace(self, entries: Iterable[HistoryEntry]) -> None:
+        """Take note that the session has the past of another one: it was loaded."""
+        self._entries.clear()
+        self._line.clear()
+        for entry in entries:
+            self.add(entry)
 
     def begin_anew(self) -> None:
         """Take note that the kernel is fresh: no cell has made its state. The cells before it are done with."""
@@ -60,9 +72,9 @@ class Past:
         kept = {number for number, _ in line}
         left = [number for number in self._line if number not in kept]
         for number in left:
-            self._entries[number] = replace(self._entries[number], abandoned=True)
+            self._entries[number] = dataclasses.replace(self._entries[number], abandoned=True)
         for number, entry in line:
-            self._entries[number] = replace(entry, abandoned=False)
+            self._entries[number] = dataclasses.replace(entry, abandoned=False)
         self._line = [number for number, _ in line]
         self._forget()
         return [self._entries[number] for number in left if number in self._entries]

@@ -102,6 +102,8 @@ class Cell:
         parent: The id of the Jupyter message that asks for it; empty if no Jupyter client does.
         failure: What a callback of the caller has raised; it is the caller's when the cell has ended.
         tag: What the caller calls it.
+        on_begin: Called with where it begins (`Kernel.position`) when it is about to be sent; before, with an empty text if it
+            has to wait for a kernel. What it raises keeps the cell from running.
         timeout: Seconds that it may run, if that is limited.
         given: How many events of its output the reader has taken, and asked for the next one.
     """
@@ -117,6 +119,8 @@ class Cell:
         silent: bool = False,
         parent: str = "",
         tag: str = "",
+        on_begin: Callable[[str], None] | None = None,
+        on_notice: Callable[[object], None] | None = None,
     ) -> None:
         """Describe an execution.
 
@@ -129,6 +133,8 @@ class Cell:
             silent: Whether it leaves no trace in the session.
             parent: The id of the Jupyter message that asks for it.
             tag: What the caller calls it.
+            on_begin: Called when it is about to be sent, or has to wait for a kernel.
+            on_notice: Takes what `notify` was given, in place of a reader of events.
         """
         self.code = code
         check_on_input(on_input)
@@ -138,7 +144,7 @@ class Cell:
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
         self.goes_on_from: Restored | None = None
-        self.followed = followed
+        self.followed = followed or on_notice is not None
         self.rich = rich
         self.silent = silent
         self.parent = parent
@@ -161,6 +167,8 @@ class Cell:
         self._began = time.perf_counter()
         self._took = 0.0
         self.tag = tag
+        self.on_begin = on_begin
+        self._on_notice = on_notice
         self.timeout: float | None = None
         self.given = 0
         self._given: tuple[Event, int] | None = None
@@ -302,6 +310,9 @@ class Cell:
 
     def notify(self, notice: Notice) -> None:
         """Queue something that is not output; it waits behind what the cell wrote before."""
+        if self._on_notice is not None:
+            self._on_notice(notice.about)
+            return
         if id(notice.about) not in self._notices:
             self._notices[id(notice.about)] = notice
             self._events.append((notice, 0))
@@ -383,16 +394,18 @@ class Cell:
 
     async def finished(self, images_dir: Path) -> CodeExecutionResult:
         """Make the result, once it has ended: in a thread, if there is much to decode or to write."""
-        if self._collector is None or not self._collector.large:
+        assert self._collector is not None
+        self._collector.close()
+        if not self._collector.large:
             return self.result(images_dir)
+        await self._collector.written()
         return await asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
 
     def result(self, images_dir: Path) -> CodeExecutionResult:
-        """Make the result, once it has ended."""
+        """Make the result, once its output is complete."""
         ending, collector = self._ending, self._collector
         assert ending is not None
         assert collector is not None
-        collector.close()
         images: list[Path] = []
         items = collector.items()
         if collector.has_displays:

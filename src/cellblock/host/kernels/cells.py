@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -18,15 +18,17 @@ from cellblock.host.kernels.deadline import Deadline
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.requests import answering
-from cellblock.host.kernels.stopping import answer_to, begin_stop, kill, leave
+from cellblock.host.kernels.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.host.options import SessionHooks
-from cellblock.model import CodeExecutionResult, HistoryEntry
+from cellblock.host.output.kept import KeptResults
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, OutputItem, StreamName
 from cellblock.telemetry import SessionTrace
-from cellblock.wire.messages import Answer, Question
+from cellblock.wire.messages import VALUE_MIME, Answer, Question
 
 _log = logging.getLogger("cellblock.sessions")
 
 _HISTORY_CODE = 100_000
+_QUEUE = 4 * 1024 * 1024
 
 
 class Cells:
@@ -49,6 +51,7 @@ class Cells:
         trace: SessionTrace,
         check_usable: Callable[[], None],
         images_dir: Path,
+        kept: KeptResults,
     ) -> None:
         """Begin without a cell.
 
@@ -59,6 +62,7 @@ class Cells:
             trace: The session's spans.
             check_usable: Checks that the host can be used here and now.
             images_dir: Where the pictures of a cell are written.
+            kept: Keeps the results of its cells.
         """
         self.state: Literal["not started", "running", "closed"] = "not started"
         self.current: Cell | None = None
@@ -72,6 +76,7 @@ class Cells:
         self._trace = trace
         self._check_usable = check_usable
         self._images_dir = images_dir
+        self._kept = kept
         self._turn = asyncio.Lock()
         self._questioned: Kernel | None = None
 
@@ -107,7 +112,11 @@ class Cells:
         """Run a cell when it is its turn."""
         self.on_begin()
         async with self._turn:
-            kernel = await self._live_kernel()
+            kernel = self._kernels.ready
+            if kernel is None or self.state != "running":
+                if cell.on_begin is not None:
+                    cell.on_begin("")
+                kernel = await self._live_kernel()
             span = self._trace.begin_cell(cell.code)
             result: CodeExecutionResult | None = None
             try:
@@ -166,15 +175,46 @@ class Cells:
         check_code(code)
         self.check()
         result = await self.run(Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
-        if (kernel := self._kernels.current) is not None:
-            for item in result.outputs:
-                if item.kind == "stream" and item.name is not None and item.text:
-                    kernel.add_text(item.name, item.text.encode("utf-8", "replace"))
+        for item in result.outputs:
+            self._keep_text(item.name, item.text)
         return result
+
+    async def run_and_take(
+        self, code: str, on_input: OnInput | None, take: Callable[[bytes], Awaitable[None]], timeout: float | None
+    ) -> CodeExecutionResult:
+        """Run a cell that leaves no trace, and pass on each value that it sends while it runs; it waits meanwhile."""
+        self.check()
+        cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
+        running = asyncio.create_task(self.run(cell, timeout))
+        running.add_done_callback(lambda _: cell.no_more())
+        printed: list[CodeExecutionChunk] = []
+        room = _QUEUE
+        try:
+            while (event := await cell.next_event()) is not None:
+                if isinstance(event, CodeExecutionChunk) and room > 0:
+                    printed.append(event)
+                    room -= len(event.text)
+                elif isinstance(event, OutputItem) and isinstance(value := event.data.get(VALUE_MIME), bytes):
+                    await take(value)
+            await asyncio.wait([running])
+        finally:
+            if not running.done():
+                running.cancel()
+                await despite_cancellation(running)
+        for chunk in printed:
+            self._keep_text(chunk.name, chunk.text)
+        return running.result()
+
+    def _keep_text(self, name: StreamName | None, text: str | None) -> None:
+        """Keep what background work has printed for the next cell."""
+        if (kernel := self._kernels.current) is not None and name is not None and text:
+            kernel.add_text(name, text.encode("utf-8", "replace"))
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         cell.timeout = timeout
         self.past.begun += 1
+        if cell.on_begin is not None:
+            cell.on_begin(kernel.position)
         kernel.begin(cell)
         self.current = cell
         _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
@@ -205,7 +245,9 @@ class Cells:
         _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
         if not cell.silent:
             gone = cell.goes_on_from is not None
-            self.past.add(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, abandoned=gone))
+            kept = self._kept.keep(result)
+            entry = HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, abandoned=gone, kept=kept)
+            self.past.add(entry)
         if self.state == "running":
             # Not awaited: the caller waits for this result, not for the next kernel.
             self._kernels.replace_dead()

@@ -105,6 +105,7 @@ class Kernel:
         tape = None if recording is None else recording.tape
         self._channel = Channel(ends, self._take, self._add_text, self._condemn, tape)
         self._collector = Collector(wanted.limits, wanted.spill_to)
+        self._channel.behind = lambda: self._collector.behind
         self._cell: Cell | None = None
         self._query: asyncio.Future[Answer] | None = None
         self._condemned: str | None = None
@@ -116,6 +117,7 @@ class Kernel:
         self.held: asyncio.Future[None] | None = None
         self.death_reported = False
         self.count = 0
+        self._cells = 0
         self.death: Death | None = None
         self.restored: Restored | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
@@ -135,6 +137,16 @@ class Kernel:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
+    @property
+    def position(self) -> str:
+        """Where its next cell begins. No other cell of this or another kernel has the same, also if hosts are killed."""
+        return f"{self._number}/{self._cells}"
+
+    @property
+    def fit(self) -> bool:
+        """Whether it would take a cell now, as far as can be seen."""
+        return self.death is None and not self._dying and self._cell is None and not hung_up(self._ends.channel.fileno())
+
     def begin(self, cell: Cell) -> None:
         """Run a cell; `cell.ended` tells when it has ended.
 
@@ -148,6 +160,7 @@ class Kernel:
             for shown, stream in self._collector.so_far():
                 cell.emit(shown, stream)
         self.memory.look_soon()
+        self._cells += 1
         self._write_base(more=True)
         self._channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent, parent=cell.parent))
 
@@ -390,6 +403,7 @@ class Kernel:
 
     def stopping(self, reason: Status | None, means: Recovery) -> None:
         """Take note of the means by which the running cell is being stopped."""
+        self._collector.hurry()
         if self._recording is not None:
             self._recording.stopping(reason, means)
 
@@ -406,7 +420,7 @@ class Kernel:
 
     def _write_base(self, *, more: bool = False) -> None:
         if self._recording is not None:
-            self._recording.standing.count = self.count
+            self._recording.standing.count, self._recording.standing.cells = self.count, self._cells
             cell = None if self._cell is None else self._cell.saved()
             self._recording.base(self._channel, self._collector, cell, after_death=self._in_place_of_dead, more=more)
 
@@ -431,7 +445,7 @@ class Kernel:
         records = recording.recover(self._channel, self.wanted.spill_to)
         saved = recording.standing
         self._collector = saved.collector or self._collector
-        self._in_place_of_dead, self.count = saved.after_death, saved.count
+        self._in_place_of_dead, self.count, self._cells = saved.after_death, saved.count, saved.cells
         cell = None if saved.cell is None else Cell.restored(saved.cell, on_input)
         last = cell if self._channel.state in (State.BUSY, State.ASKING) else None
         if last is not None:

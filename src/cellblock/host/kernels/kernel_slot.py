@@ -45,6 +45,11 @@ class KernelSlot:
         """The number of the last cell of the current kernel; 0 if it has run none."""
         return 0 if self.current is None or self.current.death is not None else self.current.count
 
+    @property
+    def ready(self) -> Kernel | None:
+        """The kernel, if it takes a cell at once, as far as can be seen; else `live` has to be waited for."""
+        return self.current if self._starting is None and self.current is not None and self.current.fit else None
+
     async def live(self) -> Kernel:
         """Return a kernel that lives: the current one, or the next one if that has died.
 

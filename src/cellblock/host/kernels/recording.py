@@ -46,6 +46,7 @@ class Standing:
         decided: Whether it was told that its command may run.
         count: The number of its last execution.
         collector: What it has written since the last cell ended, or of the running one.
+        cells: How many cells it has begun.
     """
 
     cell: Saved | None = None
@@ -55,6 +56,7 @@ class Standing:
     decided: bool = False
     count: int = 0
     collector: Collector | None = None
+    cells: int = 0
 
 
 class Recording:
@@ -85,7 +87,7 @@ class Recording:
         """
         standing = self.standing
         rest = (channel.state.value, cell, after_death, standing.question, standing.begun, standing.decided, standing.count)
-        content = pickle.dumps((*rest, None if collector.empty else collector), 5)
+        content = pickle.dumps((*rest, None if collector.empty else collector, standing.cells), 5)
         self._longest = len(content)
         self.tape.base(channel.offsets, content, more=more)
 

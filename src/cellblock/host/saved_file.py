@@ -1,0 +1,247 @@
+"""The file of a saved session: a ZIP archive, not compressed, with a manifest in JSON, pickles, and what the cells were.
+
+Nothing here reads the pickles. A file that is read is hostile: every length is checked before anything of that length is made.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import struct
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from cellblock import __version__
+from cellblock.errors import InvalidInputError, ProtocolError
+from cellblock.host.new_file import NewFile, Telling
+from cellblock.model import HistoryEntry
+from cellblock.wire.saved import FORMAT, MAX_STATE, Manifest, State, read, write
+
+MANIFEST, VARIABLES, CELLS, WORKSPACE = "manifest.json", "variables.pickle", "cells.jsonl", "workspace.tar"
+PIECE = 3 * 1024 * 1024
+"""Bytes that are read or written at once."""
+
+_MAX_DIRECTORY = 128 * 1024
+_MAX_CELLS, _MAX_CELL = 1000, 2 * 1024 * 1024
+_STATUSES = ("success", "error", "timeout", "interrupted", "died", "max_attempts_exceeded")
+
+
+class SavedFile:
+    """A file that a session is saved to.
+
+    Attributes:
+        file: The file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Begin; `open` makes it.
+
+        Args:
+            path: Its path.
+
+        Raises:
+            InvalidInputError: No file can be there.
+        """
+        self.file = NewFile(path)
+        self._member: IO[bytes] | None = None
+        self._zip: zipfile.ZipFile | None = None
+
+    def open(self) -> None:
+        """Make it. Raises as `NewFile.open`, as the other methods do."""
+        self.file.open()
+        self._zip = zipfile.ZipFile(self.file.file, "w", zipfile.ZIP_STORED, strict_timestamps=False)
+
+    def begin(self, name: str) -> None:
+        """Begin a member, and end the one before."""
+        assert self._zip is not None
+        with self.file.telling():
+            self._end_member()
+            self._member = self._zip.open(name, "w", force_zip64=True)
+
+    def write(self, data: bytes) -> None:
+        """Write to the member."""
+        assert self._member is not None
+        with self.file.telling():
+            self._member.write(data)
+
+    def finish(self, state: State, cells: Iterable[HistoryEntry]) -> None:
+        """Write the rest, and give the file its name."""
+        assert self._zip is not None
+        self.begin(CELLS)
+        for cell in cells:
+            line = {"code": cell.code, "status": cell.status, "execution_count": cell.execution_count}
+            self.write(json.dumps(line).encode() + b"\n")
+        with self.file.telling():
+            self._end_member()
+            manifest = Manifest(FORMAT, __version__, datetime.now(UTC).isoformat(timespec="seconds"), state)
+            self._zip.writestr(MANIFEST, write(manifest))
+            self._zip.close()
+        self.file.finish()
+
+    def _end_member(self) -> None:
+        member, self._member = self._member, None
+        if member is not None:
+            member.close()
+
+    def close(self) -> None:
+        """Close it, if it is open. If it is not complete, it is removed."""
+        archive, self._zip = self._zip, None
+        if archive is not None:
+            with suppress(Exception):  # a member that is not complete cannot be closed, and nobody needs it any more
+                self._end_member()
+            archive.fp = None  # closing the archive would write to the file
+        self.file.close()
+
+
+class _Bounded(io.FileIO):
+    """A file of which no more than so much is read at once: `zipfile` believes the lengths that an archive claims.
+
+    Attributes:
+        most: So many bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # It does not wait for the other end of a FIFO.
+        super().__init__(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+        self.most = _MAX_DIRECTORY
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return exactly as many bytes, unless the file ends before."""
+        size = self.most + 1 if size is None or size < 0 else size
+        pieces = []
+        if size > self.most + 1:
+            raise InvalidInputError(f"a part of {size:,} bytes is over the limit of {self.most:,}")
+        while size and (piece := super().read(size)):
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+
+class LoadedFile:
+    """A file that a session was saved to, for reading.
+
+    Attributes:
+        manifest: What stands in it.
+        cells: The cells of the session, oldest first.
+        has_workspace: Whether the files of the workspace are in it.
+    """
+
+    manifest: Manifest
+    cells: list[HistoryEntry]
+    has_workspace = False
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Begin; `open` opens it.
+
+        Args:
+            path: Its path.
+        """
+        self._path = Path(path).expanduser().absolute()
+        self._what = f"{self._path} cannot be loaded"
+        self._file: _Bounded | None = None
+
+    def open(self) -> None:
+        """Open and check it.
+
+        Raises:
+            InvalidInputError: It is not a saved session, or is damaged.
+            StoreError: It cannot be read.
+        """
+        with Telling(self._what, "nothing was changed"):
+            self._file = _Bounded(self._path)
+        self._checked(self._read)
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        if self._file is not None:
+            self._file.close()
+
+    def variables(self) -> Iterator[bytes]:
+        """Yield the pickles, in pieces.
+
+        Raises:
+            InvalidInputError: The file is damaged.
+            StoreError: It cannot be read.
+        """
+        return self._pieces(VARIABLES)
+
+    def workspace(self) -> Iterator[bytes]:
+        """Yield the tar archive of the workspace, in pieces. Raises as `variables`."""
+        return self._pieces(WORKSPACE)
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        member = self._checked(lambda: self._zip.open(name))
+        with member:
+            while piece := self._checked(lambda: member.read(PIECE)):
+                yield piece
+
+    def _checked(self, function: Callable[[], Any]) -> Any:
+        """Call a function of the archive, and turn what it raises into our errors."""
+        try:
+            with Telling(self._what, "nothing was changed"):
+                return function()
+        except (zipfile.BadZipFile, InvalidInputError, ProtocolError, NotImplementedError) as error:
+            why = str(error)[:300]
+        except (ValueError, KeyError, TypeError, EOFError, IndexError, RuntimeError, struct.error, RecursionError) as error:
+            why = f"{type(error).__name__}: {str(error)[:300]}"  # of `zipfile`, which does not expect every mistake
+        raise InvalidInputError(f"{self._what}: it is not a saved session, or is damaged: {why}")
+
+    def _read(self) -> None:
+        file = self._file
+        assert file is not None
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidInputError("it is not a file")
+        self._zip = zipfile.ZipFile(file)
+        self._check_members(status.st_size)
+        file.most = MAX_STATE
+        manifest = read(Manifest, self._zip.read(MANIFEST))
+        if manifest.format != FORMAT:
+            raise InvalidInputError(
+                f"it has format {manifest.format}, of cellblock {manifest.version[:50]}; this one reads {FORMAT}"
+            )
+        state = manifest.state
+        total = self._zip.getinfo(VARIABLES).file_size
+        if any(group.size < 0 for group in state.groups) or sum(group.size for group in state.groups) != total:
+            raise InvalidInputError("its pickles are not as long as the manifest says")
+        self.has_workspace = WORKSPACE in self._zip.namelist()
+        self.manifest, self.cells = manifest, [*self._read_cells()]
+        file.most = 2 * PIECE
+
+    def _check_members(self, size: int) -> None:
+        members = self._zip.infolist()
+        known = {MANIFEST, VARIABLES, CELLS, WORKSPACE}
+        found = [member.filename for member in members]
+        if len(set(found)) < len(found) or not known - {WORKSPACE} <= set(found) <= known:
+            raise InvalidInputError(f"it must hold {MANIFEST}, {VARIABLES}, {CELLS}, and {WORKSPACE} at most, each once")
+        for member in members:
+            # Not compressed: so nothing becomes larger than it is in the file.
+            if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size or member.flag_bits & 1:
+                raise InvalidInputError(f"{member.filename} is compressed or encrypted, which a saved session never is")
+        if sum(member.file_size for member in members) > size:
+            raise InvalidInputError("its members overlap")
+        if self._zip.getinfo(MANIFEST).file_size > MAX_STATE:
+            raise InvalidInputError(f"its manifest is over the limit of {MAX_STATE:,} bytes")
+
+    def _read_cells(self) -> Iterator[HistoryEntry]:
+        with self._zip.open(CELLS) as file:
+            for number in range(_MAX_CELLS + 1):
+                line = file.readline(_MAX_CELL + 1)
+                if not line:
+                    return
+                if number == _MAX_CELLS or len(line) > _MAX_CELL:
+                    raise InvalidInputError(f"it has more than {_MAX_CELLS:,} cells, or one of more than {_MAX_CELL:,} bytes")
+                yield _cell(json.loads(line))
+
+
+def _cell(data: Any) -> HistoryEntry:
+    code, status, count = data["code"], data["status"], data["execution_count"]
+    if type(code) is not str or status not in _STATUSES or (count is not None and type(count) is not int):
+        raise InvalidInputError("a cell has a field of the wrong type")
+    return HistoryEntry(code, status, count)

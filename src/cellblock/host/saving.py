@@ -1,0 +1,238 @@
+"""`Session.save` and `Session.load`: a session's state in a file, and back.
+
+The session's code makes the pickles, and the loading session's code reads them. Here they are bytes that pass through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib.util
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cellblock.errors import InvalidInputError, ProtocolError, StoreError
+from cellblock.host.exchange import Run, sent
+from cellblock.host.files.steps import in_thread
+from cellblock.host.saved_file import PIECE, VARIABLES, WORKSPACE, LoadedFile, SavedFile
+from cellblock.model import HistoryEntry
+from cellblock.model.saving import LeftOut, LoadReport, SaveReport
+from cellblock.sandbox.paths import is_inside
+from cellblock.wire.saved import DATA, END, Loaded, State, read, write
+
+if TYPE_CHECKING:
+    from cellblock.host.files import Files
+    from cellblock.host.kernels.cell import OnInput
+    from cellblock.model import CodeExecutionResult
+
+_ROOM = 4096  # for what a message has beside its data
+_PICKLING = "__import__('cellblock.worker.pickling', fromlist=['x'])"
+_SAVE = "__import__('cellblock.worker.saving', fromlist=['x']).save"
+_LOAD = "__import__('cellblock.worker.loading', fromlist=['x']).load"
+
+Take = Callable[[bytes], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What saving and loading use of a session.
+
+    Attributes:
+        run: Runs a cell that leaves no trace.
+        run_and_take: Runs one, and passes on each value that it sends.
+        room: Bytes that a value may have.
+        workspace: Its working directory.
+        files: The files in it.
+    """
+
+    run: Run
+    run_and_take: Callable[[str, OnInput | None, Take, float | None], Awaitable[CodeExecutionResult]]
+    room: int
+    workspace: str
+    files: Files
+
+
+async def save(
+    ends: Ends, path: str | os.PathLike[str], cells: Iterable[HistoryEntry], *, workspace: bool, timeout: float | None
+) -> SaveReport:
+    """Save a session; see `Session.save`."""
+    file = SavedFile(path)
+    if workspace:
+        _check_outside(file.file.path, ends.workspace)
+    try:
+        await in_thread(file.open)
+        await _provide_cloudpickle(ends.run)
+        await in_thread(file.begin, VARIABLES)
+        state = await _take_state(ends, file, timeout)
+        left_out = [*state.left_out]
+        if workspace:
+            await in_thread(file.begin, WORKSPACE)
+            left_out += await _save_files(ends.files, file)
+        kept = [*cells]
+        state = replace(state, left_out=tuple(left_out), directory=_relative(state.directory, ends.workspace))
+        await in_thread(file.finish, state, kept)
+    finally:
+        await in_thread(file.close)
+    saved = [*state.imports, *(name for group in state.groups for name in group.names)]
+    return SaveReport(file.file.path, file.file.size, saved, left_out, len(kept), workspace)
+
+
+def _check_outside(path: Path, workspace: str) -> None:
+    if is_inside(os.path.realpath(path.parent), workspace):
+        raise InvalidInputError(f"{path} is in the workspace, which is to be saved in it: save to another directory")
+
+
+def _relative(directory: str, workspace: str) -> str:
+    """Return a directory relative to the workspace, if it is in it: another session's workspace can be elsewhere."""
+    return os.path.relpath(directory, workspace) if is_inside(directory, workspace) else directory
+
+
+def _absolute(directory: str, workspace: str) -> str:
+    return os.path.normpath(os.path.join(workspace, directory)) if directory else ""
+
+
+async def _take_state(ends: Ends, file: SavedFile, timeout: float | None) -> State:
+    size, state = 0, None
+
+    async def take(message: bytes) -> None:
+        nonlocal size, state
+        if state is not None:
+            raise ProtocolError("the session sent more than its state")
+        if message.startswith(DATA):
+            size += len(message) - len(DATA)
+            await in_thread(file.write, message[len(DATA) :])
+        elif message.startswith(END):
+            state = await in_thread(read, State, message[len(END) :])
+
+    piece = min(ends.room - _ROOM, PIECE)
+    if piece <= 0:
+        raise InvalidInputError(f"a session whose values may have {ends.room:,} bytes cannot be saved: raise Limits(media=…)")
+    sent(await ends.run_and_take(f"{_SAVE}({piece})", None, take, timeout), "the session was not saved")
+    if state is None or any(group.size < 0 for group in state.groups) or sum(group.size for group in state.groups) != size:
+        raise ProtocolError("the session did not send all of its state")
+    return state
+
+
+async def _save_files(files: Files, file: SavedFile) -> list[LeftOut]:
+    left_out: list[LeftOut] = []
+    async with aclosing(files.tar(on_skip=lambda skipped: left_out.append(LeftOut(skipped.path, skipped.reason)))) as stream:
+        async for data in stream:
+            await in_thread(file.write, data)
+    return left_out
+
+
+async def load(
+    ends: Ends,
+    path: str | os.PathLike[str],
+    prepare: Callable[[], Awaitable[None]],
+    *,
+    workspace: bool,
+    timeout: float | None,
+) -> tuple[LoadReport, list[HistoryEntry]]:
+    """Load a session; see `Session.load`.
+
+    Args:
+        ends: The session.
+        path: The file.
+        prepare: Called when the file has been checked: nothing was changed before.
+        workspace: Whether the files of the workspace are unpacked.
+        timeout: Seconds that reading the pickles may take.
+
+    Returns:
+        The report, and the cells of the saved session.
+    """
+    file = LoadedFile(path)
+    try:
+        await in_thread(file.open)
+        if workspace and not file.has_workspace:
+            raise InvalidInputError(f"{path} has no files: the session was saved without its workspace")
+        await prepare()
+        if workspace:
+            await ends.files.untar(_in_pieces(file.workspace()))
+        await _provide_cloudpickle(ends.run)
+        loaded = await _give_state(ends, file, timeout)
+    finally:
+        await in_thread(file.close)
+    left_out = [*file.manifest.state.left_out, *loaded.left_out]
+    return LoadReport([*loaded.names], left_out, len(file.cells), workspace), file.cells
+
+
+async def _give_state(ends: Ends, file: LoadedFile, timeout: float | None) -> Loaded:
+    state = file.manifest.state
+    batches = [*_batches(file.cells)]
+    lines = iter(
+        [
+            write(replace(state, left_out=(), directory=_absolute(state.directory, ends.workspace))).decode(),
+            *(json.dumps(batch) for batch in batches),
+        ]
+    )
+    pieces = file.variables()
+    failure: BaseException | None = None
+
+    async def next_line(_prompt: str) -> str | None:
+        nonlocal failure
+        if (line := next(lines, None)) is not None:
+            return line
+        try:
+            piece = await in_thread(next, pieces, None)
+        except (InvalidInputError, StoreError) as error:
+            failure = error
+            return None
+        return None if piece is None else await in_thread(_encoded, piece)
+
+    answer: list[bytes] = []
+
+    async def take(message: bytes) -> None:
+        answer[:] = [message]
+
+    result = await ends.run_and_take(f"{_LOAD}({len(batches)})", next_line, take, timeout)
+    if failure is not None:
+        raise failure
+    sent(result, "the session was not loaded")
+    if not answer:
+        raise ProtocolError("the session did not say what it has loaded")
+    return await in_thread(read, Loaded, answer[0])
+
+
+def _encoded(piece: bytes) -> str:
+    return base64.b64encode(piece).decode()
+
+
+def _batches(cells: list[HistoryEntry]) -> Iterator[list[tuple[int | None, str]]]:
+    """Yield the numbers and the code of cells, in lists that are not too long for one message."""
+    batch: list[tuple[int | None, str]] = []
+    size = 0
+    for cell in cells:
+        size += 12 * len(cell.code) + 100  # as JSON, a character takes up to 12 bytes
+        if size > PIECE and batch:
+            yield batch
+            batch, size = [], 0
+        batch.append((cell.execution_count, cell.code))
+    if batch:
+        yield batch
+
+
+async def _in_pieces(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await in_thread(next, pieces, None)) is not None:
+        yield piece
+
+
+async def _provide_cloudpickle(run: Run) -> None:
+    """Have the session's interpreter know cloudpickle: its own, or the one of this program."""
+
+    async def give(_prompt: str) -> str:
+        return await asyncio.to_thread(_source_of_cloudpickle)
+
+    sent(await run(f"{_PICKLING}.provide_cloudpickle()", give), "the session cannot be saved or loaded")
+
+
+def _source_of_cloudpickle() -> str:
+    spec = importlib.util.find_spec("cloudpickle")
+    if spec is None or spec.origin is None:
+        raise InvalidInputError("saving and loading need cloudpickle, which is not installed: pip install cloudpickle")
+    return Path(spec.origin).with_name("cloudpickle.py").read_text(encoding="utf-8")

@@ -1,0 +1,299 @@
+"""`Session.save`, `Session.load` and `Host.load`: all that can be kept is back, and what is not is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock import (
+    ExecutionTimeoutError,
+    Host,
+    InvalidInputError,
+    KernelDiedError,
+    Limits,
+    ProtocolError,
+    Session,
+    StoreError,
+)
+from cellblock.host.saved_file import VARIABLES, SavedFile
+from cellblock.model import HistoryEntry
+from cellblock.model.saving import LeftOut, LoadReport, SaveReport
+from cellblock.wire.saved import Group, State
+from processes import eventually
+
+
+def write(path: Path, pickled: bytes, **fields: Any) -> Path:
+    """Write a saved session as a stranger might."""
+    told: dict[str, Any] = {
+        "groups": (Group(("x",), len(pickled), False),),
+        "imports": {},
+        "modules": (),
+        "environment": {},
+        "directory": "",
+        "count": 1,
+        "python": "3.11",
+        "libraries": {},
+        "left_out": (),
+    }
+    file = SavedFile(path)
+    file.open()
+    file.begin(VARIABLES)
+    file.write(pickled)
+    file.finish(State(**{**told, **fields}), [HistoryEntry("x", "success", 1)])
+    file.close()
+    return path
+
+
+class Call:
+    """Pickled, this is a call of a function by whoever loads it."""
+
+    def __init__(self, function: Any, *arguments: object) -> None:
+        self.reduced = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
+async def test_a_session_goes_on_where_it_was_saved(native_host: Host, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    (first / "inner").mkdir(parents=True)
+    (second / "inner").mkdir(parents=True)
+    async with native_host.session(working_dir=first) as session:
+        await session.execute(
+            "import os, xml.dom.minidom, posixpath as p\nx = 1\nrows = [1]\nalias = {'rows': rows}\n_mine = 2"
+        )
+        await session.execute("def f(y=2):\n    return x + y\nregistry = {f: 'f'}")
+        await session.execute("class C:\n    def m(self): return __class__ is C, f()\nc = C()\n1 / 0")
+        await session.execute(
+            "def outer():\n    n = 0\n    def up():\n        nonlocal n; n += 1; return n\n    return up, lambda: n"
+        )
+        await session.execute("up, now = outer(); os.environ['NEW'] = 'é'; del os.environ['LANG']")
+        report = await session.save(tmp_path / "s.cellblock")
+        assert set(report.saved) >= {"os", "xml", "p", "x", "rows", "alias", "_mine", "f", "registry", "C", "c", "up", "now"}
+        assert (report.left_out, report.cells, report.files) == ([], 5, False)
+        assert (await session.execute("sorted(Out), _i")).return_value is not None
+        assert session.next_count == 7  # saving left no trace
+    assert report.size == (tmp_path / "s.cellblock").stat().st_size
+    async with await native_host.load(tmp_path / "s.cellblock", working_dir=second) as session:
+        assert session.loaded == LoadReport(report.saved, [], 5)
+        assert [(cell.execution_count, cell.status) for cell in session.history()][2:] == [
+            (3, "error"),
+            (4, "success"),
+            (5, "success"),
+        ]
+        result = await session.execute(
+            "x = 10\nprint(f(), registry[f], c.m(), alias['rows'] is rows, up(), now(), os.environ['NEW'])\n"
+            "print(xml.dom.minidom.__name__, In[1][:9], os.path.basename(os.getcwd()), C.m.__globals__ is globals())"
+        )
+        assert result.output == ("12 f (True, 12) True 1 1 é\nxml.dom.minidom import os second True\n"), result.text
+        assert result.execution_count == 6
+        assert "1 / 0" not in str((await session.execute("import inspect; inspect.getsource(f)")).return_value)
+
+
+async def test_what_cannot_be_kept_is_named_and_costs_nothing_else(session: Session, host: Host, tmp_path: Path) -> None:
+    await session.execute("import threading; lock = threading.Lock(); rows = (i for i in 'ab'); x = [1]")
+    await session.execute("class Bad:\n    def __reduce__(self): raise SystemExit('no')\nbad = [Bad()]")
+    report = await session.save(tmp_path / "s")
+    assert {one.name: one.reason for one in report.left_out} == {
+        "lock": "TypeError: cannot pickle '_thread.lock' object",
+        "rows": "TypeError: cannot pickle 'generator' object",
+        "bad": "SystemExit: no",
+    }
+    assert report.saved == ["threading", "x", "Bad"]
+    loaded = await session.load(tmp_path / "s")
+    assert (loaded.loaded, loaded.left_out) == (report.saved, report.left_out)
+    assert (await session.execute("x, list(threading.__name__[:1])")).return_value == "([1], ['t'])"
+    assert SaveReport.from_dict(report.to_dict()) == report
+    assert LoadReport.from_dict(loaded.to_dict()) == loaded
+
+
+async def test_a_library_that_is_missing_costs_only_what_needs_it(native_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "with").mkdir()
+    (tmp_path / "without").mkdir()
+    (tmp_path / "with" / "mylib.py").write_text("__version__ = '1'\nclass Thing: pass\n")
+    async with native_host.session(working_dir=tmp_path / "with") as session:
+        await session.execute("import mylib; things = [mylib.Thing()]; same = things; shared = {}; other = [shared]; x = 1")
+        await session.save(tmp_path / "s")
+    async with await native_host.load(tmp_path / "s", working_dir=tmp_path / "without") as session:
+        assert session.loaded is not None
+        assert session.loaded.loaded == ["shared", "other", "x"]
+        why = "ModuleNotFoundError: No module named 'mylib'"
+        assert session.loaded.left_out == [
+            LeftOut("mylib", why),
+            LeftOut("things", f"{why}; it shares objects with same"),
+            LeftOut("same", f"{why}; it shares objects with things"),
+        ]
+        assert (await session.execute("other[0] is shared, x")).return_value == "(True, 1)"
+
+
+async def test_functions_of_another_python_are_left_out(session: Session, tmp_path: Path) -> None:
+    await session.execute("x = 1\ndef f(): pass")
+    path = tmp_path / "s"
+    await session.save(path)
+    here = "{}.{}".format(*__import__("sys").version_info).encode()
+    other = b"9" * len(here)
+    data = path.read_bytes()
+    write(path, data[:0], groups=())  # a file of the same name, to be replaced
+    path.write_bytes(data)
+    await session.load(_with_python(path, here.decode(), other.decode()))
+    assert session.loaded is not None
+    assert session.loaded.loaded == ["x"]
+    assert session.loaded.left_out[0].name == "f"
+    assert "cannot be loaded by Python" in session.loaded.left_out[0].reason
+
+
+def _with_python(path: Path, here: str, other: str) -> Path:
+    import zipfile
+
+    with zipfile.ZipFile(path) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    members["manifest.json"] = members["manifest.json"].replace(
+        f'"python": "{here}"'.encode(), f'"python": "{other}"'.encode()
+    )
+    with zipfile.ZipFile(path, "w") as new:
+        for name, data in members.items():
+            new.writestr(name, data)
+    return path
+
+
+async def test_the_workspace_goes_along_if_asked(native_host: Host, tmp_path: Path) -> None:
+    for name in ("first", "second", "third"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "first" / "data.txt").write_text("data")
+    (tmp_path / "first" / "link").symlink_to("/etc/passwd")
+    async with native_host.session(working_dir=tmp_path / "first") as session:
+        with pytest.raises(InvalidInputError, match="is in the workspace"):
+            await session.save(tmp_path / "first" / "s", workspace=True)
+        report = await session.save(tmp_path / "s", workspace=True)
+        assert report.files
+        assert [one.name for one in report.left_out] == ["link"]
+        await session.save(tmp_path / "no-files")
+    async with await native_host.load(tmp_path / "s", workspace=True, working_dir=tmp_path / "second") as session:
+        assert session.loaded is not None
+        assert session.loaded.files
+        assert (await session.execute("open('data.txt').read()")).return_value == "'data'"
+    async with await native_host.load(tmp_path / "s", working_dir=tmp_path / "third"):
+        assert "data.txt" not in os.listdir(tmp_path / "third")
+    with pytest.raises(InvalidInputError, match="saved without its workspace"):
+        await native_host.load(tmp_path / "no-files", workspace=True, working_dir=tmp_path / "third")
+
+
+async def test_much_goes_in_pieces_whatever_a_value_may_have(host: Host, tmp_path: Path) -> None:
+    async with host.session(limits=Limits(media=100_000, values=100_000)) as session:
+        await session.execute("x = bytes(range(256)) * 10_000; y = bytearray(x)")
+        assert (await session.save(tmp_path / "s")).size > 5_000_000
+        await session.load(tmp_path / "s")
+        assert (await session.execute("x == y == bytes(range(256)) * 10_000")).return_value == "True"
+    async with host.session(limits=Limits(media=10)) as session:
+        with pytest.raises(InvalidInputError, match="Limits"):
+            await session.save(tmp_path / "s")
+
+
+async def test_a_kernel_without_cloudpickle_gets_it(session: Session, tmp_path: Path) -> None:
+    hide = (
+        "import sys\nclass Hidden:\n    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'cloudpickle': raise ModuleNotFoundError(name)\nsys.meta_path.insert(0, Hidden()); f = lambda: 5"
+    )
+    await session.execute(f"{hide}; sys.modules.pop('cloudpickle', None)")
+    report = await session.save(tmp_path / "s")
+    assert report.left_out == []
+    await session.load(tmp_path / "s")
+    assert (await session.execute("f()")).return_value == "5"
+
+
+async def test_what_was_there_before_is_gone_when_another_session_is_loaded(session: Session, tmp_path: Path) -> None:
+    await session.execute("x = 1")
+    await session.save(tmp_path / "s")
+    await session.execute("y = 2")
+    await session.load(tmp_path / "s")
+    assert [one.name for one in await session.variables()] == ["x"]
+    assert len(session.history()) == 1
+
+
+async def test_what_is_not_a_saved_session_changes_nothing(session: Session, tmp_path: Path) -> None:
+    await session.execute("x = 1")
+    (tmp_path / "bad").write_text("bad")
+    with pytest.raises(InvalidInputError, match="not a saved session"):
+        await session.load(tmp_path / "bad")
+    with pytest.raises(StoreError, match="No such file"):
+        await session.load(tmp_path / "missing")
+    assert (await session.execute("x")).return_value == "1"
+    assert session.loaded is None
+
+
+async def test_the_code_in_a_file_runs_in_the_sandbox_alone(native_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "workspace").mkdir()
+    planted = tmp_path / "planted"
+    evil = pickle.dumps({"x": Call(os.system, f"echo 1 > {planted}")})
+    async with await native_host.load(write(tmp_path / "s", evil), working_dir=tmp_path / "workspace") as session:
+        assert not planted.exists()
+        assert (await session.execute(f"x, open({str(planted)!r}).read()")).return_value == r"(0, '1\n')"  # its own /tmp
+
+
+@pytest.mark.parametrize("what", ["dies", "hangs", "raises"])
+async def test_code_in_a_file_that_misbehaves_is_told(session: Session, tmp_path: Path, what: str) -> None:
+    calls: dict[str, Any] = {
+        "dies": Call(os._exit, 1),
+        "hangs": Call(eval, "exec('while True: pass')"),
+        "raises": Call(int, "x"),
+    }
+    path = write(tmp_path / "s", pickle.dumps({"x": calls[what]}))
+    if what == "raises":
+        loaded = await session.load(path)
+        assert loaded.left_out == [LeftOut("x", "ValueError: invalid literal for int() with base 10: 'x'")]
+    else:
+        with pytest.raises(KernelDiedError if what == "dies" else ExecutionTimeoutError, match=r"was not loaded|died"):
+            await session.load(path, timeout=0.2)
+    assert (await session.execute("1 + 1")).return_value == "2"
+
+
+async def test_a_session_that_cannot_be_loaded_is_closed(host: Host, tmp_path: Path) -> None:
+    before = len(host._sessions)
+    for pickled in (b"", pickle.dumps({"x": Call(os._exit, 1)})):
+        path = write(tmp_path / "s", pickled) if pickled else tmp_path / "missing"
+        with pytest.raises((KernelDiedError, StoreError)):
+            await host.load(path)
+    assert len(host._sessions) == before
+
+
+async def test_a_save_that_takes_too_long_leaves_no_file(session: Session, tmp_path: Path) -> None:
+    await session.execute("class Slow:\n    def __reduce__(self):\n        while True: pass\nx = Slow()")
+    with pytest.raises(ExecutionTimeoutError, match="the session was not saved"):
+        await session.save(tmp_path / "s", timeout=0.2)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_save_can_be_cancelled(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("before")
+    await session.execute("class Slow:\n    def __reduce__(self):\n        while True: pass\nx = Slow()")
+    saving = asyncio.create_task(session.save(tmp_path / "s"))
+    await eventually(lambda: len(os.listdir(tmp_path)) == 2)
+    saving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    assert os.listdir(tmp_path) == ["s"]
+    assert (tmp_path / "s").read_text() == "before"
+    assert (await session.execute("2")).return_value == "2"
+
+
+@pytest.mark.parametrize("lie", ["lambda n: None", "lambda n: get_ipython().display_pub.publish({MIME: b'.{}'})", "lie"])
+async def test_a_session_that_lies_is_not_saved(session: Session, tmp_path: Path, lie: str) -> None:
+    await session.execute(
+        "import cellblock.worker.saving as s\nMIME = s.VALUE_MIME\n"
+        "def lie(n):\n    for _ in range(2): get_ipython().display_pub.publish({MIME: b'+x'})\n"
+        f"s.save = {lie}"
+    )
+    with pytest.raises(ProtocolError):
+        await session.save(tmp_path / "s")
+    assert os.listdir(tmp_path) == []
+
+
+async def test_what_background_work_prints_meanwhile_is_for_the_next_cell(session: Session, tmp_path: Path) -> None:
+    await session.execute("class Loud:\n    def __reduce__(self):\n        print('loud'); return Loud, ()\nx = Loud()")
+    await session.save(tmp_path / "s")
+    assert (await session.execute("1")).output == "loud\nloud\n"
