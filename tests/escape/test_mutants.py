@@ -61,6 +61,7 @@ ENDLESS = frozenset(
 
 EGRESS, FILES, HERE = "egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
 GUARD = "gateway/test_guard.py::test_"
+SNAPSHOTS = "snapshots/"
 LIFE = "host/test_lifecycle.py::test_"
 
 
@@ -209,6 +210,14 @@ MUTANTS: dict[str, Mutant] = {
     "37 and what a session keeps of them": mutant(
         "host/output/test_spill.py::test_the_oldest_files_of_a_session_are_removed_and_nothing_else",
         Edit("host/output/spill.py", "SpillDirectory.keep", "pass"),
+    ),
+    "37 and what waits for the disk": mutant(
+        "host/output/test_spill.py::test_a_disk_that_stalls_holds_up_neither_the_loop_nor_the_result",
+        Edit("host/output/spill.py", "Spills.fits", "return True"),
+    ),
+    "37 for which the kernel waits": mutant(
+        "host/kernels/test_kernel.py::test_the_kernel_waits_for_a_slow_disk_and_nobody_else_does",
+        Edit("host/kernels/channel.py", "Channel._wait_if_behind", "pass"),
     ),
     "38 terminals": mutant(
         "test_terminal.py::test_sequences_are_shown_and_not_obeyed",
@@ -714,10 +723,28 @@ MUTANTS: dict[str, Mutant] = {
     "59 other clients": mutant(
         "mcp_server/test_server.py::test_a_client_decides_nothing_for_another",
         Edit(
-            "mcp_server/cells.py",
-            "_take_answers",
-            "for number in answers:\n        await _take_answer(clients, number, answers[number])",
+            "mcp_server/asking.py",
+            "take_answers",
+            "for question in clients.sessions.approvals.waiting():\n"
+            "        if question.id in answers:\n"
+            "            await _take_answer(clients, question, answers[question.id])",
         ),
+    ),
+    "59 whose question it is": mutant(
+        "tools/mcp/test_elicit.py::test_a_question_that_could_be_anothers_is_shown_to_nobody",
+        Edit("tools/mcp/elicit.py", "whose", "return next(iter(calls.values()), None)"),
+    ),
+    "59 a question after a cancelled call": mutant(
+        "tools/mcp/test_elicit.py::test_a_question_after_a_cancelled_call_of_another_is_shown_to_nobody",
+        Edit("tools/mcp/elicit.py", "whose", "return next(iter(calls.values())) if len(calls) == 1 else None"),
+    ),
+    "59 forms": mutant(
+        "approvals/test_elicitation.py::test_what_nobody_can_be_shown_is_refused",
+        Edit("approvals/elicitation.py", "_choice", "return value"),
+    ),
+    "59 answers": mutant(
+        "approvals/test_elicitation.py::test_what_is_not_an_answer_to_the_form_is_refused",
+        Edit("approvals/elicitation.py", "_fits", "return True"),
     ),
     "59 servers": mutant(
         "mcp_server/test_server.py::test_rules_decide_about_servers",
@@ -785,6 +812,52 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "61 ids of executions": mutant(
         "store/test_journal.py::test_an_id_that_is_none_is_not_found", Edit("store/journal.py", "is_id", "return True")
+    ),
+    "62 links that are read": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_kept", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+    ),
+    "62 links that are written through": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_written", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+    ),
+    "62 files that grow": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_a_file_that_grows_while_it_is_read_ends_at_the_limit",
+        Edit("snapshots/content.py", "_chunks", "while chunk := os.read(source, _CHUNK):\n    yield chunk"),
+    ),
+    "62 files of holes": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_a_huge_sparse_file_is_left_out_and_a_smaller_one_stays_sparse",
+        Edit("snapshots/content.py", "_ZEROS", 'b""'),
+    ),
+    "62 deep trees": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_a_deep_tree_ends_the_walk_and_not_the_host",
+        Edit("snapshots/tree.py", "SnapshotLimits.max_depth", "10**6"),
+    ),
+    "62 many files": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_more_files_than_anybody_looks_at_are_an_error",
+        Edit("snapshots/walk.py", "Walk.is_cut_off", "return False"),
+    ),
+    "62 set-user-ID bits": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_set_user_id_bit_does_not_come_back",
+        Edit("snapshots/tree.py", "PERMISSIONS", "0o7777"),
+    ),
+    "62 another directory": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_workspace_that_was_replaced_is_refused",
+        Edit("snapshots/snapshots.py", "Snapshots._check_top", "pass"),
+    ),
+    "62 a full store": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_full_store_keeps_nothing_of_a_snapshot",
+        Edit("snapshots/store.py", "Store._check_room", "pass"),
+    ),
+    "62 what is left out": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_new_folder_goes_but_for_what_is_ignored_in_it",
+        Edit("snapshots/plan.py", "_is_removable", "return True"),
+    ),
+    "62 a restore that is killed": mutant(
+        f"{SNAPSHOTS}test_restore.py::test_a_restore_that_is_killed_is_finished_or_has_not_begun[7]",
+        Edit("snapshots/restore.py", "recover", "return False"),
+    ),
+    "62 what was changed since": mutant(
+        f"{SNAPSHOTS}test_restore.py::test_what_was_changed_after_a_kill_stays",
+        Edit("snapshots/restore.py", "_identity", "return ()"),
     ),
     "53 pickle": mutant(
         "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")
