@@ -15,7 +15,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cellblock import __version__, settings
 from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError
-from cellblock.gateway import approvals, events, executions, files, jupyter, metrics, notebooks, questions, service, sessions
+from cellblock.gateway import (
+    approvals,
+    events,
+    executions,
+    files,
+    jupyter,
+    metrics,
+    notebooks,
+    questions,
+    saving,
+    service,
+    sessions,
+)
 from cellblock.gateway.answers import invalid_response, problem_response
 from cellblock.gateway.direct import Direct
 from cellblock.gateway.guard import PUBLIC, Guard, Refused
@@ -90,7 +102,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
     app.state.notebooks = notebooks.Notebooks()
-    parts = (service, sessions, executions, events, files, questions, approvals, metrics, jupyter, notebooks)
+    parts = (service, sessions, executions, events, files, questions, saving, approvals, metrics, jupyter, notebooks)
     for part in parts:
         app.include_router(part.router, responses={"default": _PROBLEM})
     app.add_exception_handler(CellblockError, _on_error)
