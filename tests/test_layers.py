@@ -56,10 +56,13 @@ LAYERS: dict[str, set[str]] = {
         "model",
         "packages",
         "sandbox",
+        "snapshots",
         "telemetry",
         "wire",
     },
     "packages": set(),
+    # The files of a session's checkpoints; of sandbox, what stands in the place of a protected name.
+    "snapshots": {"errors", "leftovers", "sandbox"},
     "egress": {"errors", "sandbox"},
     "approvals": {"config", "errors", "model"},
     "store": {
@@ -120,6 +123,8 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
+    # By a real server that asks, through all layers.
+    "mcp_server/elicited": "mcp_server/test_asking.py",
     # What a system call means by its arguments: by calls that are answered.
     "init/caller": "init/test_supervisor.py",
     # A run of the whole proxy, for which clients and servers are needed anyway.
@@ -133,6 +138,14 @@ TESTED_IN: dict[str, str] = {
     "host/files/removal": "host/files/test_attacks.py",
     "host/files/staging": "host/files/test_attacks.py",
     "host/files/steps": "host/files/test_transfer.py",
+    # What modules do together for a snapshot: attacked, killed and failing at every system call.
+    "snapshots/beneath": "snapshots/test_attacks.py",
+    "snapshots/content": "snapshots/test_attacks.py",
+    "snapshots/journal": "snapshots/test_restore.py",
+    "snapshots/plan": "snapshots/test_restore.py",
+    "snapshots/store": "snapshots/test_snapshots.py",
+    "snapshots/tree": "snapshots/test_snapshots.py",
+    "snapshots/walk": "snapshots/test_snapshots.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "host/doctor": "cli/test_cli.py",
     "host/keeping": "host/test_adoption.py",
@@ -146,6 +159,7 @@ TESTED_IN: dict[str, str] = {
     "host/launch/launchers": "host/test_lifecycle.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "host/launch/srt": "test_spec_srt.py",
+    "host/new_file": "host/test_saved_file.py",
     "host/reader": "test_tools_in_sessions.py",
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
@@ -181,7 +195,6 @@ TESTED_IN: dict[str, str] = {
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/codec": "test_sync.py",
-    "daemon/place": "daemon/test_life.py",
     "daemon/server": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",

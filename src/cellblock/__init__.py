@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cellblock.approvals.elicitation import Elicitation
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rule, Rules
     from cellblock.client.async_client import AsyncClient
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         PreloadError,
         ProtocolError,
         SandboxError,
+        SnapshotError,
         StateError,
         StoreError,
         ToolRunnerError,
@@ -91,6 +93,7 @@ _HOME = {
     "PreloadError": "errors",
     "ProtocolError": "errors",
     "SandboxError": "errors",
+    "SnapshotError": "errors",
     "StateError": "errors",
     "StoreError": "errors",
     "ToolRunnerError": "errors",
@@ -120,6 +123,7 @@ _HOME = {
     "Approvals": "store.approvals",
     "printable": "terminal",
     "ApprovalRequest": "approvals.request",
+    "Elicitation": "approvals.elicitation",
     "ApprovalChannel": "tools.serving.approval_channel",
     "ApprovalClient": "tools.serving.approval_channel",
     "Rule": "approvals.rules",
@@ -183,6 +187,7 @@ __all__ = [
     "CustodianError",
     "DaemonError",
     "Decision",
+    "Elicitation",
     "ErrorInfo",
     "ExecutionError",
     "ExecutionEvent",
@@ -223,6 +228,7 @@ __all__ = [
     "Session",
     "SessionOptions",
     "SessionRecord",
+    "SnapshotError",
     "StateError",
     "StoreError",
     "SyncApprovalRequest",

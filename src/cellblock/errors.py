@@ -23,6 +23,7 @@ itself failed, or was asked for something that it cannot do::
     ├── ProtocolError             the other end of a connection violated the protocol
     ├── ToolRunnerError           a tool failed, or approval of its call was denied
     ├── FilesError                `session.files` could not do what was asked with a file, folder or archive
+    │   └── SnapshotError         the files of a checkpoint could not be kept, compared or restored
     ├── McpServerError            an MCP server could not be started or reached, or violated the protocol
     ├── StoreError                stored state on the trusted side cannot be read, written, or trusted
     ├── CodeExecutionError        `CodeExecutor` only: the code failed; ``result`` has everything else
@@ -186,6 +187,10 @@ class FilesError(CellblockError):
         super().__init__(message)
         self.path = path
         self.errno = errno
+
+
+class SnapshotError(FilesError):
+    """The files of a checkpoint could not be kept, compared or restored. Nothing was changed, unless the message says so."""
 
 
 class McpServerError(CellblockError):

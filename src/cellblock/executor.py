@@ -10,6 +10,7 @@ import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -28,6 +29,7 @@ from cellblock.session_policy import requested_isolation, requested_policy
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
+    from cellblock.approvals.elicitation import OnElicitation
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.approvals.rules import Rules
     from cellblock.gateway.embedded import EmbeddedGateway
@@ -89,6 +91,7 @@ class CodeExecutor(AsyncOnly):
         rules: Rules | None = None,
         timeout_includes_approvals: bool = False,
         own_servers: bool = False,
+        on_elicitation: OnElicitation | None = None,
     ) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
 
@@ -126,6 +129,7 @@ class CodeExecutor(AsyncOnly):
             rules: As `ServiceOptions` has it.
             timeout_includes_approvals: As `ServiceOptions` has it.
             own_servers: As `ServiceOptions` has it.
+            on_elicitation: As `ServiceOptions` has it.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -147,6 +151,7 @@ class CodeExecutor(AsyncOnly):
             own_servers=own_servers,
             approve_tool_calls=approve_tool_calls,
             tools=tools,
+            on_elicitation=on_elicitation,
         )
         self._options = SessionOptions(
             kernel_env=kernel_env,
@@ -272,6 +277,10 @@ class CodeExecutor(AsyncOnly):
     ) -> LoadReport:
         """Continue what was saved to a file, in a fresh kernel, as `Session.load` does."""
         return await self.session.load(path, workspace=workspace, timeout=timeout)
+
+    async def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the cells and what they showed as a notebook or a script, as `Session.export` does."""
+        return await self.session.export(path)
 
     def __repr__(self) -> str:
         try:

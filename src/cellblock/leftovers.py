@@ -121,7 +121,7 @@ def remove_place(place: str) -> None:
 def _remove(place: str, top: int) -> None:
     for _ in range(_PASSES):
         try:
-            _empty(top)
+            empty(top)
             os.rmdir(place)
             return
         except FileNotFoundError:
@@ -131,7 +131,7 @@ def _remove(place: str, top: int) -> None:
             continue
 
 
-def _empty(top: int) -> None:
+def empty(top: int) -> None:
     """Remove what is in a directory. All directories are brought to its top, one after the other, and emptied there.
 
     So two descriptors do for any depth, and no path is ever walked that somebody could change meanwhile.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from cellblock.approvals.elicitation import OnElicitation
     from cellblock.approvals.rules import Rules
     from cellblock.tool_directories import Directories
 
@@ -29,6 +30,8 @@ class ServiceOptions:
         approve_tool_calls: Whether tool calls need approval. If not, only rules can refuse them.
         tools: Directories that `generate_mcp_sources` was given, if they are not in the workspace: code can read them, import
             their packages, and call the tools. So it is with directories that ``PYTHONPATH`` in `kernel_env` names.
+        on_elicitation: Has a person fill in what MCP servers ask in the middle of a tool call (docs/approvals.md). Without it,
+            servers are told that nobody answers.
 
     Raises:
         InvalidInputError: An option is wrong.
@@ -43,6 +46,7 @@ class ServiceOptions:
     own_servers: bool = False
     approve_tool_calls: bool = True
     tools: Directories = ()
+    on_elicitation: OnElicitation | None = None
 
     def __post_init__(self) -> None:
         _check_rules(self.rules)

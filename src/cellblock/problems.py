@@ -105,8 +105,8 @@ def error_of(status: int, body: Any) -> CellblockError:
         return BusyError(message, float(after) if isinstance(after, int | float) else 1.0)
     if kind is OutcomeUnknownError:
         return OutcomeUnknownError(message, str(data.get("execution", "")))
-    if kind is FilesError:
-        return FilesError(message, path=data.get("path"), errno=data.get("errno"))
+    if kind is not None and issubclass(kind, FilesError):
+        return kind(message, path=data.get("path"), errno=data.get("errno"))
     if kind is not None:
         return kind(message)
     if status in (401, 403):

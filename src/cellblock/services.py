@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import weakref
+from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cellblock import config
 from cellblock.approvals.broker import Broker
+from cellblock.approvals.elicitation import Elicitation, Person
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import InvalidInputError
 from cellblock.host.options import SessionHooks, SessionOptions
@@ -92,6 +95,7 @@ class SessionServices:
         broker: Decides about all of it.
         port: The port on which the session's own code calls tools.
         secret: The token for calls from where others than the session are.
+        on_elicitation: Has a person fill in the forms of servers; None if there is nobody. May be replaced.
     """
 
     def __init__(
@@ -116,6 +120,8 @@ class SessionServices:
         """
         self.broker = Broker(options.rules, self._ask, options.approval_timeout, self._record, session=session_id)
         self.secret = secret
+        self.on_elicitation = options.on_elicitation
+        self._person = Person(session_id, self._elicit)
         self._session = session
         self._directories = directories
         self._approve_tool_calls = options.approve_tool_calls
@@ -186,6 +192,18 @@ class SessionServices:
         # asked yet: whoever comes next is.
         return True if self._session.reader.running else None
 
+    async def _elicit(self, elicitation: Elicitation) -> Mapping[str, Any] | None:
+        """Have a person asked what a server asks. The time that they take does not count for the cell."""
+        if self.on_elicitation is None:
+            return None
+        _LOG.info("MCP server %r asks in session %s", elicitation.server, self._person.session)
+        with self.broker.somebody_is_asked():
+            try:
+                async with asyncio.timeout(self.broker.timeout):
+                    return await self.on_elicitation(elicitation)
+            except TimeoutError:
+                return None
+
     def _retract(self, request: ApprovalRequest) -> None:
         """Forget a request that was withdrawn before the reader came to it: else code could fill the memory with them."""
         if request.state == "withdrawn":
@@ -206,6 +224,7 @@ class SessionServices:
             on_progress=self._on_progress,
             on_log=self._on_log,
             on_outcome=self._on_outcome,
+            person=self._person,
         )
 
     # -- tools ---------------------------------------------------------------------------------------------------------

@@ -141,6 +141,7 @@ class SyncCodeExecutor:
     variables = _sync(CodeExecutor.variables)
     save = _sync(CodeExecutor.save)
     load = _sync(CodeExecutor.load)
+    export = _sync(CodeExecutor.export)
 
     def __enter__(self) -> Self:
         self.start()

@@ -52,10 +52,16 @@ ENDLESS = frozenset(
         "54 requests of servers",
         "54 schemas of servers",
         "56 memory",
+        "60 clients that dawdle",
+        "60 connections",
+        "60 heads without end",
+        "61 another user",
     }
 )
 
 EGRESS, FILES, HERE = "egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+GUARD = "gateway/test_guard.py::test_"
+SNAPSHOTS = "snapshots/"
 LIFE = "host/test_lifecycle.py::test_"
 
 
@@ -709,14 +715,141 @@ MUTANTS: dict[str, Mutant] = {
     "59 other clients": mutant(
         "mcp_server/test_server.py::test_a_client_decides_nothing_for_another",
         Edit(
-            "mcp_server/cells.py",
-            "_take_answers",
-            "for number in answers:\n        await _take_answer(clients, number, answers[number])",
+            "mcp_server/asking.py",
+            "take_answers",
+            "for question in clients.sessions.approvals.waiting():\n"
+            "        if question.id in answers:\n"
+            "            await _take_answer(clients, question, answers[question.id])",
         ),
+    ),
+    "59 whose question it is": mutant(
+        "tools/mcp/test_elicit.py::test_a_question_that_could_be_anothers_is_shown_to_nobody",
+        Edit("tools/mcp/elicit.py", "whose", "return next(iter(calls.values()), None)"),
+    ),
+    "59 a question after a cancelled call": mutant(
+        "tools/mcp/test_elicit.py::test_a_question_after_a_cancelled_call_of_another_is_shown_to_nobody",
+        Edit("tools/mcp/elicit.py", "whose", "return next(iter(calls.values())) if len(calls) == 1 else None"),
+    ),
+    "59 forms": mutant(
+        "approvals/test_elicitation.py::test_what_nobody_can_be_shown_is_refused",
+        Edit("approvals/elicitation.py", "_choice", "return value"),
+    ),
+    "59 answers": mutant(
+        "approvals/test_elicitation.py::test_what_is_not_an_answer_to_the_form_is_refused",
+        Edit("approvals/elicitation.py", "_fits", "return True"),
     ),
     "59 servers": mutant(
         "mcp_server/test_server.py::test_rules_decide_about_servers",
         Edit("mcp_server/registering.py", "decide_registration", "return None"),
+    ),
+    "60 names of others": mutant(
+        f"{GUARD}a_foreign_name_is_refused[evil.example]", Edit("gateway/guard.py", "check_host", "pass")
+    ),
+    "60 pages of others": mutant(f"{GUARD}other_web_pages_are_refused", Edit("gateway/guard.py", "check_origin", "pass")),
+    "60 bodies that are announced": mutant(
+        f"{GUARD}a_body_is_refused_before_it_has_come[Content-Length: 10001]", Edit("gateway/guard.py", "check_length", "pass")
+    ),
+    "60 bodies that are not": mutant(
+        f"{GUARD}a_body_is_refused_before_it_has_come[Transfer-Encoding: chunked]",
+        Edit("gateway/guard.py", "check_left", "pass"),
+    ),
+    "60 other machines": mutant(
+        f"{GUARD}without_tokens_nobody_elsewhere_is_served", Edit("gateway/guard.py", "check_local", "pass")
+    ),
+    "60 addresses without tokens": mutant(
+        f"{GUARD}without_tokens_only_this_machine_is_served", Edit("gateway/serve.py", "check_address", "pass")
+    ),
+    "60 the token of a run": mutant(
+        f"{GUARD}nothing_else_is_served_without_a_token[x]", Edit("gateway/guard.py", "same_token", "return True")
+    ),
+    "60 too much": mutant(f"{GUARD}a_caller_can_only_do_so_much", Edit("gateway/guard.py", "check_use", "pass")),
+    "60 tokens": mutant(
+        "store/test_tokens.py::test_almost_the_same_is_not_the_same", Edit("store/tokens.py", "_same", "return True")
+    ),
+    "60 other sessions": mutant(
+        "gateway/test_access.py::test_a_token_for_one_session_says_nothing_of_others",
+        Edit("gateway/access.py", "check_session", "pass"),
+    ),
+    "60 scopes": mutant(
+        "gateway/test_access.py::test_scopes_are_asked_for[read-POST-/kernels/mine/execute-body0]",
+        Edit("gateway/access.py", "check_scope", "pass"),
+    ),
+    "60 directories of sessions": mutant(
+        "gateway/test_sessions.py::test_each_session_can_have_a_directory_of_its_own",
+        Edit("gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
+    ),
+    "60 heads without end": mutant(
+        "gateway/test_protocol.py::test_a_head_of_a_request_has_a_limit",
+        Edit("gateway/protocol.py", "too_long", "return False"),
+    ),
+    "60 connections": mutant(
+        "gateway/test_protocol.py::test_more_connections_than_may_be_are_closed_at_once",
+        Edit("gateway/protocol.py", "crowded", "return False"),
+    ),
+    "60 clients that dawdle": mutant(
+        "gateway/test_protocol.py::test_who_dawdles_is_cut_off",
+        Edit("gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
+    ),
+    "61 another user": mutant(
+        "daemon/test_life.py::test_another_user_cannot_connect_or_pretend",
+        Edit("daemon/place.py", "peer", "return os.geteuid()"),
+    ),
+    "61 a directory that others can write": mutant(
+        "daemon/test_place.py::test_a_directory_that_others_can_write_is_refused",
+        Edit("daemon/place.py", "Place.prepare", "self.directory.mkdir(parents=True, exist_ok=True)"),
+    ),
+    "61 the journal is bounded": mutant(
+        "store/test_journal.py::test_the_oldest_that_have_ended_are_forgotten",
+        Edit("store/journal.py", "Journal.trim", "pass"),
+    ),
+    "61 ids of executions": mutant(
+        "store/test_journal.py::test_an_id_that_is_none_is_not_found", Edit("store/journal.py", "is_id", "return True")
+    ),
+    "62 links that are read": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_kept", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+    ),
+    "62 links that are written through": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_written", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+    ),
+    "62 files that grow": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_a_file_that_grows_while_it_is_read_ends_at_the_limit",
+        Edit("snapshots/content.py", "_chunks", "while chunk := os.read(source, _CHUNK):\n    yield chunk"),
+    ),
+    "62 files of holes": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_a_huge_sparse_file_is_left_out_and_a_smaller_one_stays_sparse",
+        Edit("snapshots/content.py", "_ZEROS", 'b""'),
+    ),
+    "62 deep trees": mutant(
+        f"{SNAPSHOTS}test_attacks.py::test_a_deep_tree_ends_the_walk_and_not_the_host",
+        Edit("snapshots/tree.py", "SnapshotLimits.max_depth", "10**6"),
+    ),
+    "62 many files": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_more_files_than_anybody_looks_at_are_an_error",
+        Edit("snapshots/walk.py", "Walk.is_cut_off", "return False"),
+    ),
+    "62 set-user-ID bits": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_set_user_id_bit_does_not_come_back",
+        Edit("snapshots/tree.py", "PERMISSIONS", "0o7777"),
+    ),
+    "62 another directory": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_workspace_that_was_replaced_is_refused",
+        Edit("snapshots/snapshots.py", "Snapshots._check_top", "pass"),
+    ),
+    "62 a full store": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_full_store_keeps_nothing_of_a_snapshot",
+        Edit("snapshots/store.py", "Store._check_room", "pass"),
+    ),
+    "62 what is left out": mutant(
+        f"{SNAPSHOTS}test_snapshots.py::test_a_new_folder_goes_but_for_what_is_ignored_in_it",
+        Edit("snapshots/plan.py", "_is_removable", "return True"),
+    ),
+    "62 a restore that is killed": mutant(
+        f"{SNAPSHOTS}test_restore.py::test_a_restore_that_is_killed_is_finished_or_has_not_begun[7]",
+        Edit("snapshots/restore.py", "recover", "return False"),
+    ),
+    "62 what was changed since": mutant(
+        f"{SNAPSHOTS}test_restore.py::test_what_was_changed_after_a_kill_stays",
+        Edit("snapshots/restore.py", "_identity", "return ()"),
     ),
     "53 pickle": mutant(
         "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")

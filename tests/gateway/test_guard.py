@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 
@@ -11,7 +12,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from cellblock.errors import InvalidInputError
+from cellblock.gateway.app import make_app
 from cellblock.gateway.guard import Refused, _Use, check_host, check_use
+from cellblock.gateway.options import GatewayOptions
 from cellblock.gateway.serve import check_address
 from cellblock.store.tokens import Tokens
 from daemons import own_daemon
@@ -101,6 +104,25 @@ def _origin(origin: str | None) -> dict[str, str]:
 def test_bodies_are_limited(gateway: Gateway) -> None:
     with gateway.client(token("admin")) as client:
         assert client.post("/nowhere", content=b"x" * 10_001).json()["code"] == "too_large"
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 10001", "Transfer-Encoding: chunked"])
+def test_a_body_is_refused_before_it_has_come(gateway: Gateway, framing: str) -> None:
+    """What is announced is refused at once; of what is not, no more is taken than may be."""
+    head = f"POST /kernels HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token('admin')}\r\n{framing}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 10) as connection:
+        connection.sendall(head.encode())
+        if "chunked" in framing:
+            connection.sendall(b"2711\r\n" + b"x" * 10_001 + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_without_tokens_nobody_elsewhere_is_served() -> None:
+    """Whoever may have bound the address: the connection itself tells."""
+    app = make_app(GatewayOptions(auth=False))
+    for client, status in ((("127.0.0.1", 1), 404), (("::1", 1), 404), (("10.0.0.1", 1), 403), (("x", 1), 403)):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app, client=client), base_url="http://127.0.0.1") as asking:
+            assert (await asking.get("/nowhere")).status_code == status
 
 
 def test_a_caller_can_only_do_so_much() -> None:

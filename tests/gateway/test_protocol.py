@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import httpx
@@ -54,38 +56,73 @@ async def test_garbage_ends_its_connection(gateway: Gateway, sent: bytes) -> Non
     assert b" 200 " not in await served(gateway, sent)
 
 
-async def test_who_dawdles_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.05)
-    monkeypatch.setattr(protocol, "READ_SECONDS", 0.05)
-
-    async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100000000")]})
-        for _ in range(100):
-            await send({"type": "http.response.body", "body": bytes(1_000_000), "more_body": True})
-
+@asynccontextmanager
+async def server(app: Any) -> AsyncIterator[tuple[int, uvicorn.server.ServerState]]:
+    """Serve an application in this process; yield the port, and what the server knows."""
     config = uvicorn.Config(app, http=protocol.BoundedHttp, lifespan="off", log_level="critical")
     config.load()
     state = uvicorn.server.ServerState()
-    server = await asyncio.get_running_loop().create_server(
+    made = await asyncio.get_running_loop().create_server(
         lambda: cast("Any", protocol.BoundedHttp)(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        for sent in (b"", b"GET / HTTP/1.1\r\nX: "):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(sent)
-            try:
-                assert await asyncio.wait_for(reader.read(), 20) == b""
-            except ConnectionError:
-                pass
-            writer.close()
-        sock = socket.create_connection(("127.0.0.1", port))
-        sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    async with made:
+        yield made.sockets[0].getsockname()[1], state
+
+
+async def endless(_scope: Any, _receive: Any, send: Any) -> None:
+    """Answer with more than any buffer holds."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100000000")]})
+    for _ in range(100):
+        await send({"type": "http.response.body", "body": bytes(1_000_000), "more_body": True})
+
+
+async def test_a_head_of_a_request_has_a_limit() -> None:
+    async with server(endless) as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nX: " + b"a" * (protocol.MAX_HEAD + 1))  # and it does not end here
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: "])
+async def test_who_dawdles_is_cut_off(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.05)
+    async with server(endless) as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+
+
+async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "READ_SECONDS", 0.05)
+    async with server(endless) as (port, state):
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            async with asyncio.timeout(20):
+                while not state.total_requests and not state.connections:
+                    await asyncio.sleep(0.01)
+                while state.connections:
+                    await asyncio.sleep(0.01)
+
+
+async def test_more_connections_than_may_be_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_CONNECTIONS", 3)
+    async with server(endless) as (port, state):
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         async with asyncio.timeout(20):
-            while state.connections:  # it is not read, and so it is ended
+            while len(state.connections) < 3:
                 await asyncio.sleep(0.01)
-        sock.close()
-    assert protocol.crowded(protocol.MAX_CONNECTIONS + 1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        assert len(state.connections) == 3
+        for _, each in (*opened, (reader, writer)):
+            each.close()
+        async with asyncio.timeout(20):
+            while state.connections:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_body_that_stops_is_given_up(gateway: Gateway) -> None:

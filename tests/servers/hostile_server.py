@@ -179,10 +179,9 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
         exec(arguments["code"], names)
         result(number, repr(names["said"]))
     elif name == "ask":
-        schema = {"type": "object", "properties": {"yes": {"type": "boolean"}}}
-        send(
-            {"id": f"ask-{number}", "method": "elicitation/create", "params": {"message": "May I?", "requestedSchema": schema}}
-        )
+        schema = arguments.get("schema", {"type": "object", "properties": {"yes": {"type": "boolean"}}})
+        asked = {"message": arguments.get("message", "May I?"), "requestedSchema": schema}
+        send({"id": f"ask-{number}", "method": "elicitation/create", "params": asked})
     elif name not in TOOLS:
         send({"id": number, "error": {"code": -32602, "message": f"Unknown tool: {name}"}})
 

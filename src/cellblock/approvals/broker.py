@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -81,11 +82,25 @@ class Broker:
         self._turn = asyncio.Lock()
         self._waited = 0.0
         self._since = 0.0
+        self._asked = 0
 
     @property
     def waited(self) -> float:
-        """Seconds during which at least one request waited for somebody, so far."""
-        return self._waited + (time.monotonic() - self._since if self.pending else 0.0)
+        """Seconds during which somebody was asked, so far."""
+        return self._waited + (time.monotonic() - self._since if self._asked else 0.0)
+
+    @contextmanager
+    def somebody_is_asked(self) -> Iterator[None]:
+        """While this context is entered, somebody is asked: it counts as `waited`."""
+        if not self._asked:
+            self._since = time.monotonic()
+        self._asked += 1
+        try:
+            yield
+        finally:
+            self._asked -= 1
+            if not self._asked:
+                self._waited += time.monotonic() - self._since
 
     async def decide(
         self,
@@ -158,13 +173,14 @@ class Broker:
         if len(self.pending) >= MAX_PENDING or self._bytes + (weight := _weight(call)) > MAX_PENDING_BYTES:
             return self._decision(call, "deny", "nobody", "too many requests are waiting for approval")
         request = ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind, changed=call.changed)
-        try:
-            self._show(request, call, self.ask, weight)
-            if request.state == "pending":
-                await self._wait(request)
-            return self._decided(call, request)
-        finally:
-            self._hide(request, weight)
+        with self.somebody_is_asked():
+            try:
+                self._show(request, call, self.ask, weight)
+                if request.state == "pending":
+                    await self._wait(request)
+                return self._decided(call, request)
+            finally:
+                self._hide(request, weight)
 
     async def _wait(self, request: ApprovalRequest) -> None:
         try:
@@ -181,8 +197,6 @@ class Broker:
                 self._put(request, self.ask)
 
     def _show(self, request: ApprovalRequest, call: Call, ask: Ask, weight: int) -> None:
-        if not self.pending:
-            self._since = time.monotonic()
         self.pending[request.id] = request
         self._calls[request.id] = call
         self._bytes += weight
@@ -205,8 +219,6 @@ class Broker:
         del self.pending[request.id], self._calls[request.id]
         self._by_caller.discard(request.id)
         self._bytes -= weight
-        if not self.pending:
-            self._waited += time.monotonic() - self._since
 
     def _decided(self, call: Call, request: ApprovalRequest) -> Decision:
         by = "caller" if request.id in self._by_caller else f"person: {request.by}" if request.by else "person"

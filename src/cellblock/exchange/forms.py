@@ -131,7 +131,7 @@ def _readers() -> dict[str, Callable[[bytes], Any]]:
     return {
         "str": lambda data: data.decode("utf-8", "surrogatepass"),
         "bytes": lambda data: data,
-        "json": _read_json,
+        "json": read_json,
         "npy": _read_array,
         "pandas.DataFrame": tables.read_frame,
         "pandas.Series": tables.read_series,
@@ -140,7 +140,8 @@ def _readers() -> dict[str, Callable[[bytes], Any]]:
     }
 
 
-def _read_json(data: bytes) -> Any:
+def read_json(data: bytes) -> Any:
+    """Return a JSON value; other threads run meanwhile."""
     text = data.decode()
     if len(data) <= _MAX_QUICK_JSON:
         return json.loads(text)

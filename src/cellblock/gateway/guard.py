@@ -191,8 +191,7 @@ class _Body:
         except TimeoutError:
             raise Refused(Problem(408, "too_slow", f"nothing came for {self._patience:g} seconds")) from None
         self._left -= len(message.get("body", b""))
-        if self._left < 0:
-            raise Refused(Problem(413, "too_large", "the body is larger than this server takes"))
+        check_left(self._left)
         self._complete = not message.get("more_body", False)
         return message
 
@@ -240,6 +239,16 @@ def check_length(length: str, most: int) -> None:
     """
     if length.isdecimal() and int(length) > most:
         raise Refused(Problem(413, "too_large", f"the body has {length[:20]} bytes, and this server takes {most}"))
+
+
+def check_left(left: int) -> None:
+    """Check that a body is not larger than it may be; not every body says beforehand how large it is.
+
+    Raises:
+        Refused: It is.
+    """
+    if left < 0:
+        raise Refused(Problem(413, "too_large", "the body is larger than this server takes"))
 
 
 def check_local(scope: Scope) -> None:

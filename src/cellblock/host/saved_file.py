@@ -5,11 +5,9 @@ Nothing here reads the pickles. A file that is read is hostile: every length is 
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
-import secrets
 import stat
 import struct
 import zipfile
@@ -20,8 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from cellblock import __version__
-from cellblock.errors import InvalidInputError, ProtocolError, StoreError
-from cellblock.host.environment import check_directory
+from cellblock.errors import InvalidInputError, ProtocolError
+from cellblock.host.new_file import NewFile, Telling
 from cellblock.model import HistoryEntry
 from cellblock.wire.saved import FORMAT, MAX_STATE, Manifest, State, read, write
 
@@ -35,11 +33,10 @@ _STATUSES = ("success", "error", "timeout", "interrupted", "died", "max_attempts
 
 
 class SavedFile:
-    """A file that a session is saved to. It has its name when it is complete.
+    """A file that a session is saved to.
 
     Attributes:
-        path: The file.
-        size: How many bytes it has, once it is complete.
+        file: The file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -51,63 +48,41 @@ class SavedFile:
         Raises:
             InvalidInputError: No file can be there.
         """
-        self.path = Path(path).expanduser().absolute()
-        if not self.path.name or self.path.is_dir():
-            raise InvalidInputError(f"{self.path} is a directory: pass the path of a file to save to")
-        self.size = 0
-        self._name = ""
+        self.file = NewFile(path)
         self._member: IO[bytes] | None = None
         self._zip: zipfile.ZipFile | None = None
 
     def open(self) -> None:
-        """Make a file beside the one that it will replace.
-
-        Raises:
-            InvalidInputError: It cannot be there.
-            StoreError: It cannot be written.
-        """
-        directory = check_directory("the directory to save to", self.path.parent)
-        name = f".{self.path.name[:100]}.{secrets.token_hex(8)}"
-        with self._telling():
-            self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._file = os.fdopen(os.open(name, flags, 0o600, dir_fd=self._directory), "w+b")
-            except BaseException:
-                os.close(self._directory)
-                raise
-        self._name = name
-        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED, strict_timestamps=False)
+        """Make it. Raises as `NewFile.open`, as the other methods do."""
+        self.file.open()
+        self._zip = zipfile.ZipFile(self.file.file, "w", zipfile.ZIP_STORED, strict_timestamps=False)
 
     def begin(self, name: str) -> None:
         """Begin a member, and end the one before."""
         assert self._zip is not None
-        with self._telling():
+        with self.file.telling():
             self._end_member()
             self._member = self._zip.open(name, "w", force_zip64=True)
 
     def write(self, data: bytes) -> None:
         """Write to the member."""
         assert self._member is not None
-        with self._telling():
+        with self.file.telling():
             self._member.write(data)
 
     def finish(self, state: State, cells: Iterable[HistoryEntry]) -> None:
-        """Write the rest, and give the file its name. What had that name before is replaced."""
+        """Write the rest, and give the file its name."""
         assert self._zip is not None
         self.begin(CELLS)
-        self.write(b"".join(json.dumps(dataclasses.asdict(cell)).encode() + b"\n" for cell in cells))
-        with self._telling():
+        for cell in cells:
+            line = {"code": cell.code, "status": cell.status, "execution_count": cell.execution_count}
+            self.write(json.dumps(line).encode() + b"\n")
+        with self.file.telling():
             self._end_member()
             manifest = Manifest(FORMAT, __version__, datetime.now(UTC).isoformat(timespec="seconds"), state)
             self._zip.writestr(MANIFEST, write(manifest))
             self._zip.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self.size = os.fstat(self._file.fileno()).st_size
-            os.replace(self._name, self.path.name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-            self._name = ""
-            os.fsync(self._directory)
+        self.file.finish()
 
     def _end_member(self) -> None:
         member, self._member = self._member, None
@@ -117,34 +92,11 @@ class SavedFile:
     def close(self) -> None:
         """Close it, if it is open. If it is not complete, it is removed."""
         archive, self._zip = self._zip, None
-        if archive is None:
-            return
-        if self._name:
-            with suppress(OSError):
-                os.unlink(self._name, dir_fd=self._directory)
-        with suppress(Exception):  # a member that is not complete cannot be closed, and nobody needs it any more
-            self._end_member()
-        archive.fp = None  # closing the archive would write to the file
-        with suppress(OSError):
-            self._file.close()
-        os.close(self._directory)
-
-    def _telling(self) -> _Telling:
-        return _Telling(f"the session cannot be saved to {self.path}", f"nothing was changed; {self.path.name!r} is as it was")
-
-
-class _Telling:
-    """Turns errors of the system into `StoreError`."""
-
-    def __init__(self, what: str, then: str) -> None:
-        self._what, self._then = what, then
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise StoreError(f"{self._what}: {error.strerror or error}; {self._then}") from error
+        if archive is not None:
+            with suppress(Exception):  # a member that is not complete cannot be closed, and nobody needs it any more
+                self._end_member()
+            archive.fp = None  # closing the archive would write to the file
+        self.file.close()
 
 
 class _Bounded(io.FileIO):
@@ -201,7 +153,7 @@ class LoadedFile:
             InvalidInputError: It is not a saved session, or is damaged.
             StoreError: It cannot be read.
         """
-        with _Telling(self._what, "nothing was changed"):
+        with Telling(self._what, "nothing was changed"):
             self._file = _Bounded(self._path)
         self._checked(self._read)
 
@@ -232,7 +184,7 @@ class LoadedFile:
     def _checked(self, function: Callable[[], Any]) -> Any:
         """Call a function of the archive, and turn what it raises into our errors."""
         try:
-            with _Telling(self._what, "nothing was changed"):
+            with Telling(self._what, "nothing was changed"):
                 return function()
         except (zipfile.BadZipFile, InvalidInputError, ProtocolError, NotImplementedError) as error:
             why = str(error)[:300]

@@ -63,7 +63,7 @@ async def save(
     """Save a session; see `Session.save`."""
     file = SavedFile(path)
     if workspace:
-        _check_outside(file.path, ends.workspace)
+        _check_outside(file.file.path, ends.workspace)
     try:
         await in_thread(file.open)
         await _provide_cloudpickle(ends.run)
@@ -79,7 +79,7 @@ async def save(
     finally:
         await in_thread(file.close)
     saved = [*state.imports, *(name for group in state.groups for name in group.names)]
-    return SaveReport(file.path, file.size, saved, left_out, len(kept), workspace)
+    return SaveReport(file.file.path, file.file.size, saved, left_out, len(kept), workspace)
 
 
 def _check_outside(path: Path, workspace: str) -> None:

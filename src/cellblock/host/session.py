@@ -26,6 +26,7 @@ from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.launch.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, SessionHooks, SessionOptions, resolve
+from cellblock.host.output.kept import KeptResults
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import PrivateDirectories
 from cellblock.host.reader import Reader
@@ -149,7 +150,15 @@ class Session(AsyncOnly):
         self.loaded: LoadReport | None = None
         self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._prepare))
-        self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, resolved.images_dir)
+        self._cells = Cells(
+            self._name,
+            self._kernels,
+            hooks,
+            self.trace,
+            host.check_usable,
+            resolved.images_dir,
+            KeptResults(self.wanted.limits.history),
+        )
         self.reader = Reader(self._cells, self._kernels)
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         self._closing = Closing()
@@ -508,6 +517,23 @@ class Session(AsyncOnly):
         self._cells.history.extend(cells)
         return self.loaded
 
+    async def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the cells and what they showed as a notebook, which Jupyter opens, or as a script.
+
+        Args:
+            path: The file, which is replaced if it exists: ``.ipynb`` for a notebook, ``.py`` for a script without outputs.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            InvalidInputError: There cannot be a file of that name, or it ends with something else.
+            StoreError: It cannot be written. What had the name before is as it was.
+        """
+        from cellblock.host import notebook  # as above
+
+        return await notebook.export(path, self.history())
+
     async def _renew(self) -> None:
         if self.next_count > 1 or self._cells.history:
             await self.reset()
@@ -594,7 +620,7 @@ class Session(AsyncOnly):
         return dict(zip(answer.names, answer.types, strict=True)), list(answer.gone)
 
     def history(self, count: int | None = None) -> list[HistoryEntry]:
-        """Return the cells that this session ran, oldest first, across resets.
+        """Return the cells that this session ran, oldest first, across resets, with those results that are still kept.
 
         Args:
             count: How many of the last ones; all that are kept (1,000) by default.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cellblock.approvals.rules import Rules
 from cellblock.errors import NotFoundError
 from cellblock.host import Host
+from cellblock.mcp_server.elicited import Elicited
 from cellblock.named.options import read_options
 from cellblock.named.session import NamedSession
 from cellblock.named.sessions import NamedSessions
@@ -33,6 +34,7 @@ class Clients:
         options: What the server is asked to be.
         rules: What decides before people do, as it was when the server started.
         sessions: The sessions.
+        elicited: What MCP servers have asked in them.
     """
 
     def __init__(self, options: ServerOptions, host: Host | None = None) -> None:
@@ -47,6 +49,8 @@ class Clients:
         self._given = host is not None
         self._host = host or Host(isolate="none", preload=options.preload)
         self.sessions = NamedSessions(self._host)
+        self.elicited = Elicited()
+        self.sessions.on_elicitation = self.elicited.ask
 
     def begin(self) -> None:
         """Warm up what the first session needs. It returns at once."""

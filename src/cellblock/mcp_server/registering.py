@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, InputRequiredResult
 
 from cellblock import config
@@ -15,7 +14,7 @@ from cellblock.approvals.call import Call
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.approvals.rules import decide
 from cellblock.errors import AccessError
-from cellblock.mcp_server import cells
+from cellblock.mcp_server import asking
 from cellblock.store.approvals import Approvals
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ async def decide_registration(
     """
     call = Call.freeze("server", name, _KEY, params)
     answer: bool | None = clients.options.approve == "auto"
-    if clients.options.approve == "ask" and decide(clients.rules, call).outcome == "ask" and cells.can_ask(ctx):
+    if clients.options.approve == "ask" and decide(clients.rules, call).outcome == "ask" and asking.can_ask(ctx):
         answer = await _answer(call, ctx)
         if answer is None:
             kept = json.dumps({_KEY: [name, call.payload.decode()]})
@@ -67,20 +66,15 @@ async def decide_registration(
 
 async def _answer(call: Call, ctx: Context[Any, Any]) -> bool | None:
     """Return what a person has decided; None if this client is to be asked by an answer."""
-    if cells.is_stateless(ctx):
+    if asking.is_stateless(ctx):
         # What was asked about is what is registered: a client may come back with something else.
-        asked = cells.state(ctx).get(_KEY) == [call.server, call.payload.decode()]
+        asked = asking.state(ctx).get(_KEY) == [call.server, call.payload.decode()]
         if not asked or not ctx.input_responses or _KEY not in ctx.input_responses:
             return None
-        return cells.chosen(ctx.input_responses[_KEY]) == _CHOICES[0]
-    form = _form(call)
-    try:
-        said = await ctx.session.elicit_form(form.message, form.requested_schema, ctx.request_context.request_id)
-    except MCPError:
-        return False
-    return cells.chosen(said) == _CHOICES[0]
+        return asking.chosen(ctx.input_responses[_KEY]) == _CHOICES[0]
+    return asking.chosen(await asking.elicit(_form(call), ctx)) == _CHOICES[0]
 
 
 def _form(call: Call) -> Any:
     request = ApprovalRequest(call.server, call.tool, call.arguments, kind="server")
-    return cells.form(f"The agent wants to start an MCP server, outside of the sandbox: {str(request)[:4000]}", _CHOICES)
+    return asking.form(f"The agent wants to start an MCP server, outside of the sandbox: {str(request)[:4000]}", _CHOICES)

@@ -327,6 +327,19 @@ class Completions:
     end: int
 
 
+class KeptResult:
+    """The place of a result that a session keeps for a while.
+
+    Attributes:
+        result: The result; None when it is no longer kept.
+    """
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: CodeExecutionResult | None = None) -> None:
+        self.result = result
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
     """One cell that a session ran.
@@ -340,6 +353,12 @@ class HistoryEntry:
     code: str
     status: Status
     execution_count: int | None
+    kept: KeptResult = field(default_factory=KeptResult, repr=False, compare=False)
+
+    @property
+    def result(self) -> CodeExecutionResult | None:
+        """Its result; None if it is no longer kept (`Limits.history`), or the cell ran before the session was loaded."""
+        return self.kept.result
 
 
 @dataclass(frozen=True, slots=True)

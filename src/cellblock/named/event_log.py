@@ -97,6 +97,10 @@ class EventLog:
             self.size -= self._events.pop(self._dropped)[2]
         self._journal.drop(self._execution, self._dropped)
 
+    def look_again(self) -> None:
+        """Wake those who wait for an event, although there is none: something else has happened."""
+        self._tell_soon()
+
     def _tell_soon(self) -> None:
         if not self._telling:
             self._telling = True

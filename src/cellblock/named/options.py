@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Approve = Literal["auto", "ask"]
 
-_FUNCTIONS = {"on_command", "on_host", "forbid_programs", "policy", "limits", "rules"}
+_FUNCTIONS = {"on_command", "on_host", "forbid_programs", "policy", "limits", "rules", "on_elicitation"}
 """What is no JSON data, or is given in another way."""
 
 _SESSION = {item.name for item in dataclasses.fields(SessionOptions)} - _FUNCTIONS

@@ -8,11 +8,13 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from cellblock.approvals.elicitation import Elicitation
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.keeping import SessionRemains
@@ -39,6 +41,8 @@ class NamedSessions:
         approvals: What waits for a decision.
         executions: What was submitted.
         limits: How much there may be.
+        on_elicitation: Has a person fill in what MCP servers ask in the middle of a session's call; None if there is nobody.
+            Sessions that have started keep theirs.
         store: What outlives this process.
     """
 
@@ -60,6 +64,7 @@ class NamedSessions:
         """
         self.store = store or NamedStore()
         self.limits = limits or NamedLimits()
+        self.on_elicitation: Callable[[NamedSession, Elicitation], Awaitable[Mapping[str, Any] | None]] | None = None
         self.approvals = PendingApprovals(self.store.sessions)
         self._host = host
         self._fixed = fixed
@@ -208,6 +213,8 @@ class NamedSessions:
         services = named.running.services if named.running is not None else None
         if services is not None:
             self.approvals.join(named.record, services.broker)
+            if self.on_elicitation is not None:
+                services.on_elicitation = partial(self.on_elicitation, named)
 
     async def live(self, session: str) -> Session:
         """Return what runs a session, by the session's name or id. It is started if it is not there.

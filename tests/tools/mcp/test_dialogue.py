@@ -29,12 +29,12 @@ HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
 @asynccontextmanager
 async def talking(mode: str = "good", *, bare: bool = True) -> AsyncIterator[Dialogue]:
     transport = StdioTransport("it", StdioServer(sys.executable, (HOSTILE, mode)), os.environ)
-    async with Dialogue.connect(transport, lambda _reason: None, transport.large, bare=bare) as spoken:
+    async with Dialogue.connect("it", transport, lambda _reason: None, transport.large, bare=bare) as spoken:
         yield spoken
 
 
 async def call(spoken: Dialogue, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> str:
-    listeners = {"on_progress": None, "on_log": None, "check": None, **more}
+    listeners = {"on_progress": None, "on_log": None, "check": None, "person": None, **more}
     return (await spoken.call(tool, arguments or {}, **listeners)).text
 
 

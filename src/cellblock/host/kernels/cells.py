@@ -18,6 +18,7 @@ from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.requests import answering
 from cellblock.host.kernels.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.host.options import SessionHooks
+from cellblock.host.output.kept import KeptResults
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, OutputItem, StreamName
 from cellblock.telemetry import SessionTrace
 from cellblock.wire.messages import VALUE_MIME, Answer, Question
@@ -46,6 +47,7 @@ class Cells:
         trace: SessionTrace,
         check_usable: Callable[[], None],
         images_dir: Path,
+        kept: KeptResults,
     ) -> None:
         """Begin without a cell.
 
@@ -56,6 +58,7 @@ class Cells:
             trace: The session's spans.
             check_usable: Checks that the host can be used here and now.
             images_dir: Where the pictures of a cell are written.
+            kept: Keeps the results of its cells.
         """
         self.state: Literal["not started", "running", "closed"] = "not started"
         self.current: Cell | None = None
@@ -66,6 +69,7 @@ class Cells:
         self._trace = trace
         self._check_usable = check_usable
         self._images_dir = images_dir
+        self._kept = kept
         self._turn = asyncio.Lock()
         self._questioned: Kernel | None = None
 
@@ -201,7 +205,8 @@ class Cells:
         result = await cell.finished(self._images_dir)
         _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
         if not cell.silent:
-            self.history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count))
+            kept = self._kept.keep(result)
+            self.history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, kept=kept))
         if self.state == "running":
             # Not awaited: the caller waits for this result, not for the next kernel.
             self._kernels.replace_dead()

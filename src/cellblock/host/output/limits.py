@@ -18,6 +18,7 @@ class Limits:
         queue: Bytes that may wait for the reader of `stream()` before the kernel has to wait.
         spill: Bytes that the files of one cell may have in `spill_dir`.
         spilled: Bytes that the files of a session may have there. The oldest are removed.
+        history: Bytes of results that a session keeps for its history and for `Session.export`. The oldest are dropped.
     """
 
     text: int = 2 * 1024 * 1024
@@ -28,3 +29,4 @@ class Limits:
     queue: int = 4 * 1024 * 1024
     spill: int = 256 * 1024 * 1024
     spilled: int = 1024 * 1024 * 1024
+    history: int = 16 * 1024 * 1024

@@ -27,6 +27,7 @@ from cellblock.tools.mcp.stdio import StdioTransport
 from cellblock.tools.mcp.words import MAX_WORDS, cut
 
 if TYPE_CHECKING:
+    from cellblock.approvals.elicitation import Person
     from cellblock.tools.mcp.changes import Check
     from cellblock.tools.mcp.dialogue import Dialogue
     from cellblock.tools.mcp.web import HttpTransport
@@ -136,7 +137,7 @@ class Connection:
                 streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost)
             bare = isinstance(self._transport, StdioTransport)
             assert self._transport is not None
-            dialogue = module.Dialogue.connect(streams, self.lost, self._transport.large, bare=bare)
+            dialogue = module.Dialogue.connect(self._server, streams, self.lost, self._transport.large, bare=bare)
             yield await stack.enter_async_context(dialogue)
 
     def lost(self, cause: str = "") -> None:
@@ -179,10 +180,11 @@ class Connection:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         check: Check | None = None,
+        person: Person | None = None,
     ) -> ToolOutcome:
         """Call a tool; see `Servers.call`."""
         assert self._dialogue is not None
-        answer = self._dialogue.call(tool, arguments, on_progress, on_log, check)
+        answer = self._dialogue.call(tool, arguments, on_progress, on_log, check, person)
         return await self._answer(f"tool {tool!r} of MCP server {self._server!r}", answer, timeout)
 
     async def list_tools(self) -> list[ToolSpec]:

@@ -12,15 +12,16 @@ from typing import Any, Self, cast
 
 import mcp_types as types
 from mcp import Client, MCPError
-from mcp.client.session import ClientRequestContext
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
+from cellblock.approvals.elicitation import Person
 from cellblock.errors import CellblockError, InvalidInputError, McpServerError
 from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
 from cellblock.tools.mcp.changes import GONE, Check, ToolFacts, facts_of
+from cellblock.tools.mcp.elicit import Elicitations
 from cellblock.tools.mcp.jsonrpc import Answers, Requests
 from cellblock.tools.mcp.large import LargeResults
 from cellblock.tools.mcp.translate import outcome_of, spec_of
@@ -49,7 +50,8 @@ logging.getLogger("client").addHandler(logging.NullHandler())
 class Dialogue:
     """The client's side of one connection: requests, and the handling of answers. See `connect`."""
 
-    def __init__(self, large: LargeResults) -> None:
+    def __init__(self, server: str, large: LargeResults) -> None:
+        self._elicitations = Elicitations(server)
         self._large = large
         self._client: Client | None = None
         self._requests: Requests | None = None
@@ -65,6 +67,7 @@ class Dialogue:
     @asynccontextmanager
     async def connect(
         cls,
+        server: str,
         streams: AbstractAsyncContextManager[tuple[Any, Any]],
         lost: Callable[[str], None],
         large: LargeResults,
@@ -74,12 +77,13 @@ class Dialogue:
         """Begin to speak over these streams.
 
         Args:
+            server: The server's name.
             streams: One to read and one to write, open while the context is entered.
             lost: Called when there is nothing more to read, with the reason if this end gave up.
             large: The large results that were read from them.
             bare: Whether a message is all that a request takes. Over HTTP it has headers, which are the SDK's to know.
         """
-        dialogue = cls(large)
+        dialogue = cls(server, large)
 
         @asynccontextmanager
         async def beside() -> AsyncIterator[tuple[Any, Any]]:
@@ -92,7 +96,7 @@ class Dialogue:
             beside(),
             cache=None,
             client_info=_CLIENT,
-            elicitation_callback=_decline,
+            elicitation_callback=dialogue._elicitations.answer,
         )
         async with client:
             _trust_no_schema(client)
@@ -108,6 +112,7 @@ class Dialogue:
         on_progress: OnProgress | None,
         on_log: OnLog | None,
         check: Check | None,
+        person: Person | None,
     ) -> ToolOutcome:
         """Call a tool.
 
@@ -126,15 +131,24 @@ class Dialogue:
             if on_log is not None:
                 self._logs[key] = on_log
             try:
-                if self._requests is None or client.protocol_version in MODERN_PROTOCOL_VERSIONS:
-                    result = await self._call_by_sdk(client, tool, arguments, on_progress, meta)
-                else:
-                    said = await self._requests.send("tools/call", {"name": tool, "arguments": arguments}, on_progress)
-                    result = _result_of(said)
+                with self._elicitations.call(person):
+                    result = await self._result(client, tool, arguments, on_progress, meta)
                 encoded = self._large.take(result.meta)
                 return outcome_of(result) if encoded is None else replace(outcome_of(result), encoded=encoded)
             finally:
                 self._logs.pop(key, None)
+
+    async def _result(
+        self,
+        client: Client,
+        tool: str,
+        arguments: dict[str, Any],
+        on_progress: OnProgress | None,
+        meta: types.RequestParamsMeta | None,
+    ) -> types.CallToolResult:
+        if self._requests is None or client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return await self._call_by_sdk(client, tool, arguments, on_progress, meta)
+        return _result_of(await self._requests.send("tools/call", {"name": tool, "arguments": arguments}, on_progress))
 
     async def _call_by_sdk(
         self,
@@ -230,11 +244,6 @@ class Dialogue:
             text = data if isinstance(data, str) else json.dumps(data)
             for listener in [*self._logs.values()]:
                 listener(level, text)
-
-
-async def _decline(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
-    """Answer a server that asks the user something: there is nobody to ask."""
-    return types.ElicitResult(action="decline")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from cellblock.tools.mcp.changes import Check
 from cellblock.tools.mcp.params import ServerParams
 
 if TYPE_CHECKING:
+    from cellblock.approvals.elicitation import Person
     from cellblock.tools.mcp.connection import Connection
 
 
@@ -61,6 +62,7 @@ class Servers:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         check: Check | None = None,
+        person: Person | None = None,
     ) -> ToolOutcome:
         """Call a tool.
 
@@ -74,6 +76,7 @@ class Servers:
             on_log: Called with level and text of what the server logs meanwhile. The protocol does not say for which call
                 something is logged: it goes to every call of that server that listens.
             check: Told what the server says of the tool now, before the call. If it raises, the tool is not called.
+            person: Whom the server can ask something meanwhile; None for nobody. What they take counts towards `timeout`.
 
         Returns:
             What the tool returned. A tool that failed has returned that.
@@ -88,7 +91,9 @@ class Servers:
         connection = self._connections.get(server)
         if connection is None or not connection.usable:
             connection = await self._connect(server)
-        return await connection.call(tool, arguments, timeout=timeout, on_progress=on_progress, on_log=on_log, check=check)
+        return await connection.call(
+            tool, arguments, timeout=timeout, on_progress=on_progress, on_log=on_log, check=check, person=person
+        )
 
     async def list_tools(self, server: str) -> list[ToolSpec]:
         """Return all tools of a server, as it tells them now.

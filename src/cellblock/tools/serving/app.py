@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.approvals.broker import EXPIRED
 from cellblock.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, parse, tokens
+from cellblock.approvals.elicitation import Person
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
 
@@ -144,6 +145,7 @@ def session_app(
     on_progress: Callable[..., Any] | None = None,
     on_log: Callable[..., Any] | None = None,
     on_outcome: Callable[[ToolOutcome], None] | None = None,
+    person: Person | None = None,
 ) -> App:
     """Return the application for a session's tool port: ``POST /run`` by name, and nothing else.
 
@@ -158,6 +160,7 @@ def session_app(
         on_progress: Handed to what calls.
         on_log: Handed to what calls.
         on_outcome: Told what each call returned.
+        person: Whom servers can ask something in the middle of a call.
     """
     seen: dict[tuple[str, str], ToolFacts] = {}  # no more than servers have changed
 
@@ -172,7 +175,7 @@ def session_app(
             known = facts(request.server, request.tool) if facts else None
         except CellblockError as error:
             return {"error": str(error), "kind": "server"}
-        options = {"timeout": timeout, "on_progress": on_progress, "on_log": on_log}
+        options = {"timeout": timeout, "on_progress": on_progress, "on_log": on_log, "person": person}
         return await perform(broker, call, request, known, seen, on_outcome=on_outcome, **options)
 
     return http_app(Guard(token=token), {("POST", "/run"): run}, note)

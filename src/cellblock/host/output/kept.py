@@ -1,0 +1,40 @@
+"""Keeps the last results of a session, within bounds."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from cellblock.model import CodeExecutionResult, KeptResult
+
+_OVERHEAD = 1000  # what a result takes in addition to its text and values
+
+
+class KeptResults:
+    """The last results of a session."""
+
+    def __init__(self, limit: int) -> None:
+        """Begin with none.
+
+        Args:
+            limit: How many bytes they may have together.
+        """
+        self._room = limit
+        self._kept: deque[tuple[KeptResult, int]] = deque()
+
+    def keep(self, result: CodeExecutionResult) -> KeptResult:
+        """Keep a result, and drop the oldest ones, which it takes the room of."""
+        kept, size = KeptResult(result), _size(result)
+        self._kept.append((kept, size))
+        self._room -= size
+        while self._room < 0:
+            oldest, size = self._kept.popleft()
+            oldest.result = None
+            self._room += size
+        return kept
+
+
+def _size(result: CodeExecutionResult) -> int:
+    size = _OVERHEAD + len(result.text or "") + len(result.output) + len(result.stderr)
+    for item in result.outputs:
+        size += _OVERHEAD + len(item.text or "") + sum(map(len, item.data.values()))
+    return size

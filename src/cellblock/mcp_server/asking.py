@@ -1,0 +1,144 @@
+"""Asks the person at a client: what code may do, and what MCP servers want to know in the middle of a call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types.version import is_version_at_least
+
+from cellblock.approvals.elicitation import Elicitation
+from cellblock.model.sessions import PendingApproval
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import Context
+
+    from cellblock.mcp_server.clients import Clients
+    from cellblock.named.session import NamedSession
+
+_STATELESS = "2026-07-28"
+"""Since this version of the protocol, a server cannot ask its client during a call: it returns its questions."""
+
+_ROUNDS = 8
+"""How often one call may come back with questions. Clients of the SDK stop after ten."""
+
+_DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host"}
+_CHOICES = ("once", "always for this tool", "no")
+
+Question: TypeAlias = PendingApproval | Elicitation
+
+
+def waiting(clients: Clients, named: NamedSession) -> list[Question]:
+    """Return what waits for a person in a session."""
+    session = named.record.kernel_id
+    return [*clients.sessions.approvals.waiting(session), *clients.elicited.waiting(session)]
+
+
+async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Context[Any, Any]) -> InputRequiredResult | None:
+    """Have everything answered that waits in a session, if somebody can be asked; refuse it if not.
+
+    Args:
+        clients: The sessions.
+        named: The session.
+        execution: The id of the cell that the client waits for.
+        ctx: The call.
+
+    Returns:
+        Questions that the client must answer first, if it is one that has to call again with the answers; else None.
+    """
+    asked = [question for question in waiting(clients, named) if await _can_be_asked(clients, question, ctx)]
+    if not is_stateless(ctx):
+        for question in asked:
+            await _take_answer(clients, question, await elicit(_form(question), ctx))
+        return None
+    rounds = state(ctx).get("round", 0) + 1
+    if rounds > _ROUNDS:
+        for question in asked:
+            await _take_answer(clients, question, None)
+        return None
+    if not asked:
+        return None
+    questions: dict[str, Any] = {question.id: ElicitRequest(params=_form(question)) for question in asked}
+    kept = json.dumps({"execution": execution, "round": rounds})
+    return InputRequiredResult(request_state=kept, input_requests=questions)
+
+
+async def _can_be_asked(clients: Clients, question: Question, ctx: Context[Any, Any]) -> bool:
+    """Return whether the person at the client is to be asked; if not, the answer is no."""
+    by_person = isinstance(question, Elicitation) or clients.options.approve == "ask"
+    if by_person and can_ask(ctx):
+        return True
+    await _take_answer(clients, question, None)
+    return False
+
+
+async def take_answers(clients: Clients, named: NamedSession, answers: Mapping[str, Any]) -> None:
+    """Take the answers to what this session asked. A client decides nothing for another's session."""
+    for question in waiting(clients, named):
+        if question.id in answers:
+            await _take_answer(clients, question, answers[question.id])
+
+
+async def _take_answer(clients: Clients, question: Question, answer: object) -> None:
+    """Take one answer. A refusal counts for this once: a host may refuse in the name of a person who saw nothing."""
+    if isinstance(question, Elicitation):
+        accepted = answer if isinstance(answer, ElicitResult) and answer.action == "accept" else None
+        clients.elicited.take(question.id, None if accepted is None else accepted.content or {})
+        return
+    choice = chosen(answer)
+    always = "tool" if choice == _CHOICES[1] else ""
+    await clients.sessions.approvals.decide((question.id,), allow=choice in _CHOICES[:2], always=always)
+
+
+async def elicit(asked: ElicitRequestFormParams, ctx: Context[Any, Any]) -> ElicitResult | None:
+    """Ask a client during the call; return None if it does not answer."""
+    try:
+        said = await ctx.session.elicit_form(asked.message, asked.requested_schema, ctx.request_context.request_id)
+    except MCPError:
+        return None
+    return said if isinstance(said, ElicitResult) else None
+
+
+def _form(question: Question) -> ElicitRequestFormParams:
+    if isinstance(question, Elicitation):
+        return ElicitRequestFormParams(message=str(question), requested_schema=dict(question.schema))
+    return form(f"The code wants to {_DOES[question.kind]}: {question.text[:4000]}", _CHOICES)
+
+
+def form(message: str, choices: tuple[str, ...]) -> ElicitRequestFormParams:
+    """Return a form in which a person decides.
+
+    Args:
+        message: What it is about.
+        choices: What they can choose.
+    """
+    decision = {"type": "string", "title": "Allow it?", "enum": [*choices]}
+    schema = {"type": "object", "properties": {"decision": decision}, "required": ["decision"]}
+    return ElicitRequestFormParams(message=message, requested_schema=schema)
+
+
+def chosen(answer: object) -> object:
+    """Return what a person has chosen in a `form`; None if they left it or nobody saw it."""
+    if isinstance(answer, ElicitResult) and answer.action == "accept":
+        return (answer.content or {}).get("decision")
+    return None
+
+
+def is_stateless(ctx: Context[Any, Any]) -> bool:
+    """Whether questions to this client must be returned, for it to call again."""
+    return is_version_at_least(ctx.protocol_version or "", _STATELESS)
+
+
+def can_ask(ctx: Context[Any, Any]) -> bool:
+    """Whether there is somebody at the client who can be asked."""
+    known = ctx.client_capabilities
+    return known is not None and known.elicitation is not None
+
+
+def state(ctx: Context[Any, Any]) -> dict[str, Any]:
+    """Return what this server has given a client to come back with; the SDK has checked that it is unchanged."""
+    found: dict[str, Any] = json.loads(ctx.request_state) if ctx.request_state else {}
+    return found

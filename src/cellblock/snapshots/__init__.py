@@ -1,0 +1,7 @@
+"""The files of checkpoints: what a workspace holds, kept, compared and brought back."""
+
+from cellblock.snapshots.snapshots import Changes, FileChange, FileChanges, Snapshots
+from cellblock.snapshots.store import Store
+from cellblock.snapshots.tree import Snapshot, SnapshotLimits
+
+__all__ = ["Changes", "FileChange", "FileChanges", "Snapshot", "SnapshotLimits", "Snapshots", "Store"]

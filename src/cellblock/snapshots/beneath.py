@@ -1,0 +1,98 @@
+"""Opens what lies in a workspace, one name at a time, and follows no link.
+
+The code in a session writes to its workspace meanwhile. So nothing is reached by a path that was checked before: what is
+checked is what is open.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
+_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | _SAFE
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | _SAFE
+# O_NONBLOCK: neither a FIFO nor a file under a lease keeps us waiting in open().
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _SAFE
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE
+
+CHANGED = frozenset((errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EEXIST, errno.ENOTEMPTY))
+"""What fails in this way was swapped for something else since it was seen."""
+
+
+def open_folder(name: str, directory: int) -> int:
+    """Open a folder to list it."""
+    return os.open(name, _LIST, dir_fd=directory)
+
+
+def enter_folder(name: str, directory: int) -> int:
+    """Open a folder to reach what is in it, which needs no permission to list it."""
+    return os.open(name, _ENTER, dir_fd=directory)
+
+
+def open_file(name: str, directory: int) -> int:
+    """Open a file to read it. What has been opened may be anything: see what it is before reading."""
+    return os.open(name, _READ, dir_fd=directory)
+
+
+def create_file(name: str, directory: int) -> int:
+    """Make a file that is not there."""
+    return os.open(name, _CREATE, 0o600, dir_fd=directory)
+
+
+@contextmanager
+def open_parent(top: int, path: str) -> Iterator[tuple[int, str]]:
+    """Open the folder that something lies in, for as long as the context lasts.
+
+    Args:
+        top: The folder that the path begins at.
+        path: The path.
+
+    Yields:
+        The folder, and the last name of the path.
+    """
+    *folders, name = path.split("/")
+    directory = _descend(top, folders)
+    try:
+        yield directory, name
+    finally:
+        if directory != top:
+            os.close(directory)
+
+
+def _descend(top: int, folders: Sequence[str]) -> int:
+    here = top
+    try:
+        for name in folders:
+            here, above = enter_folder(name, here), here
+            if above != top:
+                os.close(above)
+    except BaseException:
+        if here != top:
+            os.close(here)
+        raise
+    return here
+
+
+def status(name: str, directory: int) -> os.stat_result | None:
+    """Return what stands under a name, or None if nothing does."""
+    try:
+        return os.lstat(name, dir_fd=directory)
+    except FileNotFoundError:
+        return None
+
+
+def set_mode(name: str, directory: int, mode: int) -> None:
+    """Give a folder permissions, whatever it has. Its other bits stay as they are."""
+    held = enter_folder(name, directory)
+    try:
+        other = stat.S_IMODE(os.fstat(held).st_mode) & ~0o777
+        if hasattr(os, "O_PATH"):
+            os.chmod(f"/proc/self/fd/{held}", other | mode)  # what is open, and nothing else, has this name
+        else:
+            os.fchmod(held, other | mode)
+    finally:
+        os.close(held)

@@ -1,0 +1,97 @@
+"""What is written down before a workspace is changed, so that the next process can finish if this one is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from cellblock.errors import SnapshotError
+from cellblock.snapshots.plan import Step
+
+
+class Journal:
+    """The journal of one workspace. It lies where no session can write: who writes to it moves files in the workspace."""
+
+    def __init__(self, directory: Path, workspace: Path) -> None:
+        """Take note of where it is, and make nothing yet.
+
+        Args:
+            directory: Where the journals of all workspaces are.
+            workspace: The workspace, absolute and without links.
+        """
+        self._directory = directory
+        self._workspace = str(workspace)
+        name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
+        self._path, self._lock = directory / f"{name}.json", directory / f"{name}.lock"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the journal, for as long as the context lasts.
+
+        Raises:
+            SnapshotError: Another process holds it.
+            OSError: It cannot be made.
+        """
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = self._take()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # it is no longer held, at least
+                os.unlink(self._lock)
+            os.close(held)
+
+    def _take(self) -> int:
+        while True:
+            held = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(held), os.lstat(self._lock)):
+                    return held
+            except FileNotFoundError:
+                pass  # removed by who had it before
+            except BaseException as error:
+                os.close(held)
+                if isinstance(error, BlockingIOError):
+                    raise SnapshotError(
+                        f"another program restores the files of {self._workspace} at this moment: try again when it is done"
+                    ) from None
+                raise
+            os.close(held)
+
+    def write(self, staging: str, top: os.stat_result, steps: Sequence[Step]) -> None:
+        """Write down what is to be done. With no steps, all that is left is to remove the staging folder.
+
+        Args:
+            staging: The name of the staging folder.
+            top: The workspace.
+            steps: The steps.
+        """
+        data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps}
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(data))
+        os.replace(new, self._path)
+
+    def read(self, top: os.stat_result) -> tuple[str, list[Step]] | None:
+        """Return the staging folder and the steps that a process has left; None if there are none for this directory."""
+        try:
+            data = json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return None
+        if data["top"] != [top.st_dev, top.st_ino]:
+            return None
+        return data["staging"], [Step._make(_tuples(step)) for step in data["steps"]]
+
+    def clear(self) -> None:
+        """Remove it."""
+        self._path.unlink(missing_ok=True)
+
+
+def _tuples(values: list[object]) -> Iterator[object]:
+    return (tuple(value) if isinstance(value, list) else value for value in values)

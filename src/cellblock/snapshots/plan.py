@@ -1,0 +1,145 @@
+"""From what a workspace holds to what it is to hold: the steps, each of which can be taken back."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from typing import Literal, NamedTuple
+
+from cellblock.errors import SnapshotError
+from cellblock.snapshots.tree import Entry, File, Folder, LeftOut, Link, Owner, same
+
+_ENTER = stat.S_IWUSR | stat.S_IXUSR
+
+
+class Step(NamedTuple):
+    """One step.
+
+    Attributes:
+        do: ``remove`` moves what is there into the staging folder, ``place`` moves something from there into its place,
+            ``make`` makes a folder, and ``mode`` gives a folder permissions.
+        path: Where.
+        number: What the thing is called in the staging folder.
+        was: What is to be removed, as `identity` tells it: if something else is there by then, the step is not done.
+        mode: The permissions of a folder.
+        before: The permissions that it has.
+        owner: Whose a folder is that is made.
+    """
+
+    do: Literal["remove", "place", "make", "mode"]
+    path: str
+    number: int = 0
+    was: tuple[int, ...] = ()
+    mode: int = 0
+    before: int = 0
+    owner: Owner = (-1, -1)
+
+
+class Plan:
+    """What restoring a snapshot takes.
+
+    Attributes:
+        steps: The steps, in order.
+        staged: What has to be in the staging folder before the first step, by number.
+        written: Paths that get another content.
+        removed: Paths that are removed.
+        kept: Paths that the snapshot does not have and that stay, because no snapshot would hold them.
+    """
+
+    def __init__(self, now: Folder, target: Folder) -> None:
+        """Compute the plan.
+
+        Raises:
+            SnapshotError: Something that no snapshot would hold is in the way.
+        """
+        self.staged: dict[int, File | Link] = {}
+        self.written: list[str] = []
+        self.removed: list[str] = []
+        self.kept: list[str] = []
+        self._opened: list[Step] = []
+        self._moves: list[Step] = []
+        self._modes: list[Step] = []
+        self._number = 0
+        self._folder("", now, target)
+        # Folders are opened from the top down, and closed from the bottom up: nothing is reached through one that is closed.
+        self.steps = [*sorted(self._opened, key=_path), *self._moves, *sorted(self._modes, key=_path, reverse=True)]
+
+    def _folder(self, path: str, now: Folder, target: Folder) -> None:
+        """Bring one folder, which is there, to its wanted state."""
+        if now is target:
+            return
+        begun = len(self._moves)
+        for name in sorted(now.entries.keys() | target.entries.keys()):
+            where = f"{path}/{name}" if path else name
+            old, new = now.entries.get(name), target.entries.get(name)
+            if isinstance(old, Folder) and isinstance(new, Folder):
+                self._folder(where, old, new)
+            elif new is None:
+                if old is not None and target.complete:
+                    self._remove(where, old)
+            elif not isinstance(new, LeftOut) and not same(old, new):
+                if old is not None:
+                    self._clear(where, old)
+                self._put(where, new)
+        if path:
+            self._set_modes(path, now.mode, target.mode, moves=len(self._moves) > begun)
+
+    def _set_modes(self, path: str, now: int, wanted: int, *, moves: bool) -> None:
+        if moves and now & _ENTER != _ENTER:
+            self._opened.append(Step("mode", path, mode=now | stat.S_IRWXU, before=now))
+            now |= stat.S_IRWXU
+        if now != wanted:
+            self._modes.append(Step("mode", path, mode=wanted, before=now))
+
+    def _remove(self, path: str, entry: Entry) -> None:
+        """Remove what the snapshot does not have, and keep what no snapshot would hold."""
+        if _is_removable(entry):
+            self._move_away(path, entry)
+            self.removed.append(path)
+        elif isinstance(entry, Folder):
+            for name, inner in entry.entries.items():
+                self._remove(f"{path}/{name}", inner)
+            self._set_modes(path, entry.mode, entry.mode, moves=True)
+        else:
+            self.kept.append(path)
+
+    def _clear(self, path: str, entry: Entry) -> None:
+        """Make room for something else."""
+        if not _is_removable(entry) and (isinstance(entry, Folder) or (isinstance(entry, LeftOut) and entry.folder)):
+            raise SnapshotError(
+                f"cannot restore {path!r}: a folder is in the way that holds what snapshots leave out; move it away, then try "
+                "again. Nothing was changed",
+                path=path,
+                errno=errno.ENOTEMPTY,
+            )
+        self._move_away(path, entry)
+
+    def _move_away(self, path: str, entry: Entry) -> None:
+        if isinstance(entry, Folder) and entry.mode & _ENTER != _ENTER:  # what is above it is written in the folder itself
+            self._opened.append(Step("mode", path, mode=entry.mode | stat.S_IRWXU, before=entry.mode))
+        self._number += 1
+        self._moves.append(Step("remove", path, self._number))
+
+    def _put(self, path: str, entry: File | Link | Folder) -> None:
+        if isinstance(entry, Folder):
+            self._moves.append(Step("make", path, owner=entry.owner))
+            for name, inner in entry.entries.items():
+                if not isinstance(inner, LeftOut):
+                    self._put(f"{path}/{name}", inner)
+            self._modes.append(Step("mode", path, mode=entry.mode, before=stat.S_IRWXU))
+            return
+        self._number += 1
+        self.staged[self._number] = entry
+        self._moves.append(Step("place", path, self._number))
+        self.written.append(path)
+
+
+def _path(step: Step) -> str:
+    return step.path
+
+
+def _is_removable(entry: Entry) -> bool:
+    """Whether nothing is lost that no snapshot would hold."""
+    if isinstance(entry, Folder):
+        return entry.complete and all(map(_is_removable, entry.entries.values()))
+    return not isinstance(entry, LeftOut) or entry.ours

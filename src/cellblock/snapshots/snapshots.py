@@ -1,0 +1,269 @@
+"""`Snapshots`: takes, compares and restores what one workspace holds."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellblock.errors import SnapshotError
+from cellblock.snapshots import restore as restoring
+from cellblock.snapshots.content import digest_of
+from cellblock.snapshots.journal import Journal
+from cellblock.snapshots.plan import Plan
+from cellblock.snapshots.store import Store
+from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences
+from cellblock.snapshots.walk import Walk
+
+_TRIES = 5
+"""How often a restore begins again because the workspace is being changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a restore has done. Paths are relative to the workspace.
+
+    Attributes:
+        written: Files and links that were made or replaced.
+        removed: Files, links and folders that were removed; what was in such a folder is not named.
+        kept: What the snapshot does not have and what stays all the same, because no snapshot would hold it.
+    """
+
+    written: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One file, link or folder that differs.
+
+    Attributes:
+        path: Its path relative to the workspace; that of a folder ends with a slash.
+        before: Its size before, in bytes; None if it was not there, or is not a file.
+        after: Its size after.
+    """
+
+    path: str
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanges:
+    """What differs between two states of a workspace, by path.
+
+    Attributes:
+        new: What is there only after.
+        changed: Files that have another content or other permissions, and links that lead elsewhere.
+        deleted: What was there only before.
+    """
+
+    new: tuple[FileChange, ...] = ()
+    changed: tuple[FileChange, ...] = ()
+    deleted: tuple[FileChange, ...] = ()
+
+
+class Snapshots:
+    """The snapshots of one workspace. Its methods block, and can be called from any thread.
+
+    A snapshot that was taken in one workspace can be restored in another, if both share a store.
+    """
+
+    def __init__(self, workspace: Path, store: Store, journals: Path, limits: SnapshotLimits | None = None) -> None:
+        """Look at the workspace; nothing in it is read yet.
+
+        Args:
+            workspace: The workspace, absolute and without links. The code in a session may change what is in it at any time.
+            store: Where the content of files is kept.
+            journals: A directory, the same for all programs of this user, in which a restore is written down while it is
+                under way. No session can write to it.
+            limits: What a snapshot holds.
+
+        Raises:
+            SnapshotError: The workspace cannot be opened.
+        """
+        self._workspace = str(workspace)
+        self._store = store
+        self._journal = Journal(journals, workspace)
+        self._limits = limits or SnapshotLimits()
+        self._lock = threading.Lock()
+        self._known: Folder | None = None
+        self._top: os.stat_result | None = None
+        with self._opened("use") as top:
+            self._top = os.fstat(top)
+
+    def take(self) -> Snapshot:
+        """Take a snapshot. What has not changed since the last one is not read.
+
+        Returns:
+            The snapshot, which is kept until `drop` is called.
+
+        Raises:
+            SnapshotError: It cannot be kept; nothing of it is.
+        """
+        added: list[bytes] = []
+
+        def add(source: int, limit: int) -> tuple[bytes, int]:
+            found = self._store.add(source, limit)
+            added.append(found[0])
+            return found
+
+        walk = Walk(self._limits, add)
+        with self._lock, self._opened("keep the files of") as top:
+            try:
+                root = walk.whole(top, self._known)
+                snapshot = Snapshot(root, walk.files, walk.bytes, tuple(walk.left_out), walk.left_out_count)
+                self._store.keep(snapshot)
+                self._know(root)
+            finally:
+                for digest in added:
+                    self._store.release_file(digest)
+        return snapshot
+
+    def restore(self, snapshot: Snapshot) -> Changes:
+        """Bring the workspace to the state of a snapshot: all of it, or nothing. Files that are the same are not touched.
+
+        Args:
+            snapshot: One that was not dropped.
+
+        Returns:
+            What was done.
+
+        Raises:
+            SnapshotError: It failed, and nothing was changed unless the message says so.
+        """
+        self._store.check(snapshot)
+        with self._lock, self._opened("restore the files of") as top, self._journal.locked():
+            restoring.recover(top, self._journal)
+            for _ in range(_TRIES):
+                plan = self._restore_once(top, snapshot)
+                if plan is not None:
+                    return Changes(tuple(plan.written), tuple(plan.removed), tuple(plan.kept))
+        raise SnapshotError(
+            f"the files of {self._workspace} cannot be restored, because something keeps changing them: stop what writes "
+            "there, then try again. Nothing was changed"
+        )
+
+    def _restore_once(self, top: int, snapshot: Snapshot) -> Plan | None:
+        """Return what was done, or None if the workspace was changed meanwhile."""
+        walk, now = self._search(top, snapshot.root)
+        try:
+            plan = Plan(now, snapshot.root)
+            if plan.steps:
+                restoring.restore(top, plan, self._store, self._journal)
+        except restoring.UnsettledError:
+            walk.tighten(top)
+            return None
+        except BaseException:
+            walk.tighten(top)
+            raise
+        return plan
+
+    def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
+        """Return what differs between two snapshots.
+
+        Args:
+            before: The earlier one.
+            after: The later one; None for the workspace as it is now.
+
+        Raises:
+            SnapshotError: One of them was dropped, or the workspace cannot be read.
+        """
+        self._store.check(before)
+        if after is not None:
+            self._store.check(after)
+            return _changes(before.root, after.root)
+        with self._lock, self._opened("compare the files of") as top:
+            walk, now = self._search(top, before.root)
+            walk.tighten(top)
+        return _changes(before.root, now)
+
+    def drop(self, snapshot: Snapshot) -> None:
+        """Forget a snapshot. What no other needs is removed. More than once is fine."""
+        self._store.drop(snapshot)
+
+    def recover(self) -> bool:
+        """Finish a restore that was under way when its process was killed; call this before a session starts.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            SnapshotError: It cannot be finished now.
+        """
+        with self._lock, self._opened("finish restoring the files of") as top, self._journal.locked():
+            return restoring.recover(top, self._journal)
+
+    def close(self) -> None:
+        """Forget what was read last. Snapshots stay. More than once is fine."""
+        with self._lock:
+            self._know(None)
+
+    def _search(self, top: int, wanted: Folder) -> tuple[Walk, Folder]:
+        walk = Walk(self._limits, digest_of, searching=True)
+        now = walk.whole(top, self._known, wanted)
+        if walk.is_cut_off:
+            walk.tighten(top)
+            raise SnapshotError(
+                f"there are more than {walk.max_files:,} files and folders in {self._workspace}: remove some, then try again"
+            )
+        return walk, now
+
+    def _know(self, root: Folder | None) -> None:
+        """Remember what was read last, and keep its files: so what has not changed since is there."""
+        if root is self._known:
+            return
+        if root is not None:
+            self._store.retain(root)
+        if self._known is not None:
+            self._store.release(self._known)
+        self._known = root
+
+    def _check_top(self, verb: str, top: os.stat_result) -> None:
+        """Check that the workspace is what it was: who can write to what is above it can put something else there."""
+        if self._top is not None and not os.path.samestat(self._top, top):
+            raise SnapshotError(f"cannot {verb} {self._workspace}: it is not the directory any more that it was")
+
+    @contextmanager
+    def _opened(self, verb: str) -> Iterator[int]:
+        """Open the workspace, for as long as the context lasts."""
+        try:
+            top = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                self._check_top(verb, os.fstat(top))
+                yield top
+            finally:
+                os.close(top)
+        except OSError as error:
+            raise SnapshotError(
+                f"cannot {verb} {self._workspace}: {_meaning(error)}", path=self._workspace, errno=error.errno
+            ) from error
+
+
+def _meaning(error: OSError) -> str:
+    words = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        words += ": free some space, then try again. Nothing was changed"
+    return words[:1].lower() + words[1:]
+
+
+def _changes(before: Folder, after: Folder) -> FileChanges:
+    new, changed, deleted = [], [], []
+    for path, old, now in differences(before, after):
+        change = FileChange(path, _size(old), _size(now))
+        if old is None:
+            new.append(change)
+        elif now is None:
+            deleted.append(change)
+        else:
+            changed.append(change)
+    return FileChanges(tuple(new), tuple(changed), tuple(deleted))
+
+
+def _size(entry: Entry | None) -> int | None:
+    return entry.size if isinstance(entry, File) else None

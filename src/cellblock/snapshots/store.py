@@ -1,0 +1,187 @@
+"""The content of files, each kept once, under its digest."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Self
+
+from cellblock.errors import SnapshotError
+from cellblock.leftovers import make_place, remove_place
+from cellblock.snapshots import content
+from cellblock.snapshots.beneath import create_file, open_file
+from cellblock.snapshots.tree import MIB, Folder, Snapshot, digests
+
+_MAX_BYTES = 8192 * MIB
+
+
+class Store:
+    """What all snapshots of one process share. Its methods can be called from any thread.
+
+    A directory that no session can write to. It is empty at first, and goes with the process: snapshots are in its memory.
+
+    Attributes:
+        directory: Where it is.
+        bytes: How many bytes the files in it have.
+    """
+
+    def __init__(self, directory: Path, max_bytes: int = _MAX_BYTES) -> None:
+        """Make the directory.
+
+        Args:
+            directory: Its path. Nothing is there.
+            max_bytes: How many bytes all files in it may have.
+
+        Raises:
+            SnapshotError: It cannot be made.
+        """
+        try:
+            self._fd = make_place(str(directory))
+        except OSError as error:
+            raise SnapshotError(f"cannot make a directory for snapshots, {directory}: {error.strerror}") from error
+        self.bytes = 0
+        self.directory = directory
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._counts: Counter[bytes] = Counter()
+        self._sizes: dict[bytes, int] = {}
+        self._snapshots: set[Snapshot] = set()
+        self._roots: dict[int, tuple[Folder, int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove everything. More than once is fine."""
+        with self._lock:
+            if self._fd >= 0:
+                remove_place(str(self.directory))
+                os.close(self._fd)
+                self._fd = -1
+
+    def add(self, source: int, limit: int) -> tuple[bytes, int]:
+        """Keep the content of an open file until `release_file` is called as often as this.
+
+        Returns:
+            Its digest and its size.
+
+        Raises:
+            content.TooLargeError: It has more bytes than the limit.
+            SnapshotError: The store is full.
+            OSError: It cannot be read, or not be written.
+        """
+        data = content.read_small(source, limit)
+        if data is not None:
+            digest = content.hash_bytes(data)
+            if self._held(digest):
+                return digest, len(data)
+        name = f"new-{next(self._numbers)}"
+        target = create_file(name, self._fd)
+        try:
+            try:
+                if data is not None:
+                    content.write(target, data)
+                    size = len(data)
+                else:
+                    digest, size = content.copy(source, target, limit)
+            finally:
+                os.close(target)
+            self._place(name, digest, size)
+        except BaseException:
+            os.unlink(name, dir_fd=self._fd)
+            raise
+        return digest, size
+
+    def _held(self, digest: bytes) -> bool:
+        """Count one more user of what is there already; False if it is not."""
+        with self._lock:
+            if digest not in self._counts:
+                return False
+            self._counts[digest] += 1
+            return True
+
+    def _place(self, name: str, digest: bytes, size: int) -> None:
+        with self._lock:
+            if digest in self._counts:  # another thread was quicker, or it was too large to know before
+                os.unlink(name, dir_fd=self._fd)
+            else:
+                self._check_room(size)
+                os.rename(name, digest.hex(), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                self._sizes[digest] = size
+                self.bytes += size
+            self._counts[digest] += 1
+
+    def _check_room(self, size: int) -> None:
+        if self.bytes + size > self._max_bytes:
+            raise SnapshotError(
+                f"snapshots of files would take more than {self._max_bytes:,} bytes: drop checkpoints, or leave out more",
+                errno=errno.EDQUOT,
+            )
+
+    def release_file(self, digest: bytes) -> None:
+        """Take back one call of `add`."""
+        with self._lock:
+            self._release({digest: 1})
+
+    def open(self, digest: bytes) -> int:
+        """Open what is kept under a digest."""
+        return open_file(digest.hex(), self._fd)
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Keep the files of a snapshot, all of which are there, until it is dropped."""
+        self.retain(snapshot.root)
+        self._snapshots.add(snapshot)
+
+    def drop(self, snapshot: Snapshot) -> None:
+        """Forget a snapshot. More than once is fine."""
+        with self._lock:
+            known = snapshot in self._snapshots
+            self._snapshots.discard(snapshot)
+        if known:
+            self.release(snapshot.root)
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Check that a snapshot is kept here.
+
+        Raises:
+            SnapshotError: It was dropped, or is another store's.
+        """
+        if snapshot not in self._snapshots:
+            raise SnapshotError("these files are no longer kept: the snapshot was dropped, or is another host's")
+
+    def retain(self, root: Folder) -> None:
+        """Keep the files of a tree, all of which are there, until `release` is called as often as this."""
+        with self._lock:
+            _, count = self._roots.get(id(root), (root, 0))
+            if count == 0:
+                self._counts.update(digests(root))
+            self._roots[id(root)] = root, count + 1
+
+    def release(self, root: Folder) -> None:
+        """Take back one call of `retain`. What nobody else needs is removed."""
+        with self._lock:
+            _, count = self._roots[id(root)]
+            if count > 1:
+                self._roots[id(root)] = root, count - 1
+                return
+            del self._roots[id(root)]
+            self._release(Counter(digests(root)))
+
+    def _release(self, gone: dict[bytes, int]) -> None:
+        for digest, count in gone.items():
+            left = self._counts[digest] - count
+            if left > 0:
+                self._counts[digest] = left
+                continue
+            del self._counts[digest]
+            self.bytes -= self._sizes.pop(digest)
+            if self._fd >= 0:
+                os.unlink(digest.hex(), dir_fd=self._fd)

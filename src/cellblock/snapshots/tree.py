@@ -1,0 +1,193 @@
+"""What a workspace holds, as frozen data. Folders that have not changed are shared between snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple, TypeAlias
+
+from cellblock.errors import InvalidInputError
+
+MIB = 2**20
+PERMISSIONS = 0o777
+"""The bits of a mode that are kept. Nothing gets a set-user-ID bit because code in a session had set one."""
+
+Owner: TypeAlias = tuple[int, int]
+"""The ids of a user and a group."""
+
+Seen: TypeAlias = tuple[int, ...]
+"""What the system says of a file: if this has not changed, its content has not either."""
+
+
+class File(NamedTuple):
+    """A regular file.
+
+    Attributes:
+        digest: Names its content in the store; empty if nobody has looked at it.
+        size: In bytes.
+        mode: Its permissions.
+        mtime_ns: When it was modified.
+        owner: Whose it is.
+        seen: What to compare to know whether to read it again; empty if it must be read again.
+    """
+
+    digest: bytes
+    size: int
+    mode: int
+    mtime_ns: int
+    owner: Owner
+    seen: Seen
+
+
+class Link(NamedTuple):
+    """A symbolic link."""
+
+    target: str
+    owner: Owner
+
+
+class LeftOut(NamedTuple):
+    """Something that a snapshot does not hold.
+
+    Attributes:
+        reason: Why.
+        folder: Whether it is a folder.
+        ours: Whether restoring a snapshot that does not have it may remove it.
+    """
+
+    reason: str
+    folder: bool
+    ours: bool = False
+
+
+class Folder(NamedTuple):
+    """A folder.
+
+    Attributes:
+        mode: Its permissions.
+        owner: Whose it is.
+        entries: What is in it, by name.
+        complete: Whether all that is in it is in `entries`.
+    """
+
+    mode: int
+    owner: Owner
+    entries: Mapping[str, Entry]
+    complete: bool
+
+
+Entry: TypeAlias = File | Link | LeftOut | Folder
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """What a snapshot holds at most. It says of everything else why it is left out.
+
+    Attributes:
+        max_files: Files, folders and links.
+        max_total_bytes: Bytes of all files together.
+        max_file_bytes: Bytes of one file.
+        max_depth: Folders within folders.
+        ignore: What is left out: names, with wildcards as in ``*.ckpt``, of files and folders anywhere in the workspace, or
+            paths from its top, which begin with a slash.
+    """
+
+    max_files: int = 100_000
+    max_total_bytes: int = 2048 * MIB
+    max_file_bytes: int = 512 * MIB
+    max_depth: int = 100
+    # Not __pycache__: Python compares seconds and sizes only, so after an undo it would run what the undone cell had written.
+    ignore: tuple[str, ...] = (".git", ".venv", "node_modules")
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "ignore" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InvalidInputError(f"{field.name} must be a positive integer, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The files of a workspace at one time.
+
+    Attributes:
+        root: The workspace.
+        files: How many files it holds.
+        bytes: How many bytes they have.
+        left_out: Paths that it does not hold, and why: a hundred at most.
+        left_out_count: How many these are in all.
+    """
+
+    root: Folder
+    files: int
+    bytes: int
+    left_out: tuple[tuple[str, str], ...] = ()
+    left_out_count: int = 0
+
+
+def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
+    """Whether two entries, of which at most one is a folder, are the same.
+
+    Args:
+        one: The one.
+        other: The other.
+        times: Whether it matters when files were modified.
+    """
+    if one is other:
+        return True
+    if isinstance(one, File) and isinstance(other, File):
+        unequal_times = times and one.mtime_ns != other.mtime_ns
+        return one.digest == other.digest != b"" and one.mode == other.mode and not unequal_times
+    return isinstance(one, Link) and isinstance(other, Link) and one.target == other.target
+
+
+def digests(folder: Folder) -> Iterator[bytes]:
+    """Yield the digest of each file below a folder, as often as there are such files."""
+    pending = [folder]
+    while pending:
+        for entry in pending.pop().entries.values():
+            if type(entry) is File:
+                yield entry.digest
+            elif type(entry) is Folder:
+                pending.append(entry)
+
+
+def differences(before: Entry | None, after: Entry | None, path: str = "") -> Iterator[tuple[str, Entry | None, Entry | None]]:
+    """Yield what differs, with its path: never what one of the two has left out.
+
+    Args:
+        before: The earlier state.
+        after: The later state.
+        path: Where these are.
+
+    Yields:
+        Paths, those of folders with a slash at their ends; what was there before, and after.
+    """
+    if before is after or isinstance(before, LeftOut) or isinstance(after, LeftOut):
+        return
+    if not isinstance(before, Folder) and not isinstance(after, Folder):
+        if not same(before, after, times=False):
+            yield path, before, after
+        return
+    if isinstance(before, Folder) and isinstance(after, Folder):
+        if path and before.mode != after.mode:
+            yield f"{path}/", before, after
+    else:  # one of them is a folder: what was there is gone, and the other is new
+        if before is not None:
+            yield (f"{path}/" if isinstance(before, Folder) else path), before, None
+        if after is not None:
+            yield (f"{path}/" if isinstance(after, Folder) else path), None, after
+    for name in sorted(_entries(before).keys() | _entries(after).keys()):
+        old, new = _entries(before).get(name), _entries(after).get(name)
+        # In a folder that was not listed as a whole, what is missing may be there.
+        if (old is None and _is_cut_off(before)) or (new is None and _is_cut_off(after)):
+            continue
+        yield from differences(old, new, f"{path}/{name}" if path else name)
+
+
+def _entries(entry: Entry | None) -> Mapping[str, Entry]:
+    return entry.entries if isinstance(entry, Folder) else {}
+
+
+def _is_cut_off(entry: Entry | None) -> bool:
+    return isinstance(entry, Folder) and not entry.complete

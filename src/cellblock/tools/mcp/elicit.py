@@ -1,0 +1,130 @@
+"""Passes what a server asks in the middle of a call to the person for whom the call is made, and to nobody else.
+
+In the versions of the protocol with a handshake, a server's request does not say which call it belongs to. Sessions share
+servers, so a question could be shown to somebody whom it does not concern, and the answer would go to another's call. There,
+somebody is asked only while all calls that the server may be working at are of one session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import mcp_types as types
+
+from cellblock.approvals.elicitation import Person, check_answer, read_elicitation
+from cellblock.errors import InvalidInputError
+
+_LOG = logging.getLogger("cellblock.tools")
+_MOST = 4
+"""Questions that one person has to answer at a time."""
+
+
+@dataclass(eq=False)
+class _Calls:
+    """The calls of one session that are under way.
+
+    Attributes:
+        person: Whom to ask about them; None if nobody can be asked.
+        count: How many there are.
+        asking: What is being asked.
+    """
+
+    person: Person | None
+    count: int = 0
+    asking: set[asyncio.Task[Any]] = field(default_factory=set)
+
+
+_current: ContextVar[tuple[object, _Calls] | None] = ContextVar("cellblock_elicit", default=None)
+
+
+class Elicitations:
+    """What one server asks on one connection."""
+
+    def __init__(self, server: str) -> None:
+        """Begin without calls.
+
+        Args:
+            server: The server's name.
+        """
+        self._server = server
+        self._calls: dict[str, _Calls] = {}
+        self._left: set[str] = set()
+
+    @contextmanager
+    def call(self, person: Person | None) -> Iterator[None]:
+        """While this context is entered, a call is under way. What was asked about it is withdrawn at its end.
+
+        Args:
+            person: Whom to ask about it.
+        """
+        session = "" if person is None else person.session
+        calls = self._calls.setdefault(session, _Calls(person))
+        calls.count += 1
+        token = _current.set((self, calls))
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._left.add(session)  # the server was told, and may go on with it all the same
+            raise
+        finally:
+            _current.reset(token)
+            calls.count -= 1
+            if not calls.count:
+                del self._calls[session]
+                for task in calls.asking:
+                    task.cancel()
+
+    async def answer(self, context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """Answer the server, as the SDK's client wants it."""
+        calls = self._whose()
+        if calls is None or calls.person is None or len(calls.asking) >= _MOST:
+            return types.ElicitResult(action="decline")
+        if not isinstance(params, types.ElicitRequestFormParams):
+            return types.ElicitResult(action="decline")  # a page that it wants opened: nobody can tell whose it is
+        try:
+            elicitation = read_elicitation(self._server, params.message, params.requested_schema)
+        except InvalidInputError as error:
+            _LOG.warning("MCP server %r asked something that was not shown: %s", self._server, error)
+            return types.ElicitResult(action="decline")
+        task = asyncio.ensure_future(calls.person.ask(elicitation))
+        calls.asking.add(task)
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+            calls.asking.discard(task)
+        if task.cancelled():
+            return types.ElicitResult(action="cancel")
+        try:
+            content = task.result()
+            if content is None:
+                return types.ElicitResult(action="decline")
+            return types.ElicitResult(action="accept", content=check_answer(elicitation, content))
+        except Exception:  # the handler is the program's own, and a server waits for an answer
+            _LOG.exception("what MCP server %r asked could not be answered", self._server)
+            return types.ElicitResult(action="cancel")
+
+    def _whose(self) -> _Calls | None:
+        """Return the calls that a question belongs to; None if that cannot be told."""
+        current = _current.get()
+        if current is not None and current[0] is self:
+            return current[1]  # the SDK asks in the context of the call
+        return whose(self._calls, self._left)
+
+
+def whose(calls: dict[str, _Calls], left: set[str]) -> _Calls | None:
+    """Return the calls of the one session that a question can only belong to.
+
+    Args:
+        calls: What is under way, by session.
+        left: The sessions that have cancelled a call, which the server may still be working at.
+    """
+    if len(calls) != 1 or not left <= calls.keys():
+        return None
+    return next(iter(calls.values()))

@@ -1,0 +1,126 @@
+"""A workspace beside a folder that nobody in it may reach, snapshots of it, and what it looks like."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cellblock.snapshots import SnapshotLimits, Snapshots, Store
+
+SECRET = b"the caller's own secret"
+CALLS = (
+    *("open", "rename", "replace", "mkdir", "rmdir", "symlink", "unlink", "chmod", "fchmod", "chown", "fchown", "utime"),
+    *("write", "ftruncate", "scandir", "lstat", "readlink"),
+)
+"""The system calls by which snapshots are taken and restored."""
+
+Look = dict[str, tuple[object, ...]]
+Make = Callable[..., Snapshots]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory in memory, if there is one: some tests make the same files a hundred times."""
+    with tempfile.TemporaryDirectory(dir=memory()) as path:
+        yield Path(path)
+
+
+def memory() -> str | None:
+    """Return where directories are in memory, if there is such a place."""
+    place = "/dev/shm"
+    return place if os.access(place, os.W_OK) else None
+
+
+@pytest.fixture
+def workspace(place: Path) -> Path:
+    path = place / "workspace"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def store(place: Path) -> Iterator[Store]:
+    with Store(place / "store") as store:
+        yield store
+
+
+@pytest.fixture
+def make(workspace: Path, store: Store, place: Path) -> Make:
+    """Make snapshots of the workspace, or of another, with limits."""
+
+    def make(directory: Path = workspace, **limits: object) -> Snapshots:
+        return Snapshots(directory, store, place / "journals", SnapshotLimits(**limits))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def snapshots(make: Make) -> Snapshots:
+    return make()
+
+
+@pytest.fixture
+def outside(place: Path) -> Iterator[Path]:
+    """A folder of the caller's, of which nothing may be read, and which must be as it was when the test is over."""
+    path = place / "outside"
+    (path / "folder").mkdir(parents=True)
+    (path / "data").write_bytes(SECRET)
+    (path / "folder" / "data").write_bytes(SECRET)
+    path.chmod(0o751)
+    before = look(path)
+    yield path
+    assert look(path) == before
+
+
+def look(folder: Path) -> Look:
+    """Return everything in a folder: kinds, permissions, contents, and times of files."""
+    found: Look = {}
+    for path in sorted(folder.rglob("*")):
+        info, name = path.lstat(), str(path.relative_to(folder))
+        mode = stat.S_IMODE(info.st_mode)
+        if path.is_symlink():
+            found[name] = ("link", os.readlink(path))
+        elif path.is_dir():
+            found[name] = ("folder", mode)
+        elif path.is_file():
+            found[name] = ("file", mode, info.st_mtime_ns, path.read_bytes())
+        else:
+            found[name] = ("other", mode)
+    return found
+
+
+@contextmanager
+def before_call(number: int, action: Callable[[], object]) -> Iterator[Callable[[], bool]]:
+    """Do something before the nth system call of this thread.
+
+    Yields:
+        Whether there were as many.
+    """
+    originals = {name: getattr(os, name) for name in CALLS}
+    count = 0
+
+    def wrapped(name: str) -> Callable[..., object]:
+        def call(*args: object, **named: object) -> object:
+            nonlocal count
+            count += 1
+            if count == number:
+                for name_, original in originals.items():
+                    setattr(os, name_, original)
+                action()
+            return originals[name](*args, **named)
+
+        return call
+
+    try:
+        for name in CALLS:
+            setattr(os, name, wrapped(name))
+        yield lambda: count >= number
+    finally:
+        for name, original in originals.items():
+            setattr(os, name, original)

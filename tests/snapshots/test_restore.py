@@ -1,0 +1,182 @@
+"""A restore happens as a whole or not at all: if its process is killed, if the disk is full, if the workspace changes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock.errors import SnapshotError
+from cellblock.snapshots import Snapshot, Snapshots, restore
+
+from .conftest import Look, Make, before_call, look
+
+MOST_CALLS = 400
+
+Spoiled = tuple[Snapshot, Look, Look]
+
+
+def fill(workspace: Path) -> None:
+    empty(workspace)
+    (workspace / "old" / "inner").mkdir(parents=True)
+    (workspace / "old" / "inner" / "data").write_text("old")
+    (workspace / "changes").write_text("before")
+    (workspace / "link").symlink_to("changes")
+    (workspace / "file or folder").write_text("a file")
+    (workspace / "mode").mkdir(0o700)
+
+
+def spoil(workspace: Path) -> None:
+    empty(workspace)
+    (workspace / "new" / "inner").mkdir(parents=True)
+    (workspace / "new" / "inner" / "data").write_text("new")
+    (workspace / "changes").write_text("after")
+    (workspace / "file or folder").mkdir()
+    (workspace / "mode").mkdir(0o755)
+    for path in workspace.rglob("*"):
+        os.utime(path, (2, 2))
+
+
+def empty(workspace: Path) -> None:
+    for path in workspace.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@pytest.fixture
+def spoiled(snapshots: Snapshots, workspace: Path) -> Spoiled:
+    """A snapshot, what it looks like, and what the workspace looks like now."""
+    fill(workspace)
+    taken, before = snapshots.take(), look(workspace)
+    spoil(workspace)
+    return taken, before, look(workspace)
+
+
+def killed_at(number: int, snapshots: Snapshots, snapshot: Snapshot) -> bool:
+    """Restore in a process of its own that ends before its nth system call; return whether there were as many."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with before_call(number, lambda: os._exit(9)):
+                snapshots.restore(snapshot)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, 9)
+    return status == 9
+
+
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_restore_that_is_killed_is_finished_or_has_not_begun(
+    snapshots: Snapshots, workspace: Path, spoiled: Spoiled, stride: int
+) -> None:
+    snapshot, before, after = spoiled
+    found = []
+    for number in range(1, MOST_CALLS, stride):
+        spoil(workspace)
+        if not killed_at(number, snapshots, snapshot):
+            break
+        snapshots.recover()
+        found.append(look(workspace))
+        assert found[-1] in (before, after)
+        assert not snapshots.recover()
+    assert found.count(after) > 20 / stride
+    assert found.count(before) > 20 / stride
+    assert look(workspace) == before
+
+
+def test_what_was_changed_after_a_kill_stays(snapshots: Snapshots, workspace: Path, spoiled: Spoiled) -> None:
+    snapshot, _, _ = spoiled
+    for number in range(1, MOST_CALLS, 3):
+        spoil(workspace)
+        assert killed_at(number, snapshots, snapshot)
+        if not (workspace / "new").exists():  # the first things were moved away
+            break
+    (workspace / "mine").write_text("mine")
+    (workspace / "changes").write_text("mine, too")
+    assert snapshots.recover()
+    assert (workspace / "mine").read_text() == "mine"
+    assert (workspace / "changes").read_text() == "mine, too"
+    assert (workspace / "old" / "inner" / "data").read_text() == "old"
+
+
+def test_a_failure_at_any_step_changes_nothing(snapshots: Snapshots, workspace: Path, spoiled: Spoiled) -> None:
+    snapshot, before, after = spoiled
+
+    def fail() -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    found = []
+    for number in range(1, MOST_CALLS):
+        spoil(workspace)
+        code = None
+        with before_call(number, fail) as happened:
+            try:
+                snapshots.restore(snapshot)
+            except SnapshotError as error:
+                code = error.errno
+        if not happened():
+            break
+        found.append(code)
+        snapshots.recover()
+        assert look(workspace) == (before if code is None else after)
+    assert found.count(errno.ENOMEM) > 20
+    assert look(workspace) == before
+
+
+@pytest.mark.parametrize("room", [0, 3, 60, 600])
+def test_a_full_disk_changes_nothing(snapshots: Snapshots, workspace: Path, spoiled: Spoiled, room: int) -> None:
+    snapshot, _, after = spoiled
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(SnapshotError, match="free some space, then try again") as caught:
+            snapshots.restore(snapshot)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.errno == errno.EFBIG
+    assert look(workspace) == after
+    assert snapshots.recover() is False
+
+
+def test_two_processes_do_not_restore_one_workspace_at_once(snapshots: Snapshots, make: Make, spoiled: Spoiled) -> None:
+    snapshot, _, _ = spoiled
+    refused = []
+
+    def restore_too() -> None:
+        with pytest.raises(SnapshotError, match="another program restores"):
+            make().restore(snapshot)
+        with pytest.raises(SnapshotError, match="another program restores"):
+            make().recover()
+        refused.append(True)
+
+    with before_call(30, restore_too):
+        snapshots.restore(snapshot)
+    assert refused
+
+
+def test_a_workspace_that_keeps_changing_is_left_as_it_is(
+    snapshots: Snapshots, workspace: Path, spoiled: Spoiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot, _, _ = spoiled
+    apply = restore._apply
+
+    def changing(*args: Any) -> None:
+        (workspace / "another").mkdir(exist_ok=True)
+        (workspace / "new").rename(workspace / "other")
+        (workspace / "another").rename(workspace / "new")
+        (workspace / "other").rename(workspace / "another")
+        apply(*args)
+
+    monkeypatch.setattr(restore, "_apply", changing)
+    with pytest.raises(SnapshotError, match="something keeps changing them"):
+        snapshots.restore(snapshot)
+    assert (workspace / "changes").read_text() == "after"
