@@ -7,6 +7,7 @@ names a type of another layer knows of that layer, and moves when it moves, whet
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -275,6 +276,12 @@ def nothing_left_behind() -> None:
     """Nothing is started here, so that there is nothing to watch."""
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return everything in a file, read once."""
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
 def layer_of(path: Path, package: Path) -> str:
     """Return the layer that a module belongs to."""
     return layer_named([part.removesuffix(".py") for part in path.relative_to(package).parts])
@@ -288,7 +295,7 @@ def layer_named(parts: Sequence[str]) -> str:
 def imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
     """Yield every module that a file imports, anywhere in it, as line and absolute name."""
     here = ["cellblock", *path.relative_to(package).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -450,7 +457,7 @@ def test_a_module_that_decides_something_has_tests_of_its_own_name() -> None:
     without = set()
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).with_suffix("")
-        decisions = sum(isinstance(node, _DECISIONS) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        decisions = sum(isinstance(node, _DECISIONS) for node in nodes(path))
         if path.stem != "__init__" and decisions > _FEW and not (tests / name.parent / f"test_{name.name}.py").exists():
             without.add(str(name))
     assert without - set(TESTED_IN) == set(), "write tests/ROOM/test_MODULE.py for each"

@@ -211,6 +211,14 @@ MUTANTS: dict[str, Mutant] = {
         "host/output/test_spill.py::test_the_oldest_files_of_a_session_are_removed_and_nothing_else",
         Edit("host/output/spill.py", "SpillDirectory.keep", "pass"),
     ),
+    "37 and what waits for the disk": mutant(
+        "host/output/test_spill.py::test_a_disk_that_stalls_holds_up_neither_the_loop_nor_the_result",
+        Edit("host/output/spill.py", "Spills.fits", "return True"),
+    ),
+    "37 for which the kernel waits": mutant(
+        "host/kernels/test_kernel.py::test_the_kernel_waits_for_a_slow_disk_and_nobody_else_does",
+        Edit("host/kernels/channel.py", "Channel._wait_if_behind", "pass"),
+    ),
     "38 terminals": mutant(
         "test_terminal.py::test_sequences_are_shown_and_not_obeyed",
         Edit("terminal.py", "_escaped", "return found.group()"),

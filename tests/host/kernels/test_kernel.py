@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cellblock import Host, Limits
 from cellblock.host.kernels.exit_status import describe_status
+from cellblock.host.output import spill
+from cellblock.host.output.disk import DiskThread
+from processes import eventually
 
 ROOM = 64 * 1024
 """KiB that the host's memory may grow at most, at its peak."""
@@ -110,6 +118,59 @@ def test_spilling_a_quarter_of_a_gigabyte_costs_the_host_at_most_64_mb(tmp_path:
     measured = measure(tmp_path, "for i in range(2**18): print('x' * 1023)", spill=True)
     assert measured["grown"] < ROOM, measured  # type: ignore[operator]
     assert measured["spilled"] == [2**28]
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Whether the disk takes what is written to it."""
+    works, write = threading.Event(), spill._File.write
+
+    def stall(file: Any, data: bytes) -> None:
+        works.wait(30)
+        write(file, data)
+
+    monkeypatch.setattr(spill._File, "write", stall)
+    monkeypatch.setattr(spill, "_MAX_WAITING", 1_000_000)
+    monkeypatch.setattr(spill, "_PATIENCE", 0.1)
+    return works
+
+
+async def test_the_kernel_waits_for_a_slow_disk_and_nobody_else_does(
+    disk: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill, "_PATIENCE", 30)
+    threads: list[DiskThread] = []
+    monkeypatch.setattr(spill, "DiskThread", lambda: threads.append(DiskThread()) or threads[-1])  # type: ignore[func-returns-value]
+    async with (
+        Host(isolate="none") as host,
+        host.session(working_dir=None, spill_dir=tmp_path, limits=Limits(text=1000)) as session,
+        host.session(working_dir=None) as other,
+    ):
+        line = "x" * 99
+        cell = asyncio.create_task(session.execute(f"for _ in range(100_000): print({line!r})"))
+        await eventually(lambda: threads and threads[0].waiting > 1_000_000)
+        for _ in range(5):
+            assert (await other.execute("1")).ok
+        assert not cell.done()
+        assert threads[0].waiting < 5_000_000
+        disk.set()
+        (path,) = (await cell).spilled
+        assert path.read_text() == f"{line}\n" * 100_000
+
+
+async def test_a_cell_that_waits_for_a_disk_can_be_stopped_and_keeps_its_variables(
+    disk: threading.Event, tmp_path: Path
+) -> None:
+    async with (
+        Host(isolate="none") as host,
+        host.session(working_dir=None, spill_dir=tmp_path, limits=Limits(text=1000)) as session,
+    ):
+        assert (await session.execute("kept = 1")).ok
+        result = await session.execute("while True: print('x' * 1000)", timeout=0.3)
+        disk.set()
+        assert (result.status, result.recovery) == ("timeout", "interrupted")
+        assert "the disk has not taken it for 0.1 s" in result.stderr
+        assert (await session.execute("kept")).return_value == "1"
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ def test_a_text_value_over_its_limit_keeps_its_beginning_and_end(text: str, size
 
 
 @pytest.mark.parametrize("mime", ["image/png", "text/html", "application/vnd.plotly.v1+json", "text/markdown"])
-def test_half_a_value_is_none(mime: str, tmp_path: Path) -> None:
+async def test_half_a_value_is_none(mime: str, tmp_path: Path) -> None:
     """Nobody can read half of a picture, of a page or of JSON: it is there whole or not at all, and somebody is told."""
     data = PNG + bytes(1000)
     for directory in (None, SpillDirectory(tmp_path, 10_000, 10_000)):
@@ -330,7 +330,7 @@ def test_half_a_value_is_none(mime: str, tmp_path: Path) -> None:
         assert collector.truncated
         (note,) = collector.unsaid
         assert f"{mime} is left out: its {len(data):,} bytes are over the limit of 500 " in note
-        collector.close()
+        await written(collector)
     assert str(collector.spilled[0]) in note
     assert collector.spilled[0].read_bytes() == data
 
@@ -419,53 +419,61 @@ def test_parts_that_no_bundle_wanted_are_forgotten() -> None:
 # -- files --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_left_out_is_in_a_file_with_all_around_it(tmp_path: Path) -> None:
+async def written(collector: Collector) -> None:
+    """Close it, and wait for the disk."""
+    collector.close()
+    await collector.written()
+
+
+async def test_what_was_left_out_is_in_a_file_with_all_around_it(tmp_path: Path) -> None:
     collector = Collector(Limits(text=1000), SpillDirectory(tmp_path, 10**9, 10**9))
     pieces = [b"%d\n" % number * 50 for number in range(100)]
     for piece in pieces:
         collector.add_text("stdout", piece)
-    collector.close()
+    await written(collector)
     (path,) = collector.spilled
     assert path.read_bytes() == b"".join(pieces)
     assert path.suffix == ".txt"
 
 
-def test_clearing_does_not_begin_a_second_file(tmp_path: Path) -> None:
+async def test_clearing_does_not_begin_a_second_file(tmp_path: Path) -> None:
     collector = Collector(Limits(text=1000), SpillDirectory(tmp_path, 10**9, 10**9))
     for mark in (b"a", b"b"):
         collector.add_text("stdout", mark * 5000)
         collector.clear(wait=False)
-    collector.close()
+    await written(collector)
     (path,) = collector.spilled
     assert path.read_bytes() == b"a" * 5000 + b"b" * 5000
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_a_value_that_was_cut_is_whole_in_a_file(tmp_path: Path) -> None:
+async def test_a_value_that_was_cut_is_whole_in_a_file(tmp_path: Path) -> None:
     collector = Collector(Limits(media=1000), SpillDirectory(tmp_path, 10**9, 10**9))
     data = b"<p>" * 3000
     in_parts(collector, "text/html", data, 700)
     collector.add_display(Display("display_data", {}, parts=("text/html",)))
+    await written(collector)
     (path,) = collector.spilled
     assert path.read_bytes() == data
     assert path.suffix == ".html"
 
 
-def test_nothing_is_written_where_nothing_was_left_out(tmp_path: Path) -> None:
+async def test_nothing_is_written_where_nothing_was_left_out(tmp_path: Path) -> None:
     collector = Collector(Limits(), SpillDirectory(tmp_path / "spill", 10**9, 10**9))
     collector.add_text("stdout", b"x")
-    collector.close()
+    await written(collector)
     assert collector.spilled == []
     assert not (tmp_path / "spill").exists()
 
 
-def test_a_directory_that_takes_no_file_is_noted_once(tmp_path: Path) -> None:
+async def test_a_directory_that_takes_no_file_is_noted_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     collector = Collector(Limits(text=1000, media=10), SpillDirectory(tmp_path / "file", 10**9, 10**9))
     collector.add_text("stdout", b"x" * 5000)
     for _ in range(3):
         collector.add_part("text/html", b"y" * 100)
         collector.add_display(Display("display_data", {}, parts=("text/html",)))
+    await written(collector)
     notes = "".join(item.text or "" for item in collector.items() if item.name == "stderr")
     assert notes.count("[cellblock] the whole output could not be written") == 1
     assert collector.spilled == []
@@ -493,7 +501,7 @@ def test_images_that_cannot_be_saved_are_noted(tmp_path: Path) -> None:
     assert str(tmp_path / "file") in notes[0]
 
 
-def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
+async def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
     """The directory was resolved before; a link in it has come since."""
     other = tmp_path / "other"
     other.mkdir()
@@ -504,6 +512,7 @@ def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
         assert "the path has a symbolic link that a session could have made" in notes[0]
         collector = Collector(Limits(text=2000), SpillDirectory(place, 10**9, 10**9))
         collector.add_text("stdout", b"x" * 5000)
+        await written(collector)
         assert "the path has a symbolic link that a session could have made" in "".join(
             item.text or "" for item in collector.items()
         )

@@ -391,16 +391,18 @@ class Cell:
 
     async def finished(self, images_dir: Path) -> CodeExecutionResult:
         """Make the result, once it has ended: in a thread, if there is much to decode or to write."""
-        if self._collector is None or not self._collector.large:
+        assert self._collector is not None
+        self._collector.close()
+        if not self._collector.large:
             return self.result(images_dir)
+        await self._collector.written()
         return await asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
 
     def result(self, images_dir: Path) -> CodeExecutionResult:
-        """Make the result, once it has ended."""
+        """Make the result, once its output is complete."""
         ending, collector = self._ending, self._collector
         assert ending is not None
         assert collector is not None
-        collector.close()
         images: list[Path] = []
         items = collector.items()
         if collector.has_displays:

@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from cellblock.errors import ProtocolError
 from cellblock.host.descriptors import PIPE_READ, unread
@@ -18,6 +19,7 @@ from cellblock.wire.protocol import Conversation, Side, State
 
 _LAST_WORDS = 1024 * 1024
 _TURN = 0.005  # seconds of one turn of the loop for the messages of one kernel
+_SECONDS_BEHIND = 0.005  # until it is looked again whether what was read has been used up
 _EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
 
 
@@ -26,6 +28,7 @@ class Channel:
 
     Attributes:
         on_long: Told between two messages that there is much on the tape.
+        behind: Says whether what was read has to be used up before more is read.
     """
 
     def __init__(
@@ -62,7 +65,9 @@ class Channel:
         self._deaf = False
         self._ended = False
         self._replaying = False
+        self._listening = self._waiting = False
         self.on_long: Callable[[], None] = lambda: None
+        self.behind: Callable[[], bool] = lambda: False
 
     @property
     def state(self) -> State:
@@ -78,15 +83,32 @@ class Channel:
         """Read what the worker writes, or let it wait."""
         if self._ended:
             return
+        self._listening = listen
         for descriptor, callback in self._readers():
-            if listen:
+            if listen and not self._waiting:
                 self._loop.add_reader(descriptor, callback)
             else:
                 self._loop.remove_reader(descriptor)
 
-    def _readers(self) -> list[tuple[int, Callable[[], None]]]:
-        pipes = [(fd, lambda fd=fd: self._on_readable_pipe(fd)) for fd in self._open_pipes]
-        return [(self._socket.fileno(), self._on_channel), *pipes]
+    def _wait_if_behind(self) -> None:
+        """Read no more until what was read has been used up."""
+        if not self._waiting and self.behind():
+            self._waiting = True
+            self.listen(self._listening)
+            self._loop.call_later(_SECONDS_BEHIND, self._look_again)
+
+    def _look_again(self) -> None:
+        if not self._ended and self.behind():
+            self._loop.call_later(_SECONDS_BEHIND, self._look_again)
+            return
+        self._waiting = False
+        self.listen(self._listening)
+
+    def _readers(self) -> Iterator[tuple[int, Callable[[], None]]]:
+        if not self._deaf:
+            yield self._socket.fileno(), self._on_channel
+        for descriptor in self._open_pipes:
+            yield descriptor, partial(self._on_readable_pipe, descriptor)
 
     def end(self) -> None:
         """Take what lies in the pipes, and read no more."""
@@ -158,6 +180,7 @@ class Channel:
             self._on_broken(f"it broke the protocol: {error}")
         self._received = None
         self._check_length()
+        self._wait_if_behind()
         return False
 
     def _stop_hearing(self) -> None:
@@ -271,6 +294,7 @@ class Channel:
         if self._received is None and descriptor in self._open_pipes and not self._ended:
             self._on_pipe(descriptor)
             self._check_length()
+            self._wait_if_behind()
 
     def _on_pipe(self, descriptor: int, size: int = PIPE_READ) -> None:
         data = self._line.read_pipe(descriptor, size)

@@ -101,6 +101,7 @@ class Kernel:
         tape = None if recording is None else recording.tape
         self._channel = Channel(ends, self._take, self._add_text, self._condemn, tape)
         self._collector = Collector(wanted.limits, wanted.spill_to)
+        self._channel.behind = lambda: self._collector.behind
         self._cell: Cell | None = None
         self._query: asyncio.Future[Answer] | None = None
         self._condemned: str | None = None
@@ -397,6 +398,7 @@ class Kernel:
 
     def stopping(self, reason: Status | None, means: Recovery) -> None:
         """Take note of the means by which the running cell is being stopped."""
+        self._collector.hurry()
         if self._recording is not None:
             self._recording.stopping(reason, means)
 

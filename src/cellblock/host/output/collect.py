@@ -138,7 +138,7 @@ class Collector:
     def large(self) -> bool:
         """Whether it takes long to make a result of it."""
         kept = self._limits.text // 2 - self._head_room + self._tail_size + self._limits.values - self._values_room
-        return kept > _LARGE or self._displays > _MANY or bool(self._spills.paths)
+        return kept > _LARGE or self._displays > _MANY or self._spills.begun
 
     def clear(self, wait: bool) -> None:
         """Forget everything shown so far; with ``wait``, when the next output comes."""
@@ -320,8 +320,21 @@ class Collector:
         place.count, place.bundle = count, bundle
         return True
 
+    @property
+    def behind(self) -> bool:
+        """Whether the kernel should wait until the disk has taken what was left out."""
+        return self._spills.behind
+
+    def hurry(self) -> None:
+        """Let the kernel not wait for the disk: it is being stopped."""
+        self._spills.hurry()
+
+    async def written(self) -> None:
+        """Wait until the disk has what was left out, once it was closed."""
+        await self._spills.written()
+
     def close(self) -> None:
-        """Close what is open, and gather what there is to say of it."""
+        """Close what is open."""
         self._drop_parts()
         self._spill.close()
         self._spills.close()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from cellblock.host.files.beneath import create_file, remove_file
+from cellblock.host.output.disk import DiskThread
 
 _EXTENSIONS = {
     "text/plain": "txt",
@@ -24,6 +26,14 @@ _EXTENSIONS = {
 }
 _FILES = 20
 """Files that the output of one cell may take: each costs more than its bytes."""
+_PIECE = 256 * 1024
+"""Bytes that are handed to the disk at once."""
+_MAX_WAITING = 8 * 1024 * 1024
+"""Bytes of a session that may wait for the disk before the kernel has to wait."""
+_MOST_WAITING = 64 * 1024 * 1024
+"""Bytes that may wait for it in any case: values come at once, and a kernel that is being stopped does not wait."""
+_PATIENCE = 30.0
+"""Seconds that a result waits for the disk."""
 
 
 def reason(error: OSError) -> str:
@@ -41,6 +51,8 @@ class SpillDirectory:
         path: An absolute path. It is made when it is needed.
         cell: Bytes that the files of one cell may have.
         session: Bytes that the files of a session may have: the oldest are removed, but none of the last cell.
+        disk: The thread that writes the files.
+        stalled: Whether the disk has kept a result waiting for too long.
     """
 
     path: Path
@@ -50,20 +62,20 @@ class SpillDirectory:
     def __post_init__(self) -> None:
         self._files: deque[tuple[str, int]] = deque()
         self._total = 0
-        self._lock = threading.Lock()  # results are made in threads
+        self.disk = DiskThread()
+        self.stalled = False
 
     def keep(self, files: list[tuple[str, int]]) -> None:
         """Take note of the files of a cell, and remove the oldest ones of earlier cells where there are too many."""
-        with self._lock:
-            self._total += sum(size for _, size in files)
-            while self._files and self._total > self.session:
-                name, size = self._files.popleft()
-                self._total -= size
-                try:
-                    remove_file(str(self.path), name)
-                except OSError:
-                    continue  # somebody else has removed it, or the directory
-            self._files.extend(files)
+        self._total += sum(size for _, size in files)
+        while self._files and self._total > self.session:
+            name, size = self._files.popleft()
+            self._total -= size
+            try:
+                remove_file(str(self.path), name)
+            except OSError:
+                continue  # somebody else has removed it, or the directory
+        self._files.extend(files)
 
 
 class Spills:
@@ -80,26 +92,52 @@ class Spills:
         self.paths: list[Path] = []
         self.problems: list[str] = []
         self._left = _FILES
+        self._hurried = False
         self._made: list[tuple[str, int]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Return it for another host, which has a directory of its own."""
         return {**self.__dict__, "directory": None}
 
-    def create(self, mime: str) -> tuple[BinaryIO, Path] | None:
-        """Make a file for a value of some type; None if it cannot be made."""
+    @property
+    def begun(self) -> bool:
+        """Whether there is a file."""
+        return self._left < _FILES
+
+    @property
+    def behind(self) -> bool:
+        """Whether the kernel should wait for the disk."""
+        return self.begun and self._waiting > _MAX_WAITING and not self._hurried
+
+    @property
+    def _waiting(self) -> int:
+        return 0 if self.directory is None else self.directory.disk.waiting
+
+    def hurry(self) -> None:
+        """Let the kernel wait no more: it is being stopped. Files end early instead."""
+        self._hurried = True
+
+    def new_path(self, mime: str) -> Path | None:
+        """Return the path for a value of some type; None if there may be no further file."""
         if self.directory is None:
             return None
         if not self._left or self.room <= 0:
             self.report(self.limit())
             return None
-        self._left -= 1
-        path = self.directory.path / f"{uuid.uuid4().hex[:12]}.{_EXTENSIONS.get(mime, 'bin')}"
-        try:
-            return os.fdopen(create_file(str(path.parent), path.name), "wb"), path
-        except OSError as error:
-            self.fail(error)
+        self.directory.stalled = self.directory.stalled and self._waiting > 0
+        if self.directory.stalled:
+            self.report(f"the whole output is not in {self.directory.path}: the disk takes nothing")
             return None
+        self._left -= 1
+        return self.directory.path / f"{uuid.uuid4().hex[:12]}.{_EXTENSIONS.get(mime, 'bin')}"
+
+    def fits(self) -> bool:
+        """Whether there is room in memory for what waits for the disk."""
+        if self._waiting <= _MOST_WAITING:
+            return True
+        assert self.directory is not None
+        self.report(f"the whole output is not in {self.directory.path}: the disk does not keep up")
+        return False
 
     def take(self, size: int) -> int:
         """Return how many of some bytes may be written, and count them."""
@@ -131,30 +169,87 @@ class Spills:
             self.problems.append(line)
 
     def close(self) -> None:
-        """Hand over what was made: no more is."""
+        """Have the directory take note of what was made: no more is."""
+        if self.directory is not None and self.begun:
+            self.directory.disk.do(self._keep)
+
+    def _keep(self) -> None:
         made, self._made = self._made, []
         if self.directory is not None and made:
             self.directory.keep(made)
+
+    async def written(self) -> None:
+        """Wait until the disk has everything, or has not taken it for long."""
+        if self.directory is None or not self.begun:
+            return
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self.directory.disk.done()
+        except TimeoutError:
+            self.directory.stalled = True
+            self.report(f"the output is not yet in {self.directory.path}: the disk has not taken it for {_PATIENCE:g} s")
+
+
+class _File:
+    """A file as the thread sees it that writes to it."""
+
+    def __init__(self, spills: Spills, path: Path) -> None:
+        self._spills = spills
+        self._path = path
+        self._descriptor: int | None = None
+        self._failed = False
+        self._size = 0
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Write, and make the file first if there is none."""
+        if self._failed:
+            return
+        try:
+            if self._descriptor is None:
+                self._descriptor = create_file(str(self._path.parent), self._path.name)
+            view = memoryview(data)
+            while view:
+                written = os.write(self._descriptor, view)
+                self._size += written
+                view = view[written:]
+        except OSError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Close it, and take note of it if it could be made."""
+        if self._descriptor is not None:
+            try:
+                os.close(self._descriptor)
+            except OSError as error:  # a file system over the network may say only now that it is full
+                self._fail(error)
+            self._descriptor = None
+            self._spills.finish(self._path, self._size)
+
+    def _fail(self, error: OSError) -> None:
+        self._failed = True
+        self._spills.fail(error)
+
+    def __del__(self) -> None:
+        """Close it if the cell has no result: its session was closed meanwhile."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
 
 class Spill:
     """A file that is created when something is first left out, and then contains all of it.
 
     A disk that fails costs the file, not the cell. So does a link that the session made to lead us elsewhere: none is
-    followed.
-
-    It is written where the output is taken, on the host's loop, so a disk that stalls holds the loop. A thread with a queue
-    would have to be bounded too, and then the kernel has to wait for the disk, and the result for the queue: what the
-    result says of the file (its size, why it ends early) is known only when all is written.
+    followed. A disk that is slow costs the kernel time, and the host's loop none: a thread writes.
 
     Attributes:
-        path: The file, once it was made.
+        path: The file, once it was begun.
     """
 
     def __init__(self, spills: Spills, mime: str) -> None:
         self._spills = spills
         self._mime = mime
-        self._file: BinaryIO | None = None
+        self._file: _File | None = None
+        self._pending = bytearray()
         self._begun = False
         self._size = 0
         self._cut = False
@@ -162,15 +257,17 @@ class Spill:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another host can know of it. It does not write to a file that this one has made."""
-        return {**self.__dict__, "_file": None, "_cut": self._cut or self._file is not None}
+        cut = self._cut or self._file is not None
+        return {**self.__dict__, "_file": None, "_pending": bytearray(), "_cut": cut}
 
     def begin(self, so_far: Iterable[bytes | bytearray]) -> None:
         """Make the file, where a directory was given and there is none yet, and write what came before."""
         if self._begun:
             return
         self._begun = True
-        if (made := self._spills.create(self._mime)) is not None:
-            self._file, self.path = made
+        self.path = self._spills.new_path(self._mime)
+        if self.path is not None:
+            self._file = _File(self._spills, self.path)
             for data in so_far:
                 self.write(data)
 
@@ -178,32 +275,30 @@ class Spill:
         """Write what comes, once the file was begun."""
         if self._file is None:
             return
-        data = data[: self._spills.take(len(data))]
-        self._size += len(data)
-        try:
-            self._file.write(data)
-        except OSError as error:
-            self._give_up(error)
+        if not self._spills.fits():
+            self.close()
+            return
+        taken = self._spills.take(len(data))
+        self._pending += data[:taken]
+        self._size += taken
+        if len(self._pending) >= _PIECE:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        directory = self._spills.directory
+        assert self._file is not None
+        assert directory is not None
+        piece, self._pending = self._pending, bytearray()
+        directory.disk.do(partial(self._file.write, piece), len(piece))
 
     def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            try:
-                self._file.close()
-            except OSError as error:
-                self._give_up(error)
+        """Close the file. It is complete when all has been `Spills.written`."""
+        directory = self._spills.directory
+        if self._file is not None and directory is not None:
+            self._hand_over()
+            directory.disk.do(self._file.close)
             self._file = None
-        if self._cut and self._size >= 0:
+        if self._cut and self.path is not None:
+            self._cut = False
             self._spills.report(f"{self.path} ends early: cellblock was killed, and its next process goes on without it")
-        if self.path is not None and self._size >= 0:
             self._spills.finish(self.path, self._size)
-            self._size = -1
-
-    def _give_up(self, error: OSError) -> None:
-        self._spills.fail(error)
-        file, self._file = self._file, None
-        if file is not None:
-            try:
-                file.close()
-            except OSError:
-                pass  # closing flushes, and so fails again on a full disk; the descriptor is closed all the same

@@ -1,0 +1,36 @@
+"""What is done in a thread, in order."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import pytest
+
+from cellblock.host.output import disk
+from cellblock.host.output.disk import DiskThread
+from processes import eventually
+
+
+async def test_everything_is_done_in_order_and_counted() -> None:
+    thread, gate = DiskThread(), threading.Event()
+    seen: list[int] = []
+    thread.do(gate.wait, 5)  # type: ignore[arg-type]  # what it returns is not used
+    for number in range(100):
+        thread.do(partial(seen.append, number), 1)
+    assert thread.waiting == 105
+    gate.set()
+    await thread.done()
+    assert seen == [*range(100)]
+    await eventually(lambda: thread.waiting == 0)
+
+
+async def test_the_thread_ends_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_LINGER", 0.01)
+    thread = DiskThread()
+    seen: list[object] = []
+    for number in range(3):
+        thread.do(partial(seen.append, threading.active_count))
+        await thread.done()
+        assert len(seen) == number + 1
+        await eventually(lambda: not any(one.name == "cellblock-disk" for one in threading.enumerate()))
