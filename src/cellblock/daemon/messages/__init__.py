@@ -23,6 +23,7 @@ from cellblock.daemon.messages.files import (
     WriteFile,
     WritePart,
 )
+from cellblock.daemon.messages.saving import Export, Load, Save, Variables
 from cellblock.daemon.messages.sessions import (
     About,
     Complete,
@@ -52,6 +53,7 @@ __all__ = [
     "Destroy",
     "End",
     "Executions",
+    "Export",
     "Follow",
     "Hello",
     "History",
@@ -60,6 +62,7 @@ __all__ = [
     "Interrupt",
     "List",
     "ListFiles",
+    "Load",
     "Lookup",
     "Pending",
     "ReadFile",
@@ -68,9 +71,11 @@ __all__ = [
     "Request",
     "Restart",
     "Revoke",
+    "Save",
     "Source",
     "Status",
     "Submit",
+    "Variables",
     "Wipe",
     "WriteFile",
     "WritePart",
@@ -111,4 +116,8 @@ Request: TypeAlias = (
     | Decide
     | Allowed
     | Revoke
+    | Save
+    | Load
+    | Export
+    | Variables
 )
