@@ -274,7 +274,7 @@ OTHERS: dict[str, set[str]] = {
     "named": {"pydantic"},  # which checks what clients send
     "client": {"httpx2"},
     "jupyter": {"zmq"},
-    "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
+    "gateway": {"anyio", "fastapi", "fastapi_offline", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
     "cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
