@@ -148,6 +148,13 @@ TESTED_IN: dict[str, str] = {
     "snapshots/tree": "snapshots/test_snapshots.py",
     "snapshots/walk": "snapshots/test_snapshots.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
+    "host/checkpoints/checkpoint": "host/checkpoints/test_checkpoints.py",
+    "host/checkpoints/past": "host/checkpoints/test_checkpoints.py",
+    "host/checkpoints/session": "host/checkpoints/test_checkpoints.py",
+    "host/kernels/family": "host/checkpoints/test_checkpoints.py",
+    "init/forking": "host/checkpoints/test_checkpoints.py",
+    "init/parked": "host/checkpoints/test_checkpoints.py",
+    "init/seats": "host/checkpoints/test_checkpoints.py",
     "host/doctor": "cli/test_cli.py",
     "host/keeping": "host/test_adoption.py",
     "host/kernels/cells": "host/test_lifecycle.py",
