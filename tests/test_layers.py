@@ -207,7 +207,6 @@ TESTED_IN: dict[str, str] = {
     "daemon/connection": "test_sync.py",
     "daemon/codec": "test_sync.py",
     "daemon/saving": "cli/test_saving.py",
-    "daemon/server": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",
     "named/options": "test_sync.py",
@@ -227,7 +226,6 @@ TESTED_IN: dict[str, str] = {
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
     "gateway/link": "gateway/test_events.py",
-    "gateway/serve": "gateway/test_guard.py",
     # What a client of the server sees of all of it.
     "mcp_server/answers": "mcp_server/test_server.py",
     "mcp_server/cells": "mcp_server/test_server.py",
@@ -274,7 +272,7 @@ OTHERS: dict[str, set[str]] = {
     "named": {"pydantic"},  # which checks what clients send
     "client": {"httpx2"},
     "jupyter": {"zmq"},
-    "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
+    "gateway": {"anyio", "fastapi", "fastapi_offline", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
     "cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
