@@ -19,15 +19,6 @@ from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.snapshots import SnapshotLimits
 from processes import eventually
 
-pytestmark = pytest.mark.usefixtures("stores")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stores(zygote_host: Host, native_host: Host, landlock_host: Host) -> None:
-    """Where files are kept, which a host makes once."""
-    for host in (zygote_host, native_host, landlock_host):
-        host.store()
-
 
 @pytest.fixture(params=["none", "native", "landlock"])
 def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
@@ -52,10 +43,8 @@ async def test_files_come_back_with_the_memory(any_host: Host, tmp_path: Path) -
         await session.execute("!echo shell > d")
         changes = await session.restore(checkpoint)
         assert (changes.written, changes.removed) == (("a", "b"), ("c", "d"))
-        result = await session.execute(
-            "print(x, open('a').read(), open('b').read(), sorted(n for n in os.listdir() if n[0] != '.'))"
-        )
-        assert result.text == "1 1 1 ['a', 'b', 'folder']"
+        assert (await session.execute("x, open('a').read(), open('b').read()")).return_value == "(1, '1', '1')"
+        assert sorted(name for name in os.listdir(tmp_path) if name[0] != ".") == ["a", "b", "folder"]
 
 
 async def test_files_stay_if_they_are_shared(zygote_host: Host, tmp_path: Path) -> None:
