@@ -194,7 +194,6 @@ TESTED_IN: dict[str, str] = {
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/saving": "cli/test_saving.py",
-    "daemon/server": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",
     "named/options": "test_sync.py",
@@ -214,7 +213,6 @@ TESTED_IN: dict[str, str] = {
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
     "gateway/link": "gateway/test_events.py",
-    "gateway/serve": "gateway/test_guard.py",
     # What a client of the server sees of all of it.
     "mcp_server/answers": "mcp_server/test_server.py",
     "mcp_server/cells": "mcp_server/test_server.py",
