@@ -120,7 +120,7 @@ class Tools:
         """Find tools of registered MCP servers, and saved actions: modules for words, signatures of modules, one in full."""
         if module:
             root, path = self._place(module)
-            return answers.text(search.source(path, root_dir=root))
+            return answers.text(search.interface(path, root_dir=root))
         if tools:
             places = map(self._place, tools)
             found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
