@@ -92,8 +92,13 @@ async def test_long_output_is_cut_and_kept_in_a_file(client: Connect, tmp_path: 
     async with client(tmp_path) as connected:
         result = await run(connected, "print('a' * 9000 + 'b' * 9000)", max_output_chars=1000)
         assert len(text(result)) < 1100
-        assert "outputs/cell-1.txt" in text(result)
-        assert (tmp_path / "outputs" / "cell-1.txt").read_text() == "a" * 9000 + "b" * 9000
+        (kept,) = (tmp_path / "outputs").glob("cell-1-*.txt")
+        assert f"outputs/{kept.name}" in text(result)
+        assert kept.read_text() == "a" * 9000 + "b" * 9000
+        await connected.call_tool("reset", {})
+        await run(connected, "print('c' * 9000)", max_output_chars=1000)
+        assert len([*(tmp_path / "outputs").glob("cell-1-*.txt")]) == 2
+        assert kept.read_text() == "a" * 9000 + "b" * 9000
 
 
 async def test_pictures_are_pictures(client: Connect, tmp_path: Path) -> None:

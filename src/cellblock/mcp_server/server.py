@@ -80,7 +80,7 @@ class Tools:
             number = execution.record.id
             shown = f"The code is still running. Call this tool again with cell={number!r} to wait for it.\n{execution.said}"
             return answers.text(shown[-max_output_chars:], status="running", cell=number, session=handle)
-        return await answers.cell(named, await execution.wait(), max_output_chars, handle)
+        return await answers.cell(named, execution.record.id, await execution.wait(), max_output_chars, handle)
 
     async def register_mcp_server(
         self,
