@@ -730,6 +730,10 @@ MUTANTS: dict[str, Mutant] = {
             "            await _take_answer(clients, question, answers[question.id])",
         ),
     ),
+    "59 another client's servers": mutant(
+        "mcp_server/test_server.py::test_over_http_what_a_client_registers_is_its_own",
+        Edit("mcp_server/clients.py", "Clients.folder", "return self.options.workspace"),
+    ),
     "59 whose question it is": mutant(
         "tools/mcp/test_elicit.py::test_a_question_that_could_be_anothers_is_shown_to_nobody",
         Edit("tools/mcp/elicit.py", "whose", "return next(iter(calls.values()), None)"),

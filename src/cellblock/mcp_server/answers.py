@@ -32,6 +32,11 @@ def text(shown: str, *, error: bool = False, **structured: Any) -> CallToolResul
     return CallToolResult(content=[TextContent(type="text", text=shown)], structured_content=told or None, is_error=error)
 
 
+def with_handle(shown: str, handle: str) -> str:
+    """Return a text that tells a client the handle of its session, if it has to know it."""
+    return f"[session {handle}]\n{shown}" if handle else shown
+
+
 async def cell(named: NamedSession, execution: str, result: CodeExecutionResult, most: int, handle: str) -> CallToolResult:
     """Return the answer for a cell: its text, its pictures, and what has changed.
 
@@ -49,7 +54,7 @@ async def cell(named: NamedSession, execution: str, result: CodeExecutionResult,
         result = replace(result, spilled=[Path(path)])
     # Pictures come with the answer: their paths on this machine would mean nothing inside the session.
     shown = replace(result, images=[]).for_model(max(most, 200))
-    content: list[ContentBlock] = [TextContent(type="text", text=f"[session {handle}]\n{shown}" if handle else shown)]
+    content: list[ContentBlock] = [TextContent(type="text", text=with_handle(shown, handle))]
     pictures, left_out = _pictures(result)
     content += pictures
     if left_out:
