@@ -53,6 +53,19 @@ print(refusal())
     ]
 
 
+def test_a_name_is_shown_without_what_a_terminal_would_obey_and_not_at_any_length() -> None:
+    script = """
+go = threading.Event()
+thread = threading.Thread(target=go.wait, name="\\x1b]52;c;AAAA\\a" + "x" * 10_000, daemon=True)
+thread.start()
+print(refusal())
+go.set()
+"""
+    (reason,) = printed(script)
+    assert reason.startswith('the thread "\\x1b]52;c;AAAA\\x07xxx')
+    assert len(reason) < 500
+
+
 def test_a_thread_that_threading_does_not_know_is_seen() -> None:
     script = """
 import _thread

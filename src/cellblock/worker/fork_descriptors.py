@@ -89,7 +89,9 @@ def separate(above: int = 2) -> list[str]:
             continue
         with contextlib.suppress(OSError):  # closed meanwhile; or a file that may not be opened again, which stays shared
             status = os.fstat(descriptor)
-            if stat.S_ISSOCK(status.st_mode):
+            if _waits_for_process(descriptor):
+                _silence(descriptor)
+            elif stat.S_ISSOCK(status.st_mode):
                 if sentence := _cut(descriptor):
                     told.append(sentence)
             elif stat.S_ISREG(status.st_mode):
@@ -103,6 +105,19 @@ def separate(above: int = 2) -> list[str]:
         with contextlib.suppress(OSError):
             _renew_epoll(epoll, targets)
     return told
+
+
+def _waits_for_process(descriptor: int) -> bool:
+    return os.readlink(f"/proc/self/fd/{descriptor}").startswith(("pidfd:", "anon_inode:[pidfd]"))
+
+
+def _silence(descriptor: int) -> None:
+    """Put something in place of a descriptor that never has anything to say."""
+    silent = os.eventfd(0)
+    try:
+        _replace(descriptor, silent)
+    finally:
+        os.close(silent)
 
 
 def _of_trackers() -> set[int]:

@@ -22,19 +22,22 @@ from cellblock.worker.fork_descriptors import is_sqlite, locked_file, reopen_dat
 from cellblock.worker.fork_pools import Reset, forget_workers, leave_processes, reset_of
 from cellblock.worker.fork_threads import file_of, other_threads, owners
 
-_SURVIVES = ("openblas", "libgomp", "libarrow", "_duckdb", "cv2.")
+_SURVIVES = ("openblas", "libiomp", "libomp.", "libarrow", "_duckdb", "cv2.")
 """Parts of the names of libraries whose threads are no loss: they start others, and see to their locks at a fork themselves.
 
-OpenMP of GNU does so once it was paused. Each of them is tried by `make libraries`.
+Each of them is tried by `make libraries`.
 """
 
 _HARMLESS = ("jemalloc_bg_thd", "polars-ooc-clea")
 """Names of threads that libraries start when they are imported, and that a copy does without."""
 
 _OPENMP = "libgomp"
-_PAUSE_HARD = 2
+_PAUSE, _PAUSE_HARD = "omp_pause_resource_all", 2
 _ENDING = (0.0002, 0.001, 0.005)
 """Seconds to wait for threads that Python has forgotten already: they end a moment after `join` returns."""
+
+_LONG = 300
+"""More characters of a name are not shown."""
 
 _NEVER = (
     "and it does not work in a copy of the process. It cannot be stopped either: use it in a process or in a session of its "
@@ -87,9 +90,10 @@ def refusal(ours: Collection[int] = ()) -> str | None:
         ours: The ids (`threading.get_native_id`) of threads that the caller sees to.
     """
     if (path := locked_file()) is not None:
+        name = _shown(path)
         if is_sqlite(path):
-            return f"a transaction is open in the SQLite database {path}: commit it, or roll it back"
-        return f"the file {path} is locked by this session, and a copy would not have the lock: close the file"
+            return f"a transaction is open in the SQLite database {name}: commit it, or roll it back"
+        return f"the file {name} is locked by this session, and a copy would not have the lock: close the file"
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return f"CUDA has been used, {_NEVER}"
@@ -112,7 +116,7 @@ def _look(ours: Collection[int]) -> _Threads:
     libraries: Counter[str] = Counter()
     for number in others:
         file = started.get(number, "")
-        if _OPENMP in file:
+        if _OPENMP in file and hasattr(ctypes.CDLL(file), _PAUSE):  # one of 2018 has not got it
             found.openmp.add(file)
         elif file != python and not _survives(number, file):
             libraries[_library(file)] += 1
@@ -148,7 +152,7 @@ def _look_at_python(found: _Threads, numbers: set[int]) -> None:
         if reset is not None:
             found.resets.append(reset)
             continue
-        name = str(thread.name)[:80]
+        name = _shown(str(thread.name))
         found.objections.append(f'the thread "{name}" is running, which a copy would not have: stop it, or wait until it ends')
 
 
@@ -158,11 +162,18 @@ def _library(file: str) -> str:
         return "a library"
     packages = [part for part in file.split("site-packages/")[-1].split("/") if part]
     name = packages[0] if "site-packages/" in file else packages[-1]
-    return _NAMES.get(name.removesuffix(".libs"), name.removesuffix(".libs"))
+    name = name.removesuffix(".libs")
+    return _NAMES.get(name, _shown(name))
 
 
 _NAMES = {"jaxlib": "jax", "_polars_runtime": "polars", "_polars_runtime_32": "polars", "_polars_runtime_64": "polars"}
 """What users call a package, where it differs from the name of its directory."""
+
+
+def _shown(name: str) -> str:
+    """Return a name that the code has chosen, for a message."""
+    name = name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}"
+    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _number(count: int, word: str) -> str:
@@ -174,7 +185,7 @@ def prepare() -> None:
     threads = _look(())
     for file in threads.openmp:
         # Otherwise the next parallel loop in the copy waits for threads that are not there. Here it starts them again.
-        ctypes.CDLL(file).omp_pause_resource_all(_PAUSE_HARD)
+        getattr(ctypes.CDLL(file), _PAUSE)(_PAUSE_HARD)
     _prepared.resets = threads.resets
     _prepared.processes = _processes()
     _prepared.connections = []
@@ -204,7 +215,7 @@ def _process_name(process: int) -> str:
             name, _, rest = file.read().partition("(")[2].rpartition(")")
     except OSError:
         return ""
-    return "" if rest.split()[0] in "ZX" else name
+    return "" if rest.split()[0] in "ZX" else _shown(name)
 
 
 def part(above: int = 2) -> None:
