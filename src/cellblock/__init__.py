@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AccessError,
         BusyError,
         CellblockError,
+        CheckpointError,
         CodeExecutionError,
         ConflictError,
         CustodianError,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     )
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling, Undone
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.kernel_mgr.server import KernelGateway
@@ -68,7 +70,20 @@ if TYPE_CHECKING:
     )
     from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
     from cellblock.store.approvals import Approvals
-    from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
+    from cellblock.sync import (
+        destroy,
+        execute,
+        execute_with_retry,
+        export,
+        get_or_create,
+        list_kernels,
+        load,
+        restart,
+        save,
+        status,
+        variables,
+        wipe,
+    )
     from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
     from cellblock.terminal import printable
     from cellblock.tools.apigen.generate import generate_mcp_sources
@@ -81,6 +96,7 @@ __version__ = "0.1.0"
 _HOME = {
     "generate_mcp_sources": "tools.apigen.generate",
     "CellblockError": "errors",
+    "CheckpointError": "errors",
     "CodeExecutionError": "errors",
     "CustodianError": "errors",
     "ExecutionTimeoutError": "errors",
@@ -110,6 +126,9 @@ _HOME = {
     "Resources": "host",
     "Session": "host",
     "SessionOptions": "host",
+    "Checkpoint": "host.checkpoints.checkpoint",
+    "Rolling": "host.checkpoints.checkpoint",
+    "Undone": "host.checkpoints.checkpoint",
     "FileInfo": "host.files",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
@@ -163,6 +182,10 @@ _HOME = {
     "SaveReport": "model.saving",
     "LoadReport": "model.saving",
     "LeftOut": "model.saving",
+    "save": "sync",
+    "load": "sync",
+    "export": "sync",
+    "variables": "sync",
 }
 
 __all__ = [
@@ -176,6 +199,8 @@ __all__ = [
     "BusyError",
     "CellblockError",
     "ChangedVariable",
+    "Checkpoint",
+    "CheckpointError",
     "Client",
     "CodeExecutionChunk",
     "CodeExecutionError",
@@ -221,6 +246,7 @@ __all__ = [
     "PreloadError",
     "ProtocolError",
     "Resources",
+    "Rolling",
     "Rule",
     "Rules",
     "SandboxError",
@@ -237,18 +263,23 @@ __all__ = [
     "ToolRunner",
     "ToolRunnerError",
     "ToolServer",
+    "Undone",
     "UnsupportedError",
     "Variable",
     "VariableChanges",
     "destroy",
     "execute",
     "execute_with_retry",
+    "export",
     "generate_mcp_sources",
     "get_or_create",
     "list_kernels",
+    "load",
     "printable",
     "restart",
+    "save",
     "status",
+    "variables",
     "wipe",
 ]
 

@@ -191,8 +191,8 @@ async def test_a_kernel_that_dies_as_soon_as_it_is_ready_is_an_error_of_launchin
     slot = session._kernels
     launch = slot._launch
 
-    async def doomed() -> Any:
-        kernel = await launch()
+    async def doomed(dead: Any) -> Any:
+        kernel = await launch(dead)
         await kernel.kill()
         return kernel
 
