@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -297,14 +298,30 @@ def test_fifty_processes_at_once_get_one_daemon_and_one_session(home: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ours", [0, 2])
-def test_another_version_is_told_in_one_line(home: Path, monkeypatch: pytest.MonkeyPatch, ours: int) -> None:
-    control.start()
+@pytest.mark.parametrize("ours", [0, 99])
+def test_another_version_is_told_in_one_line_and_can_be_stopped(
+    home: Path, monkeypatch: pytest.MonkeyPatch, ours: int
+) -> None:
+    daemon = control.start()["pid"]
     with monkeypatch.context() as patch:
         patch.setattr("cellblock.daemon.connection.PROTOCOL", ours)
         with pytest.raises(DaemonError, match=r"the daemon is cellblock .*'cellblock daemon stop' ends it") as caught:
             control.status()
-    assert "\n" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert control.stop()
+    assert not alive(daemon)
+
+
+async def test_code_that_is_submitted_while_the_daemon_ends_runs_in_the_next_one(home: Path) -> None:
+    """Only what waits in the daemon, or runs there, is told that it ends."""
+    cellblock.get_or_create("one")
+    for _ in range(3):
+        daemon, results = pid(), set()
+        os.kill(daemon, signal.SIGTERM)
+        while alive(daemon):
+            with suppress(NotRunError):  # the first may have come before the signal
+                results.add(cellblock.execute("one", "1 + 1").return_value)
+        assert results == {"2"}
 
 
 async def test_a_full_disk_refuses_new_code_and_loses_nothing(home: Path) -> None:

@@ -89,7 +89,8 @@ class Guard:
             await send_problem(scope, receive, send, problem_of(error))
 
     def _most(self, scope: Scope) -> int:
-        upload = scope.get("method") == "PUT" and "/files/" in scope["path"]
+        method, path = scope.get("method"), scope["path"]
+        upload = (method == "PUT" and "/files/" in path) or (method == "POST" and path.endswith("/load"))
         return self._options.max_upload if upload else self._options.max_body
 
     def _caller(self, scope: Scope, headers: _Headers) -> Token:
