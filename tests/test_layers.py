@@ -226,7 +226,6 @@ TESTED_IN: dict[str, str] = {
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
     "gateway/link": "gateway/test_events.py",
-    "gateway/serve": "gateway/test_guard.py",
     # What a client of the server sees of all of it.
     "mcp_server/answers": "mcp_server/test_server.py",
     "mcp_server/cells": "mcp_server/test_server.py",

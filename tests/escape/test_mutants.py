@@ -798,6 +798,12 @@ MUTANTS: dict[str, Mutant] = {
         "gateway/test_protocol.py::test_who_dawdles_is_cut_off",
         Edit("gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
     ),
+    "60 tokens in logs": mutant(
+        "gateway/test_serve.py::test_any_server_serves_the_application_and_logs_no_token",
+        Edit(
+            "gateway/guard.py", "take_token", "return scope['query_string'].decode().partition('token=')[2].partition('&')[0]"
+        ),
+    ),
     "61 another user": mutant(
         "daemon/test_life.py::test_another_user_cannot_connect_or_pretend",
         Edit("daemon/place.py", "peer", "return os.geteuid()"),
