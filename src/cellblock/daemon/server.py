@@ -125,8 +125,9 @@ class Server:
                     await self.sessions.wipe()
                 self.asked_to_end.set()
                 return True
-            case Create(name=name, options=options, tags=tags, fresh=fresh):
-                return (await self.sessions.create(name, options, tags, fresh=fresh)).shown().to_dict()
+            case Create(name=name, options=options, tags=tags, fresh=fresh, bound=bound):
+                made = await self.sessions.create(name, options, tags, fresh=fresh, lasting=not bound)
+                return made.shown().to_dict()
             case List(refresh=refresh):
                 records = await self.sessions.fresh_records() if refresh else self.sessions.records()
                 return [record.to_dict() for record in records]
@@ -240,7 +241,7 @@ class Server:
             case History(count=count):
                 return [
                     {"code": entry.code, "status": entry.status, "execution_count": entry.execution_count}
-                    for entry in session.history(count)
+                    for entry in self.sessions.history(request.session, session, count)
                 ]
 
 
