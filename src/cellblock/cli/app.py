@@ -161,7 +161,7 @@ def serve(
     from cellblock.gateway.options import GatewayOptions
     from cellblock.gateway.serve import serve as serve_http
 
-    options = GatewayOptions(auth=not no_auth, hosts=tuple(allow_name or ()), origins=tuple(allow_origin or ()))
+    options = GatewayOptions(auth=not no_auth, hosts=tuple(allow_name or ()), allowed_origins=tuple(allow_origin or ()))
     serve_http(host, port, options=options, certificate=certificate, key=key)
     return 0
 
