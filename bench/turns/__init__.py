@@ -30,6 +30,14 @@ class Turns:
     count: int = 0
 
 
+_current = Turns()
+
+
+def begin() -> None:
+    """Count from the next turn on: what came before was preparation."""
+    _current.count = -1
+
+
 class _Watched:
     """A selector that notes how long the loop is away between two calls of `select`."""
 
@@ -41,7 +49,9 @@ class _Watched:
         self._waited = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
-        if self._since is not None:
+        if self._turns.count < 0:
+            self._turns.worst = self._turns.elapsed = self._turns.count = 0
+        elif self._since is not None:
             elapsed = time.perf_counter() - self._since
             self._turns.count += 1
             self._turns.elapsed = max(self._turns.elapsed, elapsed)
@@ -61,8 +71,10 @@ class _Watched:
 @contextlib.contextmanager
 def watched() -> Iterator[Turns]:
     """Watch the turns of the running loop."""
+    global _current
     loop: Any = asyncio.get_running_loop()
     turns, selector = Turns(), loop._selector
+    _current = turns
     waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
     loop._selector = _Watched(selector, turns, waits)
     try:
