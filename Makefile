@@ -18,7 +18,7 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
 endef
 
-.PHONY: help demo test test-all slow srt npm clients user pythons lint types fuzz site bench clean
+.PHONY: help demo test test-all slow srt npm clients libraries user pythons lint types fuzz site bench clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
@@ -28,6 +28,7 @@ help:
 	@echo 'make srt        tests of the srt sandbox, which must be installed (.ci/install)'
 	@echo 'make npm        tests of MCP servers from npm, which must be installed (.ci/install)'
 	@echo 'make clients    tests with programs of others: JupyterLab in a browser, nbclient, papermill, other kernels (.ci/install)'
+	@echo 'make libraries  try what survives in a copy of its process, and write the table in docs/checkpoints.md'
 	@echo 'make user       the quick tests as an ordinary user, if this is root'
 	@echo 'make pythons    the quick tests on another Python'
 	@echo 'make lint       ruff            make types   mypy, strict'
@@ -88,6 +89,18 @@ $(VENV)/clients.stamp: $(VENV)/test.stamp
 clients: WORKERS := 0
 clients: $(VENV)/clients.stamp
 	$(call run,clients)
+
+# They take several GB; less with a build of torch for the processor alone, where there is one: TORCH='torch==2.13.0+cpu'
+TORCH ?= torch
+.venv-libraries/libraries.stamp: pyproject.toml
+	@echo 'Setting up .venv-libraries; this takes some minutes, once.'
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore '$(TORCH)'
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --editable '.[libraries]'
+	@touch $@
+
+libraries: .venv-libraries/libraries.stamp
+	@PYTHONPATH=tests .venv-libraries/bin/python -m fork.trying --table docs/checkpoints.md
 
 user: $(VENV)/test.stamp
 	@.ci/as-user

@@ -112,5 +112,12 @@ STEPS = (
         {"cellblock": {"n": 2000, "sessions": 60}, "kernelbox": {"n": 300, "sessions": 6}},
         {"cellblock": {"n": 200, "sessions": 5}, "kernelbox": {"n": 20, "sessions": 1}},
     ),
+    Step(
+        "snapshots: undo",
+        "snapshots.undo",
+        {"cellblock": {"n": 30, "files": 10_000}},
+        {"cellblock": {"n": 3, "files": 1000}},
+        rounds=2,
+    ),
     Step("tools: generate", "tools.generate", {"cellblock": _PYTHON, "ipybox": _PYTHON}, rounds=2),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -15,11 +16,12 @@ from hypothesis import settings
 
 import cellblock
 from cellblock import CodeExecutor, Host, Session
-from processes import below, children, command_line, descriptors, eventually
+from processes import below, command_line, eventually, tree
 from progress import Progress
 
 Launch = Literal["zygote", "spawn"]
 
+TESTS = Path(__file__).parent
 BOOT = Path(cellblock.__file__).parent / "zygote" / "boot.py"
 
 
@@ -44,15 +46,36 @@ def pytest_configure(config: pytest.Config) -> None:
     # On a busy machine time says nothing. CI runs these tests several times, with other examples each time.
     settings.register_profile("cellblock", deadline=None, max_examples=40)
     settings.load_profile("cellblock")
+    gc.disable()  # until everything is collected, which makes a million objects that stay
+    if hasattr(config, "workerinput"):
+        _collect_elsewhere_first(config)
     if config.getoption("--one-line") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress())
 
 
+def _collect_elsewhere_first(config: pytest.Config) -> None:
+    """Have each of several processes begin with other tests: what one has compiled, the others only read."""
+    if config.args != config.getini("testpaths"):
+        return
+    places = sorted(str(path) for path in TESTS.iterdir() if path.is_dir() or path.name.startswith("test_"))
+    worker = config.workerinput  # type: ignore[attr-defined]  # of pytest-xdist
+    start = len(places) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    config.args = places[start:] + places[:start]
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs srt, by its name, so that it can be left out where there is none."""
+    """Have all processes agree on the order, and mark what needs srt, by its name: it is left out where there is none."""
+    items.sort(key=lambda item: str(item.path))
     for item in items:
         if item.path.name in ("test_srt.py", "test_spec_srt.py") or any(f"{before}srt" in item.nodeid for before in "[- "):
             item.add_marker(pytest.mark.srt)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but not what pytest keeps."""
+    gc.freeze()
+    gc.enable()
 
 
 _shared: list[Host] = []
@@ -114,19 +137,19 @@ async def executor(host: Host, tmp_path: Path) -> AsyncIterator[CodeExecutor]:
         yield executor
 
 
-def _zygotes() -> list[int]:
-    found = below(os.getpid())
-    booted = {pid for pid in found if _is_booted(pid)}
-    return [pid for pid in booted if pid not in {child for other in booted for child in below(other)}]
-
-
 def _is_booted(pid: int) -> bool:
     return command_line(pid).split(" ")[1:2] == [str(BOOT)]
 
 
-def _warm() -> bool:
-    """Whether every zygote has the kernel that it forks ahead, and nothing below it begins or ends: each init has a worker."""
-    return all((inits := children(pid)) and all(map(children, inits)) for pid in _zygotes())
+def _warm_processes() -> set[int] | None:
+    """Return this process and all below it, if each zygote has the kernel that it forks ahead: its init has a worker."""
+    found = tree(os.getpid())
+    booted = {pid for pid in found if _is_booted(pid)}
+    zygotes = booted - {child for pid in booted for child in found[pid]}  # an init has the command line of its zygote
+    for zygote in zygotes:
+        if not (found[zygote] and all(found.get(init) for init in found[zygote])):
+            return None
+    return {os.getpid(), *found}
 
 
 @pytest.fixture(autouse=True)
@@ -138,14 +161,14 @@ async def nothing_left_behind() -> AsyncIterator[None]:
     """
     for host in _shared:
         await host.start()  # the test before may have killed its zygote
-    await eventually(_warm)
+    before: set[int] = await eventually(_warm_processes)
     files = {*os.listdir(tempfile.gettempdir())}
-    processes, opened = below(os.getpid()), descriptors()
+    opened = len(os.listdir("/proc/self/fd"))
     yield
     try:
-        await eventually(lambda: len(below(os.getpid())) <= len(processes))
+        await eventually(lambda: len(below(os.getpid())) < len(before))
     except AssertionError:
-        pytest.fail(f"processes are left: {[command_line(pid) for pid in below(os.getpid()) - processes]}")
-    await eventually(lambda: len(descriptors()) <= len(opened))
+        pytest.fail(f"processes are left: {[command_line(pid) for pid in below(os.getpid()) - before]}")
+    await eventually(lambda: len(os.listdir("/proc/self/fd")) <= opened)
     left = {*os.listdir(tempfile.gettempdir())} - files
     assert not {name for name in left if not name.startswith("pytest-of-")}

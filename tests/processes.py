@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 
 def parents() -> dict[int, int]:
@@ -26,14 +27,19 @@ def parents() -> dict[int, int]:
 
 def below(pid: int) -> set[int]:
     """Return every living process below one."""
-    found: set[int] = set()
+    return {*tree(pid)}
+
+
+def tree(pid: int) -> dict[int, set[int]]:
+    """Return every living process below one, with its children."""
+    found: dict[int, set[int]] = {}
     todo = children(pid)
     while todo:
         child = todo.pop()
         more = children(child)
         todo |= more
-        if more or _state(child) not in ("Z", ""):
-            found.add(child)
+        if more or alive(child):
+            found[child] = more
     return found
 
 
@@ -46,17 +52,19 @@ def children(pid: int) -> set[int]:
         return found
     for thread in threads:
         try:
-            found.update(map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()))
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", 0) as file:
+                found.update(map(int, file.read().split()))
         except OSError:  # it has ended: its children are another thread's now, or those of a process above
             continue
     return found
 
 
-def _state(pid: int) -> str:
+def _state(pid: int) -> bytes:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        with open(f"/proc/{pid}/stat", "rb", 0) as file:
+            return file.read().rpartition(b")")[2].split(maxsplit=1)[0]
     except OSError:
-        return ""
+        return b""
 
 
 def command_line(pid: int) -> str:
@@ -69,7 +77,7 @@ def command_line(pid: int) -> str:
 
 def alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
-    return _state(pid) not in ("Z", "")
+    return _state(pid) not in (b"Z", b"")
 
 
 def descriptors() -> dict[int, str]:
@@ -83,15 +91,15 @@ def descriptors() -> dict[int, str]:
     return found
 
 
-async def eventually(condition: Callable[[], object] | Callable[[], Awaitable[object]], timeout: float = 10.0) -> None:
-    """Wait until something is true, and fail if it does not become so in time."""
+async def eventually(condition: Callable[[], object] | Callable[[], Awaitable[object]], timeout: float = 10.0) -> Any:
+    """Wait until something is true, and return it. Fail if it does not become so in time."""
     deadline = time.monotonic() + timeout
     while True:
         outcome = condition()
         if isinstance(outcome, Awaitable):
             outcome = await outcome
         if outcome:
-            return
+            return outcome
         if time.monotonic() > deadline:
             raise AssertionError(f"still not so after {timeout} s: {condition}")
         await asyncio.sleep(0.005)

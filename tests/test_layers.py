@@ -7,6 +7,7 @@ names a type of another layer knows of that layer, and moves when it moves, whet
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -177,6 +178,9 @@ TESTED_IN: dict[str, str] = {
     "worker/commands": "host/test_commands.py",
     "worker/display": "conformance/test_output.py",
     "worker/exchange": "host/test_exchange.py",
+    "worker/fork_descriptors": "fork/test_libraries.py",
+    "worker/fork_pools": "fork/test_libraries.py",
+    "worker/fork_threads": "worker/test_fork_safety.py",
     "worker/gate": "conformance/test_signals.py",
     "worker/other_kernel": "named/test_kernel_types.py",
     "worker/main": "conformance/test_language.py",
@@ -195,6 +199,7 @@ TESTED_IN: dict[str, str] = {
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/codec": "test_sync.py",
+    "daemon/saving": "cli/test_saving.py",
     "daemon/server": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",
@@ -262,7 +267,7 @@ OTHERS: dict[str, set[str]] = {
     "named": {"pydantic"},  # which checks what clients send
     "client": {"httpx2"},
     "jupyter": {"zmq"},
-    "gateway": {"anyio", "fastapi", "pydantic", "starlette", "uvicorn", "websockets"},
+    "gateway": {"anyio", "fastapi", "fastapi_offline", "pydantic", "starlette", "uvicorn", "websockets"},
     "settings": {"pydantic", "pydantic_settings"},
     "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
     "cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
@@ -273,6 +278,12 @@ OTHERS: dict[str, set[str]] = {
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> None:
     """Nothing is started here, so that there is nothing to watch."""
+
+
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return everything in a file, read once."""
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
 
 
 def layer_of(path: Path, package: Path) -> str:
@@ -288,7 +299,7 @@ def layer_named(parts: Sequence[str]) -> str:
 def imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
     """Yield every module that a file imports, anywhere in it, as line and absolute name."""
     here = ["cellblock", *path.relative_to(package).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -450,7 +461,7 @@ def test_a_module_that_decides_something_has_tests_of_its_own_name() -> None:
     without = set()
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).with_suffix("")
-        decisions = sum(isinstance(node, _DECISIONS) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        decisions = sum(isinstance(node, _DECISIONS) for node in nodes(path))
         if path.stem != "__init__" and decisions > _FEW and not (tests / name.parent / f"test_{name.name}.py").exists():
             without.add(str(name))
     assert without - set(TESTED_IN) == set(), "write tests/ROOM/test_MODULE.py for each"

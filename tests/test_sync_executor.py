@@ -111,6 +111,7 @@ async def test_inside_a_running_event_loop(executor: SyncCodeExecutor) -> None:
     assert executor.execute("6 * 7").return_value == "42"
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_code_and_the_end_of_the_program_everything(tmp_path: Path) -> None:
     program = (
         "import os, signal, threading, time\n"

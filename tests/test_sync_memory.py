@@ -44,6 +44,7 @@ def test_sessions_live_in_this_process_without_a_daemon(memory: Path) -> None:
     assert cellblock.destroy("here") is True
 
 
+@pytest.mark.slow
 def test_another_process_has_sessions_of_its_own_which_end_with_it() -> None:
     cellblock.execute(cellblock.get_or_create("mine"), "x = 1")
     program = "import cellblock; print(cellblock.list_kernels()); cellblock.get_or_create('mine'); print('made')"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock import Session, printable
+from cli_runs import run_here
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -88,27 +89,21 @@ async def test_results_are_data_and_are_printable(session: Session) -> None:
     assert traceback.replace(result.error.evalue, "").count("\x1b") == 0
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cellblock", *arguments], capture_output=True, text=True, cwd=cwd, check=False
-    )
-
-
 def test_the_terminal_front_shows_names_as_names(tmp_path: Path) -> None:
     """A directory that a session has made, and a configuration that one has written."""
     name = "\x1b]0;owned\x07\nWritable:\n  everything\u202e"
     (tmp_path / name).mkdir()
-    done = run("policy", "show", "--workspace", str(tmp_path / name))
+    done = run_here("policy", "show", "--workspace", str(tmp_path / name))
     assert done.returncode == 0
     assert not steers(done.stdout)
     assert "\\x1b]0;owned\\x07\\nWritable:\\n" in done.stdout
     assert done.stdout.splitlines().count("Writable:") == 1
     config = tmp_path / "sandbox.json"
     config.write_text('{"network": {"allowed\\u001b]52;c;eA==\\u0007": []}}')
-    done = run("policy", "show", str(config), "--workspace", str(tmp_path))
+    done = run_here("policy", "show", str(config), "--workspace", str(tmp_path))
     assert done.returncode == 2
     assert not steers(done.stderr)
-    done = run("policy", "show", "--workspace", str(tmp_path / "\x1b]0;missing\x07"))
+    done = run_here("policy", "show", "--workspace", str(tmp_path / "\x1b]0;missing\x07"))
     assert done.returncode == 2
     assert not steers(done.stderr)
 

@@ -68,7 +68,20 @@ if TYPE_CHECKING:
     )
     from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
     from cellblock.store.approvals import Approvals
-    from cellblock.sync import destroy, execute, execute_with_retry, get_or_create, list_kernels, restart, status, wipe
+    from cellblock.sync import (
+        destroy,
+        execute,
+        execute_with_retry,
+        export,
+        get_or_create,
+        list_kernels,
+        load,
+        restart,
+        save,
+        status,
+        variables,
+        wipe,
+    )
     from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
     from cellblock.terminal import printable
     from cellblock.tools.apigen.generate import generate_mcp_sources
@@ -163,6 +176,10 @@ _HOME = {
     "SaveReport": "model.saving",
     "LoadReport": "model.saving",
     "LeftOut": "model.saving",
+    "save": "sync",
+    "load": "sync",
+    "export": "sync",
+    "variables": "sync",
 }
 
 __all__ = [
@@ -243,12 +260,16 @@ __all__ = [
     "destroy",
     "execute",
     "execute_with_retry",
+    "export",
     "generate_mcp_sources",
     "get_or_create",
     "list_kernels",
+    "load",
     "printable",
     "restart",
+    "save",
     "status",
+    "variables",
     "wipe",
 ]
 

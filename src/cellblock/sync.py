@@ -15,12 +15,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cellblock import config, settings
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, NotFoundError, NotRunError, OutcomeUnknownError
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import Language, SessionRecord
+
+if TYPE_CHECKING:
+    from cellblock.model.saving import LoadReport, SaveReport
+    from cellblock.model.variables import Variable
 
 _PATHS = ("working_dir", "images_dir", "spill_dir", "rules", "sandbox_config")
 """Options that can be paths, which are this program's: the daemon has another current directory."""
@@ -259,6 +264,95 @@ def restart(kernel: SessionRecord | str) -> SessionRecord:
     from cellblock.daemon.messages import Restart
 
     return SessionRecord.from_dict(_call(Restart(_name(kernel))))
+
+
+def variables(kernel: SessionRecord | str) -> list[Variable]:
+    """Return the variables of a session: type, size, shape, and a short text of each.
+
+    Raises:
+        NotFoundError: There is no such session.
+        UnsupportedError: It is not a session of Python.
+    """
+    from cellblock.daemon.messages import Variables
+    from cellblock.model.variables import Variable
+
+    return [Variable.from_dict(data) for data in _call(Variables(_name(kernel)))]
+
+
+def save(
+    kernel: SessionRecord | str, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float = 120.0
+) -> SaveReport:
+    """Save a session to a file, as `Session.save` does.
+
+    Args:
+        kernel: The session, its name or its id.
+        path: The file. If it exists it is replaced, but not before the new one is complete.
+        workspace: Whether to save the files of the workspace, too.
+        timeout: Seconds that pickling may take.
+
+    Returns:
+        What was saved, and what could not be.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.save`.
+    """
+    from cellblock.daemon.messages import Save
+    from cellblock.model.saving import SaveReport
+
+    asked = Save(_name(kernel), _absolute(path), workspace, _milliseconds(timeout))
+    return SaveReport.from_dict(_call(asked))
+
+
+def load(
+    kernel: SessionRecord | str, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float = 120.0
+) -> LoadReport:
+    """Continue what was saved to a file in a session, as `Session.load` does. What the session was before is gone.
+
+    Args:
+        kernel: The session, its name or its id.
+        path: The file.
+        workspace: Whether to unpack the files that were saved. They replace files of the same names.
+        timeout: Seconds that loading may take.
+
+    Returns:
+        What was brought back, and what could not be.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.load`.
+    """
+    from cellblock.daemon.messages import Load
+    from cellblock.model.saving import LoadReport
+
+    asked = Load(_name(kernel), _absolute(path), workspace, _milliseconds(timeout))
+    return LoadReport.from_dict(_call(asked))
+
+
+def export(kernel: SessionRecord | str, path: str | os.PathLike[str]) -> Path:
+    """Write the cells of a session and what they showed as a notebook (``.ipynb``) or a script (``.py``).
+
+    Args:
+        kernel: The session, its name or its id.
+        path: The file, which is replaced if it exists.
+
+    Returns:
+        Its path.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.export`.
+    """
+    from cellblock.daemon.messages import Export
+
+    asked = Export(_name(kernel), _absolute(path))
+    _call(asked)
+    return Path(asked.path)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """Return a path as the daemon needs it, which has another current directory."""
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def wipe() -> list[str]:

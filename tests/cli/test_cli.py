@@ -14,6 +14,7 @@ import cellblock
 from cellblock import Approvals, Decision
 from cellblock.cli import main
 from cellblock.sandbox import landlock
+from cli_runs import run_here
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -53,6 +54,7 @@ def test_doctor_says_which_step_fails_and_what_to_do() -> None:
     assert last.endswith("export CELLBLOCK_ISOLATE=landlock") == (not landlock.missing())
 
 
+@pytest.mark.slow
 def test_doctor_judges_the_isolation_that_is_chosen_here() -> None:
     limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
     command = [*limited, "sh", "env", "CELLBLOCK_ISOLATE=landlock", sys.executable, "-m", "cellblock", "doctor", "--json"]
@@ -66,6 +68,7 @@ def test_doctor_judges_the_isolation_that_is_chosen_here() -> None:
 
 
 @pytest.mark.skipif(bool(landlock.missing()), reason="; ".join(landlock.missing()))
+@pytest.mark.slow
 def test_doctor_does_not_propose_what_is_chosen_already() -> None:
     limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
     command = [*limited, "sh", "env", "CELLBLOCK_ISOLATE=landlock", sys.executable, "-m", "cellblock", "doctor"]
@@ -80,20 +83,20 @@ def test_doctor_does_not_propose_what_is_chosen_already() -> None:
 @pytest.mark.skipif(bool(landlock.missing()), reason="; ".join(landlock.missing()))
 def test_a_policy_is_shown_for_the_isolation_that_is_chosen_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELLBLOCK_ISOLATE", "landlock")
-    done = run("policy", "show", "--workspace", str(tmp_path))
+    done = run_here("policy", "show", "--workspace", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("With isolate='landlock'")
     assert done.stdout.partition("Writable:\n")[2].splitlines()[0].strip() == str(tmp_path)
     assert "Masked" not in done.stdout
     assert "tmp " not in done.stdout.partition("Limits:\n")[2]
     (tmp_path / ".env").touch()
-    done = run("policy", "show", "--workspace", str(tmp_path))
+    done = run_here("policy", "show", "--workspace", str(tmp_path))
     assert done.returncode != 0
     assert f"Landlock cannot keep {tmp_path}/.env from a session" in done.stderr
 
 
 def test_the_default_policy_is_shown_for_a_workspace(tmp_path: Path) -> None:
-    done = run("policy", "show", "--workspace", str(tmp_path))
+    done = run_here("policy", "show", "--workspace", str(tmp_path))
     assert done.returncode == 0, done.stderr
     writable = done.stdout.partition("Writable:\n")[2].splitlines()[0].strip()
     assert writable == str(tmp_path)
@@ -104,7 +107,7 @@ def test_the_default_policy_is_shown_for_a_workspace(tmp_path: Path) -> None:
 def test_a_configuration_is_shown_for_programs(tmp_path: Path) -> None:
     config = tmp_path / "sandbox.json"
     config.write_text(json.dumps({"filesystem": {"allowWrite": ["."]}, "network": {"allowedDomains": ["example.org"]}}))
-    found = json.loads(run("policy", "show", str(config), "--workspace", str(tmp_path), "--json").stdout)
+    found = json.loads(run_here("policy", "show", str(config), "--workspace", str(tmp_path), "--json").stdout)
     assert found["reachable"] == ["example.org"]
     assert found["writable"] == [str(tmp_path)]
     assert found["readable"] == ["/ (everything but what is masked)"]
@@ -113,14 +116,14 @@ def test_a_configuration_is_shown_for_programs(tmp_path: Path) -> None:
 def test_a_typo_in_a_configuration_is_named(tmp_path: Path) -> None:
     config = tmp_path / "sandbox.json"
     config.write_text(json.dumps({"network": {"allowedDomain": []}}))
-    done = run("policy", "show", str(config), "--workspace", str(tmp_path))
+    done = run_here("policy", "show", str(config), "--workspace", str(tmp_path))
     assert done.returncode == 2
     assert "network.allowedDomain is not a known key; did you mean 'allowedDomains'?" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_directory_of_the_system_is_no_workspace() -> None:
-    done = run("policy", "show", cwd=Path("/usr"))
+    done = run_here("policy", "show", cwd=Path("/usr"))
     assert done.returncode == 2
     assert "cannot have /usr as its workspace" in done.stderr
 
@@ -197,19 +200,19 @@ async def test_what_was_decided_is_shown_for_persons_and_for_programs() -> None:
             arguments = b'{"text":"\\u001b[31m%d"}' % number
             await trail.add(Decision("allow", "person", "the session\x1b[1m", "tool", "files", "write", arguments, 1e9))
         await trail.add(Decision("deny", "nobody", "another", "shell", "shell", "shell", b"{}" * 500, 1e9, "no one"))
-    lines = run("approvals", "--last", "2").stdout.splitlines()
+    lines = run_here("approvals", "--last", "2").stdout.splitlines()
     assert len(lines) == 2
     assert 'allow  files.write {"text":"\\u001b[31m2"}  (person)' in lines[0]
     assert "\x1b" not in lines[0]
     assert lines[1].endswith("…  (nobody: no one)")
-    found = json.loads(run("approvals", "--session", "another", "--json").stdout)
+    found = json.loads(run_here("approvals", "--session", "another", "--json").stdout)
     assert [(each["outcome"], each["by"], each["arguments"]) for each in found] == [("deny", "nobody", "{}" * 500)]
-    assert run("approvals", "--session", "nobody's").stdout == "No decision of session nobody's is on record.\n"
+    assert run_here("approvals", "--session", "nobody's").stdout == "No decision of session nobody's is on record.\n"
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many", "1" * 20, "²"])
 def test_a_number_of_decisions_that_is_none_is_refused(count: str) -> None:
-    done = run("approvals", f"--last={count}")
+    done = run_here("approvals", f"--last={count}")
     assert done.returncode == 2
     assert done.stderr.startswith("cellblock: invalid value for '--last'")
 
@@ -224,14 +227,14 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 
 def test_a_new_policy_has_comments_and_starts(tmp_path: Path) -> None:
-    assert run("policy", "init", cwd=tmp_path).returncode == 0
+    assert run_here("policy", "init", cwd=tmp_path).returncode == 0
     file = tmp_path / "sandbox.json"
     assert "// Nothing else can be written." in file.read_text()
-    shown = run("policy", "show", "sandbox.json", cwd=tmp_path)
+    shown = run_here("policy", "show", "sandbox.json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert f"Writable:\n  {tmp_path}\n" in shown.stdout
     assert "metadata services" in shown.stdout.partition("Never reachable:\n")[2].splitlines()[0]
-    again = run("policy", "init", cwd=tmp_path)
+    again = run_here("policy", "init", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (
         2,
         "cellblock: sandbox.json exists already; name another file, or remove it first\n",
@@ -241,7 +244,7 @@ def test_a_new_policy_has_comments_and_starts(tmp_path: Path) -> None:
 def test_a_policy_with_which_nothing_starts_says_why(tmp_path: Path) -> None:
     config = tmp_path / "sandbox.json"
     config.write_text(json.dumps({"filesystem": {"denyRead": [str(tmp_path)]}}))
-    done = run("policy", "show", str(config), "--workspace", str(tmp_path))
+    done = run_here("policy", "show", str(config), "--workspace", str(tmp_path))
     assert done.returncode == 1
     last = done.stdout.splitlines()[-1]
     assert last.startswith("No session can start with this policy: PermissionError: ")
@@ -251,7 +254,7 @@ def test_a_policy_with_which_nothing_starts_says_why(tmp_path: Path) -> None:
 def test_an_error_behind_a_comment_names_the_right_line(tmp_path: Path) -> None:
     config = tmp_path / "sandbox.json"
     config.write_text('// One.\n{\n  // Three.\n  "network": nonsense\n}')
-    done = run("policy", "show", str(config))
+    done = run_here("policy", "show", str(config))
     assert done.returncode == 2
     assert "line 4" in done.stderr
 
@@ -259,5 +262,5 @@ def test_an_error_behind_a_comment_names_the_right_line(tmp_path: Path) -> None:
 def test_a_file_is_no_workspace(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    done = run("policy", "show", "--workspace", str(file))
+    done = run_here("policy", "show", "--workspace", str(file))
     assert (done.returncode, done.stderr) == (2, f"cellblock: workspace: {file} is a file, not a directory\n")

@@ -50,7 +50,7 @@ async def stopped(session: Session, code: str, timeout: float = 0.2) -> CodeExec
 @pytest.mark.parametrize("code", ENDLESS.values(), ids=ENDLESS)
 async def test_a_cell_is_stopped_by_one_interrupt_and_keeps_its_variables(session: Session, code: str) -> None:
     await ok(session, "kept = 'kept'")
-    result = await stopped(session, code)
+    result = await stopped(session, code, timeout=0.1)
     assert result.recovery == "interrupted"
     assert not result.state_lost
     assert await value(session, "kept") == "kept"

@@ -26,7 +26,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway of these tests' own."""
     with (
         own_daemon(tmp_path_factory.mktemp("daemon")),
-        own_gateway(max_body=10_000, patience=0.2, origins=["https://a.example"]) as made,
+        own_gateway(max_body=10_000, patience=0.2, allowed_origins=["https://a.example"]) as made,
     ):
         yield made
 
@@ -83,6 +83,38 @@ def test_other_web_pages_are_refused(gateway: Gateway) -> None:
             assert status(origin) == 403
         answer = client.post("/kernels", headers={"Sec-Fetch-Site": "cross-site"})
         assert answer.json()["code"] == "origin_refused"
+
+
+def test_pages_that_are_allowed_can_read_answers(gateway: Gateway) -> None:
+    ask = {"Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "authorization, content-type"}
+    with gateway.client() as client:
+        preflight = client.options("/kernels", headers={"Origin": "https://a.example", **ask})
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == "https://a.example"
+        assert "PUT" in preflight.headers["access-control-allow-methods"]
+        assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+        for path, status in (("/health", 200), ("/kernels", 401)):
+            answer = client.get(path, headers={"Origin": "https://a.example"})
+            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, "https://a.example")
+            assert "access-control-allow-credentials" not in answer.headers
+            assert "Origin" in answer.headers["vary"]
+        for origin in ("https://evil.example", "https://a.example.evil.example", "http://a.example", "null"):
+            refused = client.options("/kernels", headers={"Origin": origin, **ask})
+            assert refused.status_code == 400
+            assert "access-control-allow-origin" not in {
+                **refused.headers,
+                **client.get("/", headers={"Origin": origin}).headers,
+            }
+
+
+async def test_by_default_no_page_can_read_answers() -> None:
+    app = make_app(GatewayOptions(auth=False))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        headers = {"Origin": "https://a.example", "Access-Control-Request-Method": "GET"}
+        assert (await client.options("/kernels", headers=headers)).status_code == 403
+        own = await client.get("/health", headers={"Origin": "http://127.0.0.1"})
+        assert own.status_code == 200
+        assert not [name for name in own.headers if name.startswith("access-control")]
 
 
 def test_a_web_socket_passes_the_same_guard(gateway: Gateway) -> None:

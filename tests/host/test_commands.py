@@ -198,7 +198,7 @@ async def test_other_output_streams_while_somebody_decides(shell: Session, decid
 @pytest.mark.parametrize("code", ["!echo ran", "x = !echo ran", "%%bash\necho ran"])
 async def test_a_deadline_comes_while_somebody_decides(shell: Session, decider: Decider, code: str) -> None:
     decider.open.clear()
-    result = await shell.execute(code, timeout=0.5)
+    result = await shell.execute(code, timeout=0.2)
     assert (result.status, result.recovery, result.output) == ("timeout", "interrupted", "")
     assert decider.cancelled
     decider.open.set()

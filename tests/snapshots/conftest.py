@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cellblock.leftovers import remove_place
 from cellblock.snapshots import SnapshotLimits, Snapshots, Store
 
 SECRET = b"the caller's own secret"
@@ -27,8 +28,10 @@ Make = Callable[..., Snapshots]
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory in memory, if there is one: some tests make the same files a hundred times."""
-    with tempfile.TemporaryDirectory(dir=memory()) as path:
-        yield Path(path)
+    # Not TemporaryDirectory: if something cannot be removed, that changes modes, and follows links to do so (CVE-2023-6597).
+    path = tempfile.mkdtemp(dir=memory())
+    yield Path(path)
+    remove_place(path)
 
 
 def memory() -> str | None:

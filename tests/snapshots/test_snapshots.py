@@ -358,3 +358,29 @@ def test_a_workspace_that_was_replaced_is_refused(snapshots: Snapshots, workspac
         with pytest.raises(SnapshotError, match="not the directory any more"):
             operation()
     assert look(workspace) == look(outside)
+
+
+@given(st.lists(st.one_of(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), st.integers(0, 5)), max_size=20))
+def test_the_store_has_what_snapshots_need_and_no_more(steps: list[tuple[str, int] | int]) -> None:
+    directory = Path(tempfile.mkdtemp(dir=memory()))
+    workspace = directory / "workspace"
+    for name in "abc":
+        (workspace / name).mkdir(parents=True)
+    with Store(directory / "store") as store:
+        snapshots, taken = Snapshots(workspace, store, directory / "journals"), []
+        for step in steps:
+            if isinstance(step, tuple):
+                (workspace / step[0] / "file").write_text(str(step[1]))
+                taken.append((snapshots.take(), look(workspace)))
+            elif step < len(taken):
+                snapshots.drop(taken.pop(step)[0])
+        snapshots.close()
+        files = [*store.directory.iterdir()]
+        assert store.bytes == sum(path.stat().st_size for path in files)
+        assert {path.read_bytes() for path in files} == {
+            value[-1] for _, was in taken for value in was.values() if len(value) > 2
+        }
+        for snapshot, was in taken:
+            snapshots.restore(snapshot)
+            assert look(workspace) == was
+    remove_place(str(directory))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cellblock.cli import actions, approvals, daemon, files, kernelspec, machine, mcp, sessions, tokens, tools
+from cellblock.cli import actions, approvals, daemon, files, kernelspec, machine, mcp, saving, sessions, tokens, tools
 from cellblock.cli.arguments import (
     AllowHost,
     Code,
@@ -161,7 +161,7 @@ def serve(
     from cellblock.gateway.options import GatewayOptions
     from cellblock.gateway.serve import serve as serve_http
 
-    options = GatewayOptions(auth=not no_auth, hosts=tuple(allow_name or ()), origins=tuple(allow_origin or ()))
+    options = GatewayOptions(auth=not no_auth, hosts=tuple(allow_name or ()), allowed_origins=tuple(allow_origin or ()))
     serve_http(host, port, options=options, certificate=certificate, key=key)
     return 0
 
@@ -182,6 +182,7 @@ def completion(
 
 
 sessions.add_to(app)
+saving.add_to(app)
 machine.add_to(app)
 app.command("mcp")(mcp.mcp)
 app.add_typer(actions.app, name="actions")

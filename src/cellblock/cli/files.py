@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Iterator
@@ -12,11 +13,12 @@ import typer
 
 from cellblock.cli.arguments import Json, Session, new_app
 from cellblock.cli.client import connected
+from cellblock.cli.copying import received, save, send
 from cellblock.cli.output import print_json, print_table, wants_json
 from cellblock.cli.problems import OK
 from cellblock.cli.progress import Progress
-from cellblock.daemon.messages import MAX_REQUEST, ListFiles, ReadFile, RemoveFile, WriteFile
-from cellblock.errors import FilesError, InvalidInputError
+from cellblock.daemon.messages import ListFiles, RemoveFile
+from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
 
 app = new_app("List, copy and remove files of a session's workspace.")
@@ -69,31 +71,27 @@ def get(
         raise InvalidInputError(f"--to must name a folder that exists for several files, not {to!r}")
     with connected() as connection:
         for number, path in enumerate(paths, 1):
-            with Progress(f"reading {path} ({number} of {len(paths)})"):
-                data = connection.call(ReadFile(session, path))
-            if to == "-":
-                _print(data)
-            else:
-                _save(data, os.path.join(to, os.path.basename(path)) if os.path.isdir(to) else to, force)
+            with Progress(f"reading {path} ({number} of {len(paths)})") as progress:
+                parts = received(connection, session, path, progress)
+                if to == "-":
+                    _print(parts, progress)
+                    continue
+                target = os.path.join(to, os.path.basename(path)) if os.path.isdir(to) else to
+                size = save(parts, target, force=force)
+            print(f"{printable(target, lines=False)} ({size:,} bytes)")
     return OK
 
 
-def _print(data: bytes) -> None:
+def _print(parts: Iterator[bytes], progress: Progress) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for part in parts:
+        progress.hide()
+        if sys.stdout.isatty():
+            print(printable(decoder.decode(part)), end="")
+        else:
+            sys.stdout.buffer.write(part)
     if sys.stdout.isatty():
-        print(printable(data.decode("utf-8", "replace")))
-    else:
-        sys.stdout.buffer.write(data)
-
-
-def _save(data: bytes, target: str, force: bool) -> None:
-    try:
-        with open(target, "wb" if force else "xb") as file:
-            file.write(data)
-    except FileExistsError:
-        raise InvalidInputError(f"{target} exists already; --force replaces it, --to names another place") from None
-    except OSError as error:
-        raise InvalidInputError(f"{target} cannot be written: {error.strerror}") from error
-    print(f"{printable(target, lines=False)} ({len(data):,} bytes)")
+        print(printable(decoder.decode(b"", final=True)))
 
 
 @app.command()
@@ -108,8 +106,8 @@ def put(
     with connected() as connection:
         for number, (source, name) in enumerate(files, 1):
             target = os.path.normpath(os.path.join(to, name))
-            with Progress(f"writing {target} ({number} of {len(files)})"):
-                written = connection.call(WriteFile(session, target), _read(source))
+            with Progress(f"writing {target} ({number} of {len(files)})") as progress:
+                written = send(connection, session, source, target, progress)
             print(f"{printable(written['path'], lines=False)} ({written['size']:,} bytes)")
     return OK
 
@@ -126,17 +124,6 @@ def _files(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
         for name in sorted(names):
             file = os.path.join(folder, name)
             yield file, os.path.relpath(os.path.abspath(file), above)
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_REQUEST + 1)
-    except OSError as error:
-        raise InvalidInputError(f"{path} cannot be read: {error.strerror}") from error
-    if len(data) > MAX_REQUEST:
-        raise FilesError(f"{path} is larger than {MAX_REQUEST >> 20} MiB, the most that can be copied at once")
-    return data
 
 
 @app.command()

@@ -12,7 +12,7 @@ from typing import Any
 
 from cellblock import __version__
 from cellblock.custody.client import Custodian
-from cellblock.daemon import files
+from cellblock.daemon import files, saving
 from cellblock.daemon.codec import decode_request, encode_error, encode_reply
 from cellblock.daemon.messages import (
     MAX_REQUEST,
@@ -27,6 +27,7 @@ from cellblock.daemon.messages import (
     Destroy,
     End,
     Executions,
+    Export,
     Follow,
     Hello,
     History,
@@ -35,6 +36,7 @@ from cellblock.daemon.messages import (
     Interrupt,
     List,
     ListFiles,
+    Load,
     Lookup,
     Pending,
     ReadFile,
@@ -43,9 +45,11 @@ from cellblock.daemon.messages import (
     Request,
     Restart,
     Revoke,
+    Save,
     Source,
     Status,
     Submit,
+    Variables,
     Wipe,
     WriteFile,
     WritePart,
@@ -145,6 +149,8 @@ class Server:
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
             case Pending() | Decide() | Allowed() | Revoke():
                 return await self._approval(request)
+            case Save() | Load() | Export() | Variables():
+                return await saving.answer(self.sessions, request)
 
     async def _approval(self, request: Pending | Decide | Allowed | Revoke) -> Any:
         approvals = self.sessions.approvals

@@ -10,12 +10,25 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cellblock import __version__, settings
 from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError
-from cellblock.gateway import approvals, events, executions, files, jupyter, metrics, notebooks, questions, service, sessions
+from cellblock.gateway import (
+    approvals,
+    events,
+    executions,
+    files,
+    jupyter,
+    metrics,
+    notebooks,
+    pages,
+    questions,
+    service,
+    sessions,
+)
 from cellblock.gateway.answers import invalid_response, problem_response
 from cellblock.gateway.direct import Direct
 from cellblock.gateway.guard import PUBLIC, Guard, Refused
@@ -29,6 +42,8 @@ from cellblock.store.tokens import Tokens
 _CODES = {404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type"}
 
 
+_SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "If-Range", "Last-Event-ID", "Range")
+_READ_BY_PAGES = ("Accept-Ranges", "Content-Disposition", "Content-Range", "ETag", "Location", "Retry-After")
 _PROBLEM: dict[str, Any] = {
     "description": "What is wrong (RFC 9457).",
     "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemModel"}}},
@@ -83,6 +98,8 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
         summary="Sandboxed, stateful IPython sessions for AI agents.",
         version=__version__,
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
     app.openapi = lambda: described(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
     app.state.link = link
@@ -93,12 +110,28 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     parts = (service, sessions, executions, events, files, questions, approvals, metrics, jupyter, notebooks)
     for part in parts:
         app.include_router(part.router, responses={"default": _PROBLEM})
+    pages.add_to(app)
     app.add_exception_handler(CellblockError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
-    app.outside = metrics.Meter(Guard(Direct(app, app.inside, executions.DIRECT), options, check))
+    guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check)
+    app.outside = metrics.Meter(readable(guarded, options.allowed_origins))
     return app
+
+
+def readable(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
+    """Let web pages of some origins read answers (CORS). They send tokens as any other client does; there are no cookies."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"),
+        allow_headers=_SENT_BY_PAGES,
+        expose_headers=_READ_BY_PAGES,
+        allow_private_network=True,
+    )
 
 
 def described(app: FastAPI) -> dict[str, Any]:

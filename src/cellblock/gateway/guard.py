@@ -76,7 +76,7 @@ class Guard:
         try:
             headers = _Headers(scope)
             check_host(headers.host, self._hosts)
-            check_origin(scope, headers, self._options.origins)
+            check_origin(scope, headers, self._options.allowed_origins)
             check_length(headers.length, self._most(scope))
             caller = self._caller(scope, headers)
             with self._counted(caller):

@@ -18,7 +18,8 @@ class GatewayOptions:
         auth: Whether requests need a token. Without, only this machine's own programs are served.
         token: A token for this run alone, with all rights; empty for none.
         hosts: Names by which browsers may reach it, beside ``localhost``, this machine's name and IP addresses.
-        origins: Web pages that may use it, such as ``https://example.org``; others are refused.
+        allowed_origins: Web pages that may use it and read its answers (CORS), such as ``https://example.org``; others are
+            refused.
         max_body: Bytes of a request that is not an upload.
         max_upload: Bytes of an uploaded file.
         at_once: Requests of one token that are worked on at once, and streams that are open.
@@ -32,7 +33,7 @@ class GatewayOptions:
     auth: bool = True
     token: str = ""
     hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
     max_body: int = 16 * MIB
     max_upload: int = 4096 * MIB
     at_once: int = 512

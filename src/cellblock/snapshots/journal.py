@@ -75,8 +75,12 @@ class Journal:
         """
         data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps}
         new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(data))
-        os.replace(new, self._path)
+        try:
+            new.write_text(json.dumps(data))
+            os.replace(new, self._path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
 
     def read(self, top: os.stat_result) -> tuple[str, list[Step]] | None:
         """Return the staging folder and the steps that a process has left; None if there are none for this directory."""

@@ -14,7 +14,7 @@ from cellblock.errors import SnapshotError
 from cellblock.leftovers import make_place, remove_place
 from cellblock.snapshots import content
 from cellblock.snapshots.beneath import create_file, open_file
-from cellblock.snapshots.tree import MIB, Folder, Snapshot, digests
+from cellblock.snapshots.tree import MIB, File, Folder, Snapshot
 
 _MAX_BYTES = 8192 * MIB
 
@@ -51,7 +51,7 @@ class Store:
         self._counts: Counter[bytes] = Counter()
         self._sizes: dict[bytes, int] = {}
         self._snapshots: set[Snapshot] = set()
-        self._roots: dict[int, tuple[Folder, int]] = {}
+        self._folders: dict[int, tuple[Folder, int]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +129,7 @@ class Store:
     def release_file(self, digest: bytes) -> None:
         """Take back one call of `add`."""
         with self._lock:
-            self._release({digest: 1})
+            self._release(digest)
 
     def open(self, digest: bytes) -> int:
         """Open what is kept under a digest."""
@@ -158,29 +158,39 @@ class Store:
             raise SnapshotError("these files are no longer kept: the snapshot was dropped, or is another host's")
 
     def retain(self, root: Folder) -> None:
-        """Keep the files of a tree, all of which are there, until `release` is called as often as this."""
+        """Keep the files of a tree, all of which are there, until `release` is called as often as this.
+
+        Each folder is counted, and its files with the first count: what trees share costs nothing.
+        """
         with self._lock:
-            _, count = self._roots.get(id(root), (root, 0))
-            if count == 0:
-                self._counts.update(digests(root))
-            self._roots[id(root)] = root, count + 1
+            pending = [root]
+            while pending:
+                folder = pending.pop()
+                _, count = self._folders.get(id(folder), (folder, 0))
+                self._folders[id(folder)] = folder, count + 1
+                if count == 0:
+                    self._counts.update(entry.digest for entry in folder.entries.values() if type(entry) is File)
+                    pending += (entry for entry in folder.entries.values() if type(entry) is Folder)
 
     def release(self, root: Folder) -> None:
         """Take back one call of `retain`. What nobody else needs is removed."""
         with self._lock:
-            _, count = self._roots[id(root)]
-            if count > 1:
-                self._roots[id(root)] = root, count - 1
-                return
-            del self._roots[id(root)]
-            self._release(Counter(digests(root)))
+            pending = [root]
+            while pending:
+                folder = pending.pop()
+                _, count = self._folders.pop(id(folder))
+                if count > 1:
+                    self._folders[id(folder)] = folder, count - 1
+                    continue
+                for entry in folder.entries.values():
+                    if type(entry) is File:
+                        self._release(entry.digest)
+                    elif type(entry) is Folder:
+                        pending.append(entry)
 
-    def _release(self, gone: dict[bytes, int]) -> None:
-        for digest, count in gone.items():
-            left = self._counts[digest] - count
-            if left > 0:
-                self._counts[digest] = left
-                continue
+    def _release(self, digest: bytes) -> None:
+        self._counts[digest] -= 1
+        if self._counts[digest] == 0:
             del self._counts[digest]
             self.bytes -= self._sizes.pop(digest)
             if self._fd >= 0:

@@ -141,17 +141,6 @@ def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
     return isinstance(one, Link) and isinstance(other, Link) and one.target == other.target
 
 
-def digests(folder: Folder) -> Iterator[bytes]:
-    """Yield the digest of each file below a folder, as often as there are such files."""
-    pending = [folder]
-    while pending:
-        for entry in pending.pop().entries.values():
-            if type(entry) is File:
-                yield entry.digest
-            elif type(entry) is Folder:
-                pending.append(entry)
-
-
 def differences(before: Entry | None, after: Entry | None, path: str = "") -> Iterator[tuple[str, Entry | None, Entry | None]]:
     """Yield what differs, with its path: never what one of the two has left out.
 

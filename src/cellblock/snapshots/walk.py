@@ -145,7 +145,7 @@ class Walk:
                 except PermissionError:
                     found[name] = self._left(path, name, _UNREAD)
                     continue
-                kind = stat.S_IFMT(info.st_mode)
+                kind = info.st_mode & 0o170000  # S_IFMT: this is done for every file
                 if kind == stat.S_IFREG:
                     if type(old) is File and old.seen == _seen(info) and self.bytes + old.size <= self._max_bytes:
                         self.files += 1

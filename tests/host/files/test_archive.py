@@ -186,8 +186,8 @@ async def test_what_is_no_archive_is_told_so(files: Files, workspace: Path, data
 
 async def test_a_bomb_is_stopped_before_it_has_grown(workspace: Path) -> None:
     files = Files(workspace, limits=LIMITS)
-    await refused(files, workspace, bomb(2**27), "")
-    inside = gzip.compress(claim("x", 10_000) + bytes(2**24))
+    await refused(files, workspace, bomb(2**24), "")
+    inside = gzip.compress(claim("x", 10_000) + bytes(2**22))
     await refused(files, workspace, inside, "")
 
 

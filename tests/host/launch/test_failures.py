@@ -55,15 +55,20 @@ async def outcome(fault: str, workspace: Path, *options: str, isolate: str = "na
     return told
 
 
+def _slow(*values: str) -> object:
+    """What `make test` leaves out: another limit that is told like the rest."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("fault", "step", "cause", "way"),
     [
         ("no user namespace", "user namespace", "user.max_user_namespaces is 0", "sysctl -w user.max_user_namespaces"),
-        ("no network namespace", "process", "user.max_net_namespaces is 0", "sysctl -w user.max_net_namespaces"),
-        ("no second group namespace", "identity", "as many namespaces as", "sysctl -w"),
+        _slow("no network namespace", "process", "user.max_net_namespaces is 0", "sysctl -w user.max_net_namespaces"),
+        _slow("no second group namespace", "identity", "as many namespaces as", "sysctl -w"),
         ("masked /proc", "proc", "masks parts of /proc (/proc/loadavg)", "enableWeakerNestedSandbox"),
         ("20 files", "shared mounts", "only 20 open files", "nofile="),
-        ("64 files", "worker", "only 64 open files", "nofile="),
+        _slow("64 files", "worker", "only 64 open files", "nofile="),
     ],
 )
 async def test_what_failed_is_told_with_its_cause_and_a_way_out(

@@ -210,7 +210,7 @@ def other_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- preloading --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+@pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["odd_fails", "odd_exits", "no_such_module", "os.no_such_part"])
 async def test_a_module_that_fails_to_import_is_named(odd_python: Path, launch: str, name: str) -> None:
     host = Host(python=odd_python, preload=(name,), launch=launch)  # type: ignore[arg-type]
@@ -233,8 +233,8 @@ async def test_a_module_that_ends_the_process_is_an_error(odd_python: Path, name
 
 @pytest.mark.parametrize("launch", ["zygote", "spawn"])
 async def test_a_module_that_never_finishes_is_an_error_at_the_start_timeout(odd_python: Path, launch: str) -> None:
-    host = Host(python=odd_python, preload=("odd_hangs",), launch=launch, start_timeout=1)  # type: ignore[arg-type]
-    with pytest.raises(LaunchError, match="not ready within 1 s"):
+    host = Host(python=odd_python, preload=("odd_hangs",), launch=launch, start_timeout=0.4)  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match=r"not ready within 0\.4 s"):
         async with host, host.session():
             pass
     await host.close()

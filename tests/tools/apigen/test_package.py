@@ -143,7 +143,7 @@ def test_a_deep_tree_in_the_way_stops_nothing(tmp_path: Path) -> None:
     try:
         for top in (planted, tmp_path / "git"):
             here = os.open(top, os.O_RDONLY)
-            for _ in range(3000):
+            for _ in range(1050):
                 os.mkdir("d", dir_fd=here)
                 below = os.open("d", os.O_RDONLY, dir_fd=here)
                 os.close(here)

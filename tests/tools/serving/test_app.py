@@ -222,7 +222,7 @@ async def test_what_requests_hold_together_is_bounded(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("start", [b"", b"POST /run HT", request(CALL)[:-1]])
 async def test_who_is_too_slow_is_cut_off(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
-    monkeypatch.setattr(http, "PATIENCE", 0.3)
+    monkeypatch.setattr(http, "PATIENCE", 0.1)
     servers = Recorded()
     async with tool_port(Broker(ALLOW), servers, "files") as port:
         assert await raw(port, start) == b""
@@ -230,7 +230,7 @@ async def test_who_is_too_slow_is_cut_off(monkeypatch: pytest.MonkeyPatch, start
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request({**CALL, "tool": "waits"}))
         await eventually(lambda: servers.calls)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.2)
         servers.blocking.set()
         async with asyncio.timeout(10):
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")

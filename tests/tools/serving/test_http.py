@@ -225,7 +225,7 @@ async def test_an_idle_connection_is_closed_and_one_that_is_used_is_not(monkeypa
             await asyncio.sleep(0.15)
         app.go.clear()
         writer.write(post(b"two"))
-        await asyncio.sleep(0.7)
+        await asyncio.sleep(0.4)
         app.go.set()
         assert (await answer(reader))[1] == b"two", "it is not idle while it waits for an answer"
         assert await ended(reader) == b""

@@ -22,6 +22,7 @@ from cellblock.daemon.messages.files import (
     WriteFile,
     WritePart,
 )
+from cellblock.daemon.messages.saving import Export, Load, Save, Variables
 from cellblock.daemon.messages.sessions import (
     About,
     Complete,
@@ -51,6 +52,7 @@ __all__ = [
     "Destroy",
     "End",
     "Executions",
+    "Export",
     "Follow",
     "Hello",
     "History",
@@ -59,6 +61,7 @@ __all__ = [
     "Interrupt",
     "List",
     "ListFiles",
+    "Load",
     "Lookup",
     "Pending",
     "ReadFile",
@@ -67,9 +70,11 @@ __all__ = [
     "Request",
     "Restart",
     "Revoke",
+    "Save",
     "Source",
     "Status",
     "Submit",
+    "Variables",
     "Wipe",
     "WriteFile",
     "WritePart",
@@ -110,4 +115,8 @@ Request: TypeAlias = (
     | Decide
     | Allowed
     | Revoke
+    | Save
+    | Load
+    | Export
+    | Variables
 )

@@ -1,0 +1,101 @@
+"""The commands that write a session to a file and read it again: save, load, export; and what variables it has."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.cli.arguments import AllowHost, Json, NoSandbox, SandboxConfig, Session, sandbox_options
+from cellblock.cli.client import ask, session_options
+from cellblock.cli.output import print_json, print_table, wants_json
+from cellblock.cli.problems import OK, say
+from cellblock.cli.progress import Progress
+from cellblock.daemon import messages
+from cellblock.terminal import printable
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="The file.")]
+Files = Annotated[bool, typer.Option("--files", help="The files of the workspace, too.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the program's."""
+    for command in (save, load, export, variables):
+        app.command()(command)
+
+
+def save(session: Session, file: File, files: Files = False, as_json: Json = False) -> int:
+    """Save a session to a file: variables, imports, cells."""
+    with Progress("saving the session"):
+        report = ask(messages.Save(session, os.path.abspath(file), files))
+    if wants_json(as_json):
+        print_json(report)
+        return OK
+    print(f"{printable(report['path'], lines=False)} ({report['size']:,} bytes): {_count(report['saved'], report['cells'])}")
+    _say_left_out(report["left_out"], "saved")
+    return OK
+
+
+def load(
+    file: File,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="What to call the session.")] = None,
+    files: Files = False,
+    allow_host: AllowHost = None,
+    sandbox_config: SandboxConfig = None,
+    no_sandbox: NoSandbox = False,
+    as_json: Json = False,
+) -> int:
+    """Make a session that continues a saved one. Without a name, it gets one that nobody else has."""
+    options = session_options(sandbox_options(allow_host, sandbox_config, no_sandbox))
+    with Progress("loading the session"):
+        made = ask(messages.Create(name or "", options, fresh=True))
+        try:
+            report = ask(messages.Load(made["kernel_id"], os.path.abspath(file), files))
+        except BaseException:
+            ask(messages.Destroy(made["kernel_id"]))
+            raise
+    if wants_json(as_json):
+        print_json({"kernel": made, **report})
+        return OK
+    print(f"session {made['name']}: {_count(report['loaded'], report['cells'])}")
+    _say_left_out(report["left_out"], "brought back")
+    return OK
+
+
+def _count(names: list[str], cells: int) -> str:
+    return f"{len(names)} variable{'s' * (len(names) != 1)}, {cells} cell{'s' * (cells != 1)}"
+
+
+def _say_left_out(left_out: list[dict[str, Any]], what: str) -> None:
+    for one in left_out:
+        say(f"cellblock: {printable(one['name'], lines=False)} was not {what}: {printable(one['reason'], lines=False)}")
+
+
+def export(session: Session, file: File) -> int:
+    """Write the cells of a session and their outputs as a notebook (.ipynb) or a script (.py)."""
+    path = os.path.abspath(file)
+    with Progress("writing the file"):
+        ask(messages.Export(session, path))
+    print(printable(path, lines=False))
+    return OK
+
+
+def variables(session: Session, as_json: Json = False) -> int:
+    """List the variables of a session."""
+    found = ask(messages.Variables(session))
+    if wants_json(as_json):
+        print_json({"variables": found})
+        return OK
+    rows = [
+        (
+            one["name"],
+            one["type"],
+            "" if one["shape"] is None else "×".join(map(str, one["shape"])),
+            "" if one["size"] is None else f"{one['size']:,}",
+            one["preview"],
+        )
+        for one in found
+    ]
+    print_table(("name", "type", "shape", "bytes", "value"), rows, empty="The session has no variables.")
+    return OK

@@ -1,0 +1,41 @@
+"""What clients ask to have a session written to a file, and read from one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cellblock.daemon.messages import Export, Load, Save, Variables
+from cellblock.errors import InvalidInputError, UnsupportedError
+from cellblock.named.kernel_types import OWN
+from cellblock.named.sessions import NamedSessions
+
+
+async def answer(sessions: NamedSessions, request: Save | Load | Export | Variables) -> Any:
+    """Do what a client asks; return JSON data.
+
+    Raises:
+        CellblockError: What is wrong.
+    """
+    kernel_type = sessions.find(request.session).record.kernel_type
+    if kernel_type != OWN and not isinstance(request, Export):
+        raise UnsupportedError(
+            f"only sessions of Python have variables that cellblock knows, and this one is of {kernel_type!r}"
+        )
+    if not isinstance(request, Variables) and not os.path.isabs(request.path):
+        raise InvalidInputError(f"the path of a file must be absolute, not {request.path!r}")
+    session = await sessions.live(request.session)
+    match request:
+        case Save(path=path, workspace=workspace, timeout=timeout):
+            return (await session.save(path, workspace=workspace, timeout=_seconds(timeout))).to_dict()
+        case Load(path=path, workspace=workspace, timeout=timeout):
+            return (await session.load(path, workspace=workspace, timeout=_seconds(timeout))).to_dict()
+        case Export(path=path):
+            await session.export(path)
+            return True
+        case Variables():
+            return [variable.to_dict() for variable in await session.variables()]
+
+
+def _seconds(milliseconds: int) -> float | None:
+    return None if milliseconds < 0 else milliseconds / 1000

@@ -1,0 +1,263 @@
+"""Descriptors that a fork shares with its original: locks that it would not have, and connections that only one may use."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import select
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from cellblock.worker.fork_pools import instances
+
+_FLOCK = struct.Struct("hhqqi4x")
+_SQLITE = b"SQLite format 3\0"
+_EPOLL_EVENT = struct.Struct("=IQ" if os.uname().machine == "x86_64" else "@IQ")
+_WATCHED = re.compile(r"tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-9a-f]+)")
+_OWN_LOCK = re.compile(r"^lock:\s+\d+: POSIX\s+\w+\s+WRITE", re.MULTILINE)
+_DEAF = b"\0cellblock-listens-to-nobody-"
+_TRACKERS = (
+    "multiprocessing.resource_tracker",
+    "joblib.externals.loky.backend.resource_tracker",
+    "loky.backend.resource_tracker",
+)
+_CTL_ADD = 1
+
+
+def locked_file() -> str | None:
+    """Return the path of a file on which this process has a lock for writing, which a fork would not have.
+
+    Databases lock their file so: SQLite during a transaction that writes, DuckDB for as long as the file is open.
+    """
+    query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+    for descriptor in _descriptors():
+        try:
+            # Locks of open file descriptions conflict with those of processes, even with those of this one.
+            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
+            if _FLOCK.unpack(answer)[0] == fcntl.F_UNLCK or not _is_ours(descriptor):
+                continue
+            return os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            continue  # closed meanwhile, or something that knows no locks
+    return None
+
+
+def _is_ours(descriptor: int) -> bool:
+    """Whether the lock is this process's own: of files that it only opened, others may have locks."""
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="utf-8") as info:
+        return _OWN_LOCK.search(info.read()) is not None
+
+
+def _descriptors() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd")]
+
+
+def is_sqlite(path: str) -> bool:
+    """Whether a file belongs to an SQLite database."""
+    try:
+        with open(re.sub(r"-(shm|wal|journal)$", "", path), "rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False
+
+
+def separate(above: int = 2) -> list[str]:
+    """In a copy: share no descriptor with the original, or with another copy, that only one of them may use.
+
+    Files get a position of their own. Connections and pipes to other processes look as if the other side had closed them:
+    clients that keep connections make new ones then. Whatever is only within this process gets a new one of its kind.
+
+    Args:
+        above: The highest of the descriptors that the caller sees to.
+
+    Returns:
+        Which connections did not come along, in sentences.
+    """
+    told = []
+    watched = _watch_lists()  # while everything is there: what the last process closes disappears from them
+    pipes: dict[tuple[int, int], dict[int, int]] = {}
+    kept = _of_trackers()
+    for descriptor in _descriptors():
+        if descriptor <= above or descriptor in kept:
+            continue
+        with contextlib.suppress(OSError):  # closed meanwhile; or a file that may not be opened again, which stays shared
+            status = os.fstat(descriptor)
+            if stat.S_ISSOCK(status.st_mode):
+                if sentence := _cut(descriptor):
+                    told.append(sentence)
+            elif stat.S_ISREG(status.st_mode):
+                _reopen(descriptor)
+            elif stat.S_ISFIFO(status.st_mode):
+                way = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+                pipes.setdefault((status.st_dev, status.st_ino), {})[descriptor] = way
+    for ends in pipes.values():
+        _renew_pipe(ends)
+    for epoll, targets in watched.items():
+        with contextlib.suppress(OSError):
+            _renew_epoll(epoll, targets)
+    return told
+
+
+def _of_trackers() -> set[int]:
+    """Return the pipes to the processes with which multiprocessing keeps the books: they serve copies as well."""
+    found = {getattr(getattr(sys.modules.get(name), "_resource_tracker", None), "_fd", None) for name in _TRACKERS}
+    return {descriptor for descriptor in found if isinstance(descriptor, int)}
+
+
+def _reopen(descriptor: int) -> None:
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    new = os.open(f"/proc/self/fd/{descriptor}", flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC) | os.O_CLOEXEC)
+    try:
+        os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+        _replace(descriptor, new)
+    finally:
+        os.close(new)
+
+
+def _renew_pipe(ends: dict[int, int]) -> None:
+    """Put a new pipe in place of one, given its descriptors here and whether they read or write."""
+    reader, writer = os.pipe()
+    try:
+        for descriptor, way in ends.items():
+            os.set_blocking(writer if way else reader, os.get_blocking(descriptor))
+            _replace(descriptor, writer if way else reader)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def _replace(descriptor: int, new: int) -> None:
+    os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
+
+
+def _cut(descriptor: int) -> str | None:
+    shared = socket.socket(fileno=descriptor)
+    try:
+        here, there = shared.getsockname(), _peer(shared)
+        listens = bool(shared.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        if not (here or there) or shared.type not in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            return None  # a pair of sockets within the session
+        with _dead(shared, listens) as dead:
+            dead.setblocking(os.get_blocking(descriptor))
+            _replace(descriptor, dead.fileno())
+    finally:
+        shared.detach()
+    if _is_deaf(here):
+        return None
+    if listens:
+        return f"Nothing listens on {_address(here)} here: start the server again."
+    return f"The connection to {_address(there)} was closed here." if there else None
+
+
+def _is_deaf(name: Any) -> bool:
+    return isinstance(name, bytes) and name.startswith(_DEAF)
+
+
+def _peer(shared: socket.socket) -> Any:
+    try:
+        return shared.getpeername()
+    except OSError:
+        return None
+
+
+def _dead(shared: socket.socket, listens: bool) -> socket.socket:
+    if shared.type == socket.SOCK_DGRAM:
+        return socket.socket(shared.family, shared.type)
+    if listens:  # to nobody: code that waits for a connection goes on waiting
+        deaf = socket.socket(socket.AF_UNIX)
+        deaf.bind(_DEAF + os.urandom(8).hex().encode())
+        deaf.listen(1)
+        return deaf
+    near, far = socket.socketpair()
+    far.close()
+    return near
+
+
+def _address(name: Any) -> str:
+    if isinstance(name, tuple):
+        return f"{name[0]}:{name[1]}"
+    return repr(os.fsdecode(name))
+
+
+def _watch_lists() -> dict[int, list[tuple[int, int, int]]]:
+    """Return what each epoll object watches: descriptor, events and data."""
+    found = {}
+    for epoll in _descriptors():
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{epoll}") == "anon_inode:[eventpoll]":
+                with open(f"/proc/self/fdinfo/{epoll}", encoding="utf-8") as info:
+                    found[epoll] = [(int(a), int(b, 16), int(c, 16)) for a, b, c in _WATCHED.findall(info.read())]
+    return found
+
+
+def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:
+    """Put an epoll object of its own in place of one: what a copy watched with a shared one would wake the original."""
+    add = ctypes.CDLL(None).epoll_ctl
+    with select.epoll() as fresh:
+        for descriptor, events, data in watched:
+            add(fresh.fileno(), _CTL_ADD, descriptor, _EPOLL_EVENT.pack(events, data))  # fails for what is closed here
+        _replace(epoll, fresh.fileno())
+
+
+def reopen_databases() -> list[str]:
+    """In a copy: open SQLite's files again, and tell what the new connections lack.
+
+    SQLite does not support connections that went through a fork: what it believes of the locks on the file is not true there.
+    """
+    sqlite = sys.modules.get("sqlite3")
+    if sqlite is None or not any(_open_databases()):
+        return []
+    told = []
+    for connection in instances(sqlite.Connection):
+        try:
+            if sentence := _open_again(connection):
+                told.append(sentence)
+        except sqlite.Error as error:
+            told.append(f"An SQLite database could not be opened again: {error}")
+    return told
+
+
+def _open_databases() -> Iterator[str]:
+    for descriptor in _descriptors():
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                path = os.readlink(f"/proc/self/fd/{descriptor}")
+                if os.pread(descriptor, len(_SQLITE), 0) in (_SQLITE, b""):
+                    yield path
+        except OSError:
+            continue
+
+
+def _open_again(connection: Any) -> str | None:
+    sqlite: Any = sys.modules["sqlite3"]
+    kept = {name: getattr(connection, name) for name in ("isolation_level", "row_factory", "text_factory")}
+    connection.row_factory = None
+    attached = {name: path for _, name, path in sqlite.Connection.execute(connection, "PRAGMA database_list")}
+    path = attached.pop("main", "")
+    if not path:
+        connection.row_factory = kept["row_factory"]
+        return None  # it is in memory, and so it came along
+    functions = _functions(connection)
+    if not os.path.exists(path):
+        connection.close()
+        return f"The SQLite database {path} is gone: its connection is closed."
+    sqlite.Connection.__init__(connection, path, isolation_level=kept["isolation_level"])
+    for name, value in kept.items():
+        setattr(connection, name, value)
+    lost = [
+        *(["the databases and temporary tables beside it"] if attached else []),
+        *(["your functions"] if functions > _functions(connection) else []),
+    ]
+    return f"The SQLite database {path} was opened again, without {' and '.join(lost)}." if lost else None
+
+
+def _functions(connection: Any) -> set[str]:
+    sqlite: Any = sys.modules["sqlite3"]
+    return {name for (name,) in sqlite.Connection.execute(connection, "SELECT name FROM pragma_function_list")}

@@ -1,0 +1,207 @@
+# ruff: noqa: SLF001  # pools offer no way to ask what they do, or to begin again
+"""Tells which Python threads only wait for work, and how a copy of this process does without them.
+
+The threads of a pool that has nothing to do are no loss: a copy makes new ones. Everything is found through `sys.modules`: a
+pool of a library that nobody has imported does not exist.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
+from typing import Any
+
+Reset = Callable[[], str | None]
+"""What to do in a copy, as often as one likes; it returns a sentence if something did not come along."""
+
+_kept: list[object] = []
+"""What belongs to the original, and must not be closed in a copy: closing it would end the original's."""
+
+
+def reset_of(thread: threading.Thread, frame: FrameType) -> Reset | None:
+    """Return how a copy does without a thread, or None if it needs the thread: it does something, or nobody knows what.
+
+    Args:
+        thread: A thread that is not this one.
+        frame: Where it is.
+    """
+    for kind in (_thread_pool, _process_pool, _loky, _feeder, _pool, _progress_bars, _waiting_for_process):
+        if (reset := kind(thread, frame)) is not None:
+            return reset
+    return None
+
+
+def _nothing() -> None:
+    return None
+
+
+def _module(name: str) -> Any:
+    module = sys.modules.get(name)
+    return module if isinstance(module, ModuleType) else None
+
+
+def _thread_pool(thread: threading.Thread, frame: FrameType) -> Reset | None:
+    """`ThreadPoolExecutor`, also that of `asyncio.to_thread`."""
+    pools = _module("concurrent.futures.thread")
+    if pools is None or frame.f_code is not pools._worker.__code__ or "work_item" in frame.f_locals:
+        return None
+    reference = next((argument for argument in _arguments(thread) if isinstance(argument, weakref.ref)), None)
+    pool = reference() if reference is not None else None
+    if pool is None:
+        return _nothing  # it is gone, and the thread about to end
+    return (lambda: _empty(pool, pools)) if pool._work_queue.empty() else None
+
+
+def _empty(pool: Any, pools: Any) -> None:
+    if not any(thread.is_alive() for thread in pool._threads):
+        fresh = pools.ThreadPoolExecutor(1)
+        for name in ("_threads", "_work_queue", "_idle_semaphore", "_shutdown_lock"):
+            setattr(pool, name, getattr(fresh, name))
+
+
+def _process_pool(thread: Any, _frame: FrameType) -> Reset | None:
+    """`ProcessPoolExecutor`: the copy makes processes of its own when it needs them."""
+    pools = _module("concurrent.futures.process")
+    if pools is None or type(thread) is not pools._ExecutorManagerThread or thread.pending_work_items:
+        return None
+    pool = thread.executor_reference()
+
+    def reset() -> None:
+        if pool is not None and pool._executor_manager_thread is thread:
+            _kept.append(dict(vars(pool)))
+            pools.ProcessPoolExecutor.__init__(
+                pool,
+                pool._max_workers,
+                pool._mp_context,
+                pool._initializer,
+                pool._initargs,
+                max_tasks_per_child=pool._max_tasks_per_child,
+            )
+
+    return reset
+
+
+def _loky(thread: Any, _frame: FrameType) -> Reset | None:
+    """The pool that joblib keeps: the next call in the copy makes another."""
+    place = type(thread).__module__
+    if not place.endswith("loky.process_executor") or type(thread).__name__ != "_ExecutorManagerThread":
+        return None
+    if thread.pending_work_items:
+        return None
+    pool = thread.executor_reference()
+    reusable = _module(place.replace("process_executor", "reusable_executor"))
+
+    def reset() -> None:
+        _kept.append(pool)
+        if pool is not None and reusable is not None and reusable._executor is pool:
+            reusable._executor = reusable._executor_kwargs = None
+
+    return reset
+
+
+def _feeder(thread: threading.Thread, _frame: FrameType) -> Reset | None:
+    """The thread that writes into a `multiprocessing.Queue`; the queue starts another when it needs it."""
+    target = getattr(thread, "_target", None)
+    if getattr(target, "__name__", "") != "_feed" or not _of(target, "multiprocessing.queues", "loky.backend.queues"):
+        return None
+    waiting = next(iter(_arguments(thread)), None)
+    return _nothing if not waiting else None
+
+
+def _pool(thread: threading.Thread, _frame: FrameType) -> Reset | None:
+    """`multiprocessing.Pool` and `ThreadPool`: they cannot be filled again, so they are closed."""
+    target: Any = getattr(thread, "_target", None)
+    if not _of(target, "multiprocessing.pool") or any(isinstance(item, dict) and item for item in _arguments(thread)):
+        return None
+    if target.__name__ != "_handle_workers":
+        return _nothing  # one of these is enough for each pool
+    pools = _module("multiprocessing.pool")
+
+    def reset() -> str | None:
+        for pool in instances(pools.Pool):
+            if pool._worker_handler is thread and pool._state == pools.RUN:
+                pool._state, pool._pool = pools.CLOSE, []
+                kind = type(pool).__name__
+                return f"The {kind} with {pool._processes} workers is closed here: make a new one to use it."
+        return None
+
+    return reset
+
+
+def _progress_bars(thread: Any, frame: FrameType) -> Reset | None:
+    """The monitor of tqdm, which the next bar starts again."""
+    if type(thread).__name__ != "TMonitor" or not type(thread).__module__.startswith("tqdm."):
+        return None
+    if frame.f_code.co_filename != threading.__file__:
+        return None  # it may hold the lock of the bars
+
+    def reset() -> None:
+        thread.tqdm_cls.monitor = None
+
+    return reset
+
+
+def _waiting_for_process(thread: threading.Thread, _frame: FrameType) -> Reset | None:
+    """The thread of asyncio that waits for a process. The process is reported, so the thread need not be."""
+    target: Any = getattr(thread, "_target", None)
+    return _nothing if _of(target, "asyncio.unix_events") and target.__name__ == "_do_waitpid" else None
+
+
+def _arguments(thread: threading.Thread) -> tuple[Any, ...]:
+    arguments = getattr(thread, "_args", ())
+    return arguments if isinstance(arguments, tuple) else ()
+
+
+def _of(target: Any, *modules: str) -> bool:
+    place = getattr(target, "__module__", None)
+    return isinstance(place, str) and place.endswith(modules)
+
+
+def instances(kind: type[Any]) -> Iterator[Any]:
+    """Yield all objects of a class and of the classes made from it.
+
+    Every object refers to its class. Going through all objects instead would write to each of them: in a copy, it would copy
+    every page.
+
+    Args:
+        kind: A class that is not built into the interpreter.
+    """
+    kinds, todo = {kind}, [kind]
+    while todo:
+        below = [one for one in type.__subclasses__(todo.pop()) if one not in kinds]
+        kinds.update(below)
+        todo += below
+    yield from (thing for thing in gc.get_referrers(*kinds) if type(thing) in kinds)
+
+
+def leave_processes() -> None:
+    """In a copy: have Python know that the processes it knows of are the original's. For whoever asks, they were killed."""
+    for module, name in (("subprocess", "Popen"), ("asyncio.base_subprocess", "BaseSubprocessTransport")):
+        if (place := _module(module)) is not None:
+            for process in instances(getattr(place, name)):
+                _give_up(process)
+
+
+def forget_workers() -> None:
+    """In a copy: have multiprocessing know that its processes are the original's, and that its queues have no threads."""
+    if (process := _module("multiprocessing.process")) is not None:
+        process._children.clear()  # at the end of this process they would be killed
+    if (util := _module("multiprocessing.util")) is not None:
+        util._run_after_forkers()
+    if (server := _module("multiprocessing.forkserver")) is not None:
+        # It would wait for the server, which is a child of the original.
+        for name in ("_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"):
+            setattr(server._forkserver, name, None)
+
+
+def _give_up(process: Any) -> None:
+    if isinstance(process, subprocess.Popen):
+        process.returncode = -signal.SIGKILL if process.returncode is None else process.returncode
+    elif process.get_returncode() is None:
+        process._process_exited(-signal.SIGKILL)
