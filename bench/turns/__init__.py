@@ -23,11 +23,13 @@ class Turns:
         worst: Seconds of the longest one, without those in which other programs had the processor.
         elapsed: Seconds of the longest one, with them.
         count: How many there were.
+        over: Whether no more are counted.
     """
 
     worst: float = 0.0
     elapsed: float = 0.0
     count: int = 0
+    over: bool = False
 
 
 _current = Turns()
@@ -36,6 +38,11 @@ _current = Turns()
 def begin() -> None:
     """Count from the next turn on: what came before was preparation."""
     _current.count = -1
+
+
+def end() -> None:
+    """Count no more turns: what follows is the end of the measurement."""
+    _current.over = True
 
 
 class _Watched:
@@ -51,7 +58,7 @@ class _Watched:
     def select(self, timeout: float | None = None) -> Any:
         if self._turns.count < 0:
             self._turns.worst = self._turns.elapsed = self._turns.count = 0
-        elif self._since is not None:
+        elif self._since is not None and not self._turns.over:
             elapsed = time.perf_counter() - self._since
             self._turns.count += 1
             self._turns.elapsed = max(self._turns.elapsed, elapsed)

@@ -55,6 +55,7 @@ class _Daemon:
         execution = Execution(named.record.kernel_id, "it", code, timeout=timeout, live=True)
         submitted = self.sessions.executions.submit(named, execution)
         assert isinstance(submitted, Execution)
+        turns.begin()  # it has a kernel, and all that this needs is loaded
         return submitted
 
     @asynccontextmanager
@@ -89,6 +90,7 @@ async def _daemon(stored: int = 0) -> AsyncIterator[_Daemon]:
             try:
                 yield _Daemon(sessions, path)
             finally:
+                turns.end()
                 listening.close()
                 for client in [*server.clients]:
                     client.abort()
