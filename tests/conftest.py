@@ -6,7 +6,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ from hypothesis import settings
 
 import cellblock
 from cellblock import CodeExecutor, Host, Session
+from cellblock.host import distrusted
 from processes import below, command_line, eventually, tree
 from progress import Progress
 
@@ -115,6 +116,16 @@ async def landlock_host() -> AsyncIterator[Host]:
     """A warm host whose sessions are kept in by Landlock."""
     async with _sharing(Host(isolate="landlock")) as host:
         yield host
+
+
+@pytest.fixture(autouse=True)
+def nothing_distrusted() -> Iterator[None]:
+    """Forget the directories that sessions of a test could write. Those of another test may lie below them."""
+    before = {*distrusted.places}
+    yield
+    for place in distrusted.places - before:
+        distrusted.places.discard(place)
+        (distrusted._records() / distrusted._record_of(place)).unlink(missing_ok=True)
 
 
 @pytest.fixture

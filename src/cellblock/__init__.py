@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AccessError,
         BusyError,
         CellblockError,
+        CheckpointError,
         CodeExecutionError,
         ConflictError,
         CustodianError,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     )
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling, Undone
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.kernel_mgr.server import KernelGateway
@@ -94,6 +96,7 @@ __version__ = "0.1.0"
 _HOME = {
     "generate_mcp_sources": "tools.apigen.generate",
     "CellblockError": "errors",
+    "CheckpointError": "errors",
     "CodeExecutionError": "errors",
     "CustodianError": "errors",
     "ExecutionTimeoutError": "errors",
@@ -123,6 +126,9 @@ _HOME = {
     "Resources": "host",
     "Session": "host",
     "SessionOptions": "host",
+    "Checkpoint": "host.checkpoints.checkpoint",
+    "Rolling": "host.checkpoints.checkpoint",
+    "Undone": "host.checkpoints.checkpoint",
     "FileInfo": "host.files",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
@@ -193,6 +199,8 @@ __all__ = [
     "BusyError",
     "CellblockError",
     "ChangedVariable",
+    "Checkpoint",
+    "CheckpointError",
     "Client",
     "CodeExecutionChunk",
     "CodeExecutionError",
@@ -238,6 +246,7 @@ __all__ = [
     "PreloadError",
     "ProtocolError",
     "Resources",
+    "Rolling",
     "Rule",
     "Rules",
     "SandboxError",
@@ -254,6 +263,7 @@ __all__ = [
     "ToolRunner",
     "ToolRunnerError",
     "ToolServer",
+    "Undone",
     "UnsupportedError",
     "Variable",
     "VariableChanges",

@@ -152,6 +152,10 @@ class KernelDiedError(CellblockError):
     """The kernel died during a request that has no result of its own, such as a completion."""
 
 
+class CheckpointError(CellblockError):
+    """A checkpoint could not be made, is gone, or belongs to another host. The session goes on as it was."""
+
+
 class ProtocolError(CellblockError):
     """The other end of a connection violated the protocol (see docs/wire.md)."""
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cellblock.approvals.rules import Rules
     from cellblock.gateway.embedded import EmbeddedGateway
     from cellblock.host import Host, Limits, Policy, Session
+    from cellblock.host.checkpoints.checkpoint import Rolling
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
@@ -91,6 +92,7 @@ class CodeExecutor(AsyncOnly):
         rules: Rules | None = None,
         timeout_includes_approvals: bool = False,
         own_servers: bool = False,
+        recovery: Rolling | Literal["rolling", "none"] = "rolling",
         on_elicitation: OnElicitation | None = None,
     ) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
@@ -129,6 +131,7 @@ class CodeExecutor(AsyncOnly):
             rules: As `ServiceOptions` has it.
             timeout_includes_approvals: As `ServiceOptions` has it.
             own_servers: As `ServiceOptions` has it.
+            recovery: As `SessionOptions` has it.
             on_elicitation: As `ServiceOptions` has it.
 
         Raises:
@@ -161,6 +164,7 @@ class CodeExecutor(AsyncOnly):
             limits=limits,
             python=python,
             preload=preload,
+            recovery=recovery,
             isolate=isolation,
             policy=requested_policy(policy, sandbox_config, allow_hosts, isolation),
         )

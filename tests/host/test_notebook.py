@@ -73,7 +73,7 @@ async def test_a_name_that_says_nothing_is_refused(session: Session, tmp_path: P
 
 
 def entry(*outputs: OutputItem, error: ErrorInfo | None = None) -> HistoryEntry:
-    return HistoryEntry("x", "success", None, KeptResult(CodeExecutionResult(outputs=[*outputs], error=error)))
+    return HistoryEntry("x", "success", None, kept=KeptResult(CodeExecutionResult(outputs=[*outputs], error=error)))
 
 
 @pytest.mark.parametrize(

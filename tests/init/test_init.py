@@ -42,7 +42,7 @@ def is_sleep(pid: int) -> bool:
     return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0")
 
 
-@pytest.mark.parametrize("isolate", ["native", "none"])
+@pytest.mark.parametrize("isolate", ["native", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("launch", "ends"), [("zygote", "host"), ("spawn", "host"), ("zygote", "fork server"), ("spawn", "guard")]
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -84,22 +84,32 @@ def test_the_diagram_shows_every_change_of_state() -> None:
     }
 
 
-def control_rows() -> dict[str, tuple[str, set[str]]]:
-    """Return sender and fields of each control message, as the document has them."""
+def control_rows() -> set[tuple[str, str, frozenset[str]]]:
+    """Return each control message with its sender and fields, as the document has them."""
     rows = [row for row in ROWS if len(row) == 5 and row[1] in SENDERS]
-    return {row[0].strip("`"): (row[1], set(re.findall(r"`(\w+)`", row[2]))) for row in rows}
+    return {(row[0].strip("`"), row[1], frozenset(re.findall(r"`(\w+)`", row[2]))) for row in rows}
 
 
-SENDERS = {
-    "host": (control.TO_LAUNCHER, control.TO_NEW_INIT, control.TO_INIT, control.TO_SERVER),
+SENDERS: dict[str, tuple[control.Incoming[Any], ...]] = {
+    "host": (control.TO_LAUNCHER, control.TO_NEW_INIT, control.TO_INIT, control.TO_FAMILY, control.TO_SERVER),
     "fork server": (control.FROM_LAUNCHER,),
-    "init": (control.FROM_INIT, control.TO_WORKER, control.TO_MAKER, control.FROM_SERVER),
+    "init": (
+        control.FROM_INIT,
+        control.FROM_FAMILY,
+        control.TO_WORKER,
+        control.TO_COPY,
+        control.TO_MAKER,
+        control.FROM_SERVER,
+    ),
+    "copy": (control.Incoming(control.Copied),),
+    "kernel": (control.Incoming(control.Taken),),
 }
 
 
 def test_every_control_message_is_there_with_its_sender_and_fields() -> None:
+    assert set(control.FROM_COPY.kinds) == {"copied", "taken"}
     assert control_rows() == {
-        op: (sender, {field.name for field in dataclasses.fields(kind)})
+        (op, sender, frozenset(field.name for field in dataclasses.fields(kind)))
         for sender, directions in SENDERS.items()
         for direction in directions
         for op, kind in direction.kinds.items()

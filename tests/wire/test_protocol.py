@@ -26,6 +26,7 @@ EXAMPLES: dict[str, m.Message] = {
     "changes": m.Changes(),
     "complete": m.Complete("a", 1),
     "inspect": m.Inspect("a", 1),
+    "park": m.Park(1),
     "shutdown": m.Shutdown(),
     "ready": m.Ready(1),
     "stream": m.Stream("stdout", b"x"),
@@ -40,6 +41,7 @@ EXAMPLES: dict[str, m.Message] = {
     "changed": m.Changed(("a",), ("int",), ("b",)),
     "completed": m.Completed((), 0, 0),
     "inspected": m.Inspected(None),
+    "parked": m.Parked(),
 }
 
 

@@ -44,9 +44,17 @@ class Closing:
         Args:
             close: Closes it.
         """
+        await asyncio.shield(self.begin(close))
+
+    def begin(self, close: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Begin to close, and do not wait for it.
+
+        Args:
+            close: Closes it.
+        """
         if self._task is None or _failed(self._task):
             self._task = asyncio.create_task(close())
-        await asyncio.shield(self._task)
+        return self._task
 
 
 def _failed(task: asyncio.Task[None]) -> bool:

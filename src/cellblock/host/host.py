@@ -12,6 +12,7 @@ import resource
 import socket
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -23,8 +24,9 @@ from cellblock.errors import CustodianError, InvalidInputError, LaunchError, Pro
 from cellblock.host import environment
 from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing
+from cellblock.host.launch.failures import cannot_start
 from cellblock.host.launch.fork_server import ForkServer
-from cellblock.host.launch.launcher import Boot, Launcher
+from cellblock.host.launch.launcher import Boot, Ends, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
 from cellblock.host.launch.spawner import Spawner
 from cellblock.host.launch.srt import UnderSrt
@@ -40,8 +42,10 @@ from cellblock.sandbox.policy import Policy
 
 if TYPE_CHECKING:
     from cellblock.custody.client import Custodian
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.host.kernels.cell import Cell, OnInput
+    from cellblock.host.kernels.family import Anew, Copy, Family
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
     from cellblock.host.session import Session
@@ -54,6 +58,7 @@ Launch = Literal["zygote", "spawn"]
 _DESCRIPTORS_PER_KERNEL = 9 + 16  # its own and its tape's, and the connections that its tool port may have in any case
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
+_MAX_ROLLED = 500  # checkpoints that nobody has asked for, of all sessions: 1 to 2 MB each
 
 
 class Host(AsyncOnly):
@@ -130,6 +135,9 @@ class Host(AsyncOnly):
             self.places = self.keeping.places
         self._launchers = Launchers(self._make_launcher, start_timeout)
         self._kernels: set[Kernel] = set()
+        self._rolled: deque[Checkpoint] = deque()
+        self._families: set[Family] = set()
+        """Those with copies"""
         self._sessions: set[Session] = set()
         self._numbers = itertools.count(1 if self.keeping is None else self.keeping.first_number)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -198,6 +206,7 @@ class Host(AsyncOnly):
             ends = await asyncio.gather(*(session.close() for session in [*self._sessions]), return_exceptions=True)
             failures = [end for end in ends if end is not None]
             await asyncio.gather(*(kernel.close() for kernel in [*self._kernels]))  # of sessions that were cut off
+            await asyncio.gather(*(family.close() for family in [*self._families]))
             if self._sweeping is not None and not self._sweeping.done():
                 await asyncio.wait([self._sweeping])
         await self._launchers.close()
@@ -217,6 +226,7 @@ class Host(AsyncOnly):
         hooks: SessionHooks | None = None,
         label: str = "",
         remains: SessionRemains | None = None,
+        start_from: Checkpoint | None = None,
         **keywords: Unpack[SessionKeywords],
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
@@ -226,6 +236,8 @@ class Host(AsyncOnly):
             hooks: What a front does in it.
             label: What the next host's program will know it by, if the host has a custodian.
             remains: What `adopt` has returned, for a session that goes on with it. Its options must be what they were.
+            start_from: A checkpoint to begin with, of any session of this host, also of one that was closed. The options are
+                that session's by default.
             keywords: The attributes of `SessionOptions`; they win over `options`.
 
         Raises:
@@ -236,9 +248,10 @@ class Host(AsyncOnly):
         from cellblock.host.session import Session  # with all that a cell needs, and so after `begin`
 
         self.check_usable()
-        asked = replace(options or SessionOptions(), **keywords)
+        default = SessionOptions() if start_from is None else start_from.moment.options
+        asked = replace(options or default, **keywords)
         number = next(self._numbers) if remains is None else remains.number
-        session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains)
+        session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains, start_from=start_from)
         self._sessions.add(session)
         self._launchers.session_made(key_of(session.wanted))
         return session
@@ -316,7 +329,7 @@ class Host(AsyncOnly):
     def forget_kernel(self, remains: KernelRemains) -> None:
         """End a kernel that is not adopted."""
         assert self.keeping is not None
-        remains.launcher.kill(remains.number)
+        remains.launcher.kill(remains.first)
         remains.close()
         self.keeping.kernel_gone(remains.number, [*remains.listeners])
         if remains.ends.group is not None:
@@ -331,7 +344,7 @@ class Host(AsyncOnly):
         takers = wanted.takers
         wanted = replace(wanted, takers=self._kept_takers(remains.number, takers))
         kernel = Kernel(
-            remains.launcher,
+            self._family(remains.launcher, remains.first, remains.ends.group),
             remains.number,
             remains.ends,
             wanted,
@@ -410,19 +423,73 @@ class Host(AsyncOnly):
         self.check_usable()
         return await self._launch_by(await self._launchers.started(key), wanted)
 
+    async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
+        """Make a kernel of a copy of one, and wait until it takes cells. If this is cancelled, nothing remains.
+
+        Args:
+            copy: The copy, which stays.
+            wanted: What it is to be.
+            how: What differs from the kernel that was copied.
+
+        Raises:
+            CheckpointError: The copy has ended.
+            LaunchError: There is no room for another kernel, or it did not get ready.
+        """
+        self.check_usable()
+        _make_room_for(len(self._sessions) + 1)
+        try:
+            ends = copy.family.resume(copy, how)
+        except OSError as error:
+            raise cannot_start(error) from error
+        return await self._ready(self._take(copy.family, next(self._numbers), ends, wanted))
+
     async def _launch_by(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
-        kernel = self._make_kernel(launcher, wanted)
+        number = next(self._numbers)
+        ends = launcher.launch(number, self._setup(launcher, wanted))
+        return await self._ready(self._take(self._family(launcher, number, ends.group), number, ends, wanted))
+
+    async def _ready(self, kernel: Kernel) -> Kernel:
         try:
             kernel.limit_memory()
             await kernel.started(self._start_timeout)
             if kernel.held is not None:
                 await self._wait_until_held(kernel.held)
         except BaseException as error:  # also a cancellation: the kernel is ours until it is returned
-            if isinstance(error, LaunchError) and not kernel.ready.done():
-                self._launchers.retire(key_of(wanted), launcher)  # it may be stopped; the next kernel comes from another
+            if isinstance(error, LaunchError) and not kernel.ready.done() and not kernel.family.shared:
+                # It may be stopped; the next kernel comes from another.
+                self._launchers.retire(key_of(kernel.wanted), kernel.family.launcher)
             await kernel.close()
             raise
         return kernel
+
+    def rolled(self, checkpoint: Checkpoint) -> None:
+        """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many.
+
+        They cost memory, and the sessions of a host may be many.
+        """
+        self._rolled.append(checkpoint)
+        while len(self._rolled) > _MAX_ROLLED:
+            self._rolled.popleft().discard()
+
+    def branch(self, checkpoint: Checkpoint) -> Session:
+        """Make a session that begins with a checkpoint."""
+        return self.session(start_from=checkpoint)
+
+    def _family(self, launcher: Launcher, number: int, group: cgroups.Group | None) -> Family:
+        """Return what a kernel, and all that are made of its copies, share."""
+        from cellblock.host.kernels.family import Family
+
+        family = Family(launcher, number, group)
+        family.on_connected, family.on_closed = self._family_connected, self._family_closed
+        return family
+
+    def _family_connected(self, family: Family) -> None:
+        self._families.add(family)
+        self._launchers.kernel_made(family.launcher)  # which stays for its copies as for a kernel
+
+    def _family_closed(self, family: Family) -> None:
+        self._families.discard(family)
+        self._launchers.kernel_closed(family.launcher)
 
     async def _wait_until_held(self, held: asyncio.Future[None]) -> None:
         await asyncio.wait([held], timeout=self._start_timeout)
@@ -430,26 +497,25 @@ class Host(AsyncOnly):
             raise CustodianError(f"the custodian has not answered within {self._start_timeout:g} s")
         held.result()
 
-    def _make_kernel(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
-        """Make a kernel, which is this host's from the first moment on: no await comes between."""
+    def _take(self, family: Family, number: int, ends: Ends, wanted: KernelSpec) -> Kernel:
+        """Take a kernel, which is this host's from the first moment on: no await comes between."""
         from cellblock.host.kernels.kernel import Kernel
 
-        number = next(self._numbers)
-        ends = launcher.launch(number, self._setup(launcher, wanted))
         recording = None
         try:
             if wanted.kept is not None and self.keeping is not None and self._keeps(wanted.isolate):
                 recording = self.keeping.record(number)
-                held = self.keeping.kernel_made(number, wanted.kept, self._keep_numbers[launcher], ends, recording.tape)
+                launcher = self._keep_numbers[family.launcher]
+                held = self.keeping.kernel_made(number, wanted.kept, launcher, family.number, ends, recording.tape)
                 wanted = replace(wanted, takers=self._kept_takers(number, wanted.takers))
-            kernel = Kernel(launcher, number, ends, wanted, self._on_closed(launcher, number), recording)
+            kernel = Kernel(family, number, ends, wanted, self._on_closed(family.launcher, number), recording)
         except BaseException:  # whatever it is, nobody else closes these
             ends.close()  # init ends when nobody has the other end of its control socket
             raise
         if recording is not None:
             kernel.held = held
         self._kernels.add(kernel)
-        self._launchers.kernel_made(launcher)
+        self._launchers.kernel_made(family.launcher)
         return kernel
 
     def _on_closed(self, launcher: Launcher, number: int) -> Callable[[Kernel], None]:

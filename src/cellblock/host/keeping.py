@@ -20,7 +20,7 @@ from cellblock.host.launch.launcher import Ends
 from cellblock.host.launch.start import Started
 from cellblock.sandbox.cgroups import Group
 
-_FORMAT = 1
+_FORMAT = 2
 """Of what is held. A host that does not know it ends the kernels instead of going on with them."""
 
 
@@ -29,7 +29,8 @@ class KernelRemains:
     """A kernel of a host that was killed.
 
     Attributes:
-        number: What its launcher calls it.
+        number: What its host has called it.
+        first: What its launcher calls the first kernel of its init, which may be itself.
         ends: Its connections.
         recording: Its tape.
         launcher: What has started it.
@@ -37,6 +38,7 @@ class KernelRemains:
     """
 
     number: int
+    first: int
     ends: Ends
     recording: Recording
     launcher: FormerZygote
@@ -190,7 +192,7 @@ class Keeping:
         group = None if said["group"] is None else Group(said["group"])
         ends = Ends(socket.socket(fileno=channel), socket.socket(fileno=control), stdout, stderr, group)
         tape = Tape(said["number"], (log, streams[0], streams[1], streams[2]), self._aux)
-        return KernelRemains(said["number"], ends, Recording(tape), self.zygotes[said["launcher"]], {})
+        return KernelRemains(said["number"], said["first"], ends, Recording(tape), self.zygotes[said["launcher"]], {})
 
     # -- what this host has --------------------------------------------------------------------------------------------
 
@@ -202,10 +204,12 @@ class Keeping:
         """Make the tape of a kernel."""
         return Recording(Tape.make(number, self._aux))
 
-    def kernel_made(self, number: int, session: int, launcher: int, ends: Ends, tape: Tape) -> asyncio.Future[None]:
+    def kernel_made(
+        self, number: int, session: int, launcher: int, first: int, ends: Ends, tape: Tape
+    ) -> asyncio.Future[None]:
         """Have a kernel held. Done when it is."""
         group = None if ends.group is None else ends.group.path
-        said = {"number": number, "session": session, "launcher": launcher, "group": group}
+        said = {"number": number, "session": session, "launcher": launcher, "first": first, "group": group}
         fds = [ends.channel.fileno(), ends.control.fileno(), ends.stdout, ends.stderr, *tape.fds]
         return Holding(f"kernel/{number}", self.custodian).hold(said, fds)
 

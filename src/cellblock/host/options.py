@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from cellblock.errors import InvalidInputError
 from cellblock.host import environment
+from cellblock.host.checkpoints.checkpoint import Rolling
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, check_state_apart, fit_policy
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Policy
@@ -43,6 +44,9 @@ class SessionOptions:
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
         forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
             `on_command`: commands that it lets through run beside the kernel. ``native`` and ``landlock`` only.
+        recovery: ``rolling`` makes a checkpoint of the kernel after each cell, while nobody waits. `Session.undo` goes back to
+            these, and if the kernel dies, the session goes on from the last one (docs/checkpoints.md). ``none`` makes none. A
+            `Rolling` says how many are kept, and when they are made.
 
     Raises:
         InvalidInputError: An option is of the wrong type.
@@ -60,10 +64,13 @@ class SessionOptions:
     on_command: OnCommand | None = None
     on_host: OnHost | None = None
     forbid_programs: bool = False
+    recovery: Rolling | Literal["rolling", "none"] = "rolling"
 
     def __post_init__(self) -> None:
         if self.kernel_env is not None and not isinstance(self.kernel_env, Mapping):
             raise InvalidInputError(f"kernel_env must be a dict of variables, not {self.kernel_env!r}")
+        if self.recovery not in ("rolling", "none") and not isinstance(self.recovery, Rolling):
+            raise InvalidInputError(f"recovery must be 'rolling', 'none' or a Rolling, not {self.recovery!r}")
         for name in ("working_dir", "images_dir", "spill_dir"):
             path = getattr(self, name)
             if path is not None and not isinstance(path, str | os.PathLike):
@@ -85,6 +92,7 @@ class SessionKeywords(TypedDict, total=False):
     on_command: OnCommand | None
     on_host: OnHost | None
     forbid_programs: bool
+    recovery: Rolling | Literal["rolling", "none"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

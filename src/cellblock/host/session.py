@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import shlex
+import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -17,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
+from cellblock.host.checkpoints.checkpoint import rolling_of
+from cellblock.host.checkpoints.checkpoints import Checkpoints
+from cellblock.host.checkpoints.session import WithCheckpoints
 from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_code, check_place, check_requirements, check_timeout
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.kernels.cell import Cell, Event, Notice, OnInput
@@ -38,8 +42,10 @@ from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspe
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.files import Files
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
+    from cellblock.host.kernels.family import Anew, Copy
     from cellblock.host.saving import Ends
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
@@ -71,6 +77,15 @@ class SessionHost(Protocol):
     def forget(self, session: Session) -> None:
         """Take note that a session is closed."""
 
+    async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
+        """Make a kernel of a copy of one, and wait until it takes cells."""
+
+    def rolled(self, checkpoint: Checkpoint) -> None:
+        """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many."""
+
+    def branch(self, checkpoint: Checkpoint) -> Session:
+        """Make a session that begins with a checkpoint."""
+
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
         """Start a kernel and wait until it takes cells; first `prepare` makes what it needs outside of it."""
 
@@ -80,7 +95,7 @@ class SessionHost(Protocol):
         """Go on with a kernel of a host that was killed."""
 
 
-class Session(AsyncOnly):
+class Session(WithCheckpoints, AsyncOnly):
     """A stateful IPython session. Cells run one after the other, in the order in which they were requested.
 
     Made by `Host.session`; an async context manager::
@@ -106,6 +121,7 @@ class Session(AsyncOnly):
         *,
         label: str = "",
         remains: SessionRemains | None = None,
+        start_from: Checkpoint | None = None,
     ) -> None:
         resolved = resolve(options, host.defaults, host.facts)
         self._host = host
@@ -130,9 +146,9 @@ class Session(AsyncOnly):
         self._packages = SessionPackages(place, resolved.interpreter, env, resolved.cwd, isolate=isolate, places=kept)
         takers: dict[str, OnListener] = {}
         if self._network is not None and self._network.reaches:
-            takers["egress"] = self._network.adopt
+            takers["egress"] = self._taker("egress", self._network.adopt)
         if hooks.tool_port is not None:
-            takers["tools"] = hooks.tool_port
+            takers["tools"] = self._taker("tools", hooks.tool_port)
         self.wanted = kernel_spec(
             options,
             resolved,
@@ -149,7 +165,7 @@ class Session(AsyncOnly):
         self.adopted_at = ""
         self.loaded: LoadReport | None = None
         self.trace = SessionTrace(self._name)
-        self._kernels = KernelSlot(functools.partial(host.launch, self.wanted, self._prepare))
+        self._kernels = KernelSlot(self._launch)
         self._cells = Cells(
             self._name,
             self._kernels,
@@ -160,6 +176,17 @@ class Session(AsyncOnly):
             KeptResults(self.wanted.limits.history),
         )
         self.reader = Reader(self._cells, self._kernels)
+        self._start_from = start_from
+        self._checkpoints = Checkpoints(
+            self._name,
+            host,
+            options,
+            self.wanted,
+            self._cells,
+            self._kernels,
+            rolling_of(options.recovery),
+            (lambda _port: {}) if self._network is None else self._network.environment,
+        )
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         self._closing = Closing()
 
@@ -230,6 +257,7 @@ class Session(AsyncOnly):
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
+        await self._checkpoints.close()
         await self._cells.close()
         await self._release()
         self._host.forget(self)
@@ -245,6 +273,24 @@ class Session(AsyncOnly):
         await self._packages.remove()
         if self._private is not None:
             await self._private.remove()
+
+    def _taker(self, name: str, taker: OnListener) -> OnListener:
+        def take(listener: socket.socket) -> None:
+            self._checkpoints.ports[name] = listener.getsockname()[1]
+            taker(listener)
+
+        return take
+
+    async def _launch(self, dead: Kernel | None) -> Kernel:
+        """Start a kernel: of the checkpoint that the session begins with, or of the last state of one that died, or afresh."""
+        checkpoint, self._start_from = self._start_from, None
+        if checkpoint is not None:
+            return await self._checkpoints.begin_with(checkpoint)
+        if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
+            return recovered
+        kernel = await self._host.launch(self.wanted, self._prepare)
+        self._checkpoints.begin_anew(kernel)
+        return kernel
 
     def _prepare(self) -> None:
         """Make the directories that a kernel needs; there is a process by now that removes them if we are killed."""
@@ -487,7 +533,7 @@ class Session(AsyncOnly):
         from cellblock.host import saving  # few sessions are saved
 
         check_timeout(timeout)
-        return await saving.save(self._ends, path, self._cells.history, workspace=workspace, timeout=timeout)
+        return await saving.save(self._ends, path, self._cells.past.present, workspace=workspace, timeout=timeout)
 
     async def load(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
@@ -513,8 +559,7 @@ class Session(AsyncOnly):
 
         check_timeout(timeout)
         self.loaded, cells = await saving.load(self._ends, path, self._renew, workspace=workspace, timeout=timeout)
-        self._cells.history.clear()
-        self._cells.history.extend(cells)
+        self._cells.past.replace(cells)
         return self.loaded
 
     async def export(self, path: str | os.PathLike[str]) -> Path:
@@ -535,7 +580,7 @@ class Session(AsyncOnly):
         return await notebook.export(path, self.history())
 
     async def _renew(self) -> None:
-        if self.next_count > 1 or self._cells.history:
+        if self.next_count > 1 or self._cells.past.entries:
             await self.reset()
 
     @property
@@ -625,7 +670,7 @@ class Session(AsyncOnly):
         Args:
             count: How many of the last ones; all that are kept (1,000) by default.
         """
-        entries = list(self._cells.history)
+        entries = self._cells.past.entries
         return entries if count is None else entries[max(len(entries) - count, 0) :]
 
     @functools.cached_property
@@ -661,6 +706,14 @@ class Session(AsyncOnly):
     def isolate(self) -> Isolate:
         """How its kernels are isolated."""
         return self.wanted.isolate
+
+    async def wait_for_kernel(self) -> None:
+        """Wait until there is a kernel that takes cells, if the last one has died.
+
+        Raises:
+            LaunchError, StateError: As for `execute`.
+        """
+        await self._kernels.live()
 
     async def has_kernel(self) -> bool:
         """Look whether its kernel lives. If that has just ended, this waits until it is known."""

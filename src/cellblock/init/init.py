@@ -11,13 +11,16 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK
 from cellblock.init import processes
+from cellblock.init.parked import Parked
 from cellblock.init.programs import Programs
 from cellblock.init.refusing import refusal, refuse_session
+from cellblock.init.seats import Seat
 from cellblock.init.supervisor import Supervisor
 from cellblock.init.worker import EXIT_BROKEN, run_worker
 from cellblock.init.worker import rehearse as rehearse_worker
@@ -31,25 +34,36 @@ from cellblock.sandbox.steps import step
 from cellblock.sandbox.syscall import hide, identity_of_root
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.control import (
+    FROM_COPY,
+    FROM_FAMILY,
     FROM_INIT,
     MAX_CONTROL,
     MAX_DESCRIPTORS,
+    TO_COPY,
+    TO_FAMILY,
     TO_INIT,
     TO_MAKER,
     TO_NEW_INIT,
+    Connect,
+    Copied,
     Done,
+    Drop,
     Exited,
-    FromInit,
+    FromFamily,
+    Gone,
     Held,
     HttpServer,
     Interrupt,
     KillChildren,
     Listen,
+    Listener,
     Measure,
     Memory,
     Ran,
+    Resume,
     Run,
     Setup,
+    Start,
     Stop,
     WorkerSetup,
     encode_control,
@@ -62,6 +76,7 @@ if TYPE_CHECKING:
 
 
 _HANDOVER, _HOST, _PARENT = 3, 4, 5
+_OF_COPIES = tuple(kind for way in (TO_FAMILY, FROM_FAMILY, TO_COPY, FROM_COPY) for kind in way.kinds.values())
 
 
 def run_init(
@@ -127,7 +142,7 @@ def rehearse(beginning: tuple[Step, ...]) -> None:
     TO_NEW_INIT.decode(encode_control(Setup({}, "", None, "", plan=plan)))
     rehearse_worker()
     TO_MAKER.decode(encode_control(Held(())))
-    for kind in (*TO_INIT.kinds.values(), *FROM_INIT.kinds.values()):
+    for kind in (*TO_INIT.kinds.values(), *FROM_INIT.kinds.values(), *_OF_COPIES):
         decoder(kind)
         encoder(kind)
 
@@ -145,7 +160,7 @@ def _wake_on_signals() -> int:
 
 
 class _Init:
-    """The loop of a session's init: first it waits for a session, then it serves it."""
+    """The loop of a session's init: first it waits for a session, then it serves its kernels."""
 
     def __init__(
         self,
@@ -160,14 +175,20 @@ class _Init:
     ) -> None:
         self._handover = handover
         self._inner = inner
-        self._control: socket.socket | None = None
+        self._seats: dict[int, Seat] = {}
+        """The kernels, by the descriptors of their connections"""
+        self._family: socket.socket | None = None
+        """The host's connection for copies of kernels. While it is open, this process stays, even without a kernel."""
+        self._parked: Parked | None = None
         self._host = _HOST if _HOST in ending else None
         self._ending = ending
         """Pidfds of the processes with which this one ends."""
         self._wake = wake
         self._worker = worker
+        """The first worker."""
         self._ground = ground
         self._programs = Programs()
+        """Those of the first kernel. The others' are made like them."""
         self._home = HOME
         self._holds: dict[str, Hold] = {}
         self._prepared = prepared
@@ -189,10 +210,14 @@ class _Init:
                     self._reap()
                 elif descriptor in self._ending:
                     self._end()
-                elif self._control is None:
+                elif self._parked is None:
                     self._take_over()
-                else:
-                    self._obey()
+                elif descriptor in self._seats:
+                    self._obey(self._seats[descriptor])
+                elif self._family is not None and descriptor == self._family.fileno():
+                    self._obey_family(self._family)
+                elif descriptor in self._parked:
+                    self._parked.serve(descriptor)
 
     def _take_over(self) -> None:
         """Take a session's connections, and pass on to the worker what is the worker's."""
@@ -200,17 +225,16 @@ class _Init:
         if not data:
             self._end()
         channel, control, out, err = descriptors
-        self._control = socket.socket(fileno=control)
+        seat = self._seat(control, self._worker, self._programs)
         self._poll.unregister(self._handover)
-        self._poll.register(control, select.POLLIN)
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
-        setup = TO_NEW_INIT.decode(self._control.recv(MAX_CONTROL))
+        setup = TO_NEW_INIT.decode(seat.control.recv(MAX_CONTROL))
         try:
-            ready = self._make(setup)
+            ready = self._make(setup, seat)
         except (OSError, ValueError) as error:
-            self._tell(refusal(error, "files"))
+            seat.tell(refusal(error, "files"))
             self._end()
-        self._programs.env, self._programs.confinement = dict(ready.env), ready.confinement
+        seat.programs.env, seat.programs.confinement = dict(ready.env), ready.confinement
         if setup.commands == "forbidden" and ready.confinement is not None:
             ready = replace(ready, confinement=replace(ready.confinement, programs=False))
         self._handover.close()
@@ -219,19 +243,30 @@ class _Init:
         socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err, *rest])
         for descriptor in rest:
             os.close(descriptor)
-        self._inner.close()
+        self._parked = Parked(self._inner, self._poll)  # the worker keeps the other end, and its copies have it of the worker
+        self._parked.on_copied = lambda number: self._tell_family(Copied(number))
+        self._parked.on_gone = self._copy_gone
+        self._parked.on_taken = self._seat_taken
         _place_output(out, err)
         os.close(channel)
 
-    def _make(self, setup: Setup) -> WorkerSetup:
+    def _seat(self, control: int, worker: int | None, programs: Programs) -> Seat:
+        seat = self._seats[control] = Seat(socket.socket(fileno=control), worker, programs)
+        self._poll.register(control, select.POLLIN)
+        return seat
+
+    def _make(self, setup: Setup, seat: Seat) -> WorkerSetup:
         """Make what a session needs around its worker; return what the worker is to be."""
         # What the sandbox that this zygote runs in has set, such as where its proxies are.
         packages = os.path.join(os.environ.get("CELLBLOCK_PACKAGES", ""), setup.packages)
-        self._programs.inherited = {name: os.environ[name] for name in setup.inherit if name in os.environ}
-        env = {**self._programs.inherited, **setup.env}
+        inherited = {name: os.environ[name] for name in setup.inherit if name in os.environ}
+        seat.programs.inherited = inherited
+        env = {**inherited, **setup.env}
         confinement = None
         if setup.landlock:
             confinement = self._confine_by_landlock(setup)
+            assert self._supervisor is not None
+            seat.programs.supervise = self._supervisor.expect
         if setup.restrictions is not None:
             mounts.keep_kernel_settings()
             confinement = Confinement(identity_of_root(), setup.restrictions)
@@ -248,8 +283,7 @@ class _Init:
                     "forbid_programs needs a /proc of the session's own, which the kernel does not allow here: weaker_proc "
                     "(enableWeakerNestedSandbox) is not enough for it"
                 )
-        for name, listener in setup.listeners.items():
-            env[listener.variable] = str(self._listen(listener.port, name))
+        env.update(self._listen_for(seat, setup.listeners))
         offline = None
         if setup.landlock:
             offline = NO_NETWORK_BY_LANDLOCK
@@ -264,18 +298,20 @@ class _Init:
         self._supervisor = Supervisor(self._poll)
         self._supervisor.writable = landlock_rules.writable(confinement)
         self._supervisor.file_size = confinement.restrictions.limits["FSIZE"]
-        self._programs.supervise = self._supervisor.expect
         hide()
         return confinement
 
-    def _listen(self, port: int, name: str | None) -> int:
+    def _listen_for(self, seat: Seat, listeners: Mapping[str, Listener]) -> dict[str, str]:
+        """Make the listeners of a kernel; return the variables that tell their ports."""
+        return {listener.variable: str(self._listen(seat, listener.port, name)) for name, listener in listeners.items()}
+
+    def _listen(self, seat: Seat, port: int, name: str | None) -> int:
         """Make a listener in the session, for the host to serve; return its port."""
-        assert self._control is not None
         with namespaces.listen(port) as listener:
             port = listener.getsockname()[1]
             if self._supervisor is not None:
                 self._supervisor.ports.add(port)
-            socket.send_fds(self._control, [encode_control(HttpServer(port, name))], [listener.fileno()])
+            socket.send_fds(seat.control, [encode_control(HttpServer(port, name))], [listener.fileno()])
         return port
 
     def _keep(self, top: str, hold: Hold) -> None:
@@ -283,46 +319,132 @@ class _Init:
         self._holds[top] = hold
         socket.send_fds(self._handover, [encode_control(Held(hold.names))], [hold.descriptor])
 
-    def _obey(self) -> None:
-        assert self._control is not None
-        try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_CONTROL, MAX_DESCRIPTORS)
-        except ConnectionError:
-            data, descriptors = b"", []
+    def _obey(self, seat: Seat) -> None:
+        data, descriptors = _receive(seat.control)
         if not data:
-            self._end()
+            self._leave(seat)
+            return
         match TO_INIT.decode(data):
             case Run() as message:
-                self._programs.run(message, descriptors)
+                seat.programs.run(message, descriptors)
             case Listen():
-                self._listen(0, None)
+                self._listen(seat, 0, None)
             case Measure() as message:
-                self._tell(Memory(self._measure(message.enough)))
+                seat.tell(Memory(self._measure(seat, message.enough)))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
-                self._interrupt()
-                self._tell(Done())
+                seat.interrupt()
+                seat.tell(Done())
             case KillChildren():
-                processes.kill(pid for pid in processes.descendants(os.getpid()) if pid != self._worker)
-                self._tell(Done())
+                processes.kill(self._below(seat))
+                seat.tell(Done())
             case Stop():
-                self._programs.stop(self._worker)
-                self._tell(Done())
+                seat.programs.stop(self._workers_and_copies())
+                seat.tell(Done())
+            case Connect():
+                self._family = socket.socket(fileno=descriptors.pop())
+                self._poll.register(self._family.fileno(), select.POLLIN)
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _measure(self, enough: int) -> int:
+    def _measure(self, seat: Seat, enough: int) -> int:
+        if len(self._seats) > 1:
+            own = () if seat.worker is None else (seat.worker,)
+            return processes.memory_of([*own, *self._below(seat)], enough)
         if self._ground is None:
             return processes.memory_of(processes.descendants(os.getpid()), enough)
         return processes.memory_of_namespace(self._home, enough)
 
-    def _interrupt(self) -> None:
-        self._programs.interrupt()
+    # -- copies --------------------------------------------------------------------------------------------------------
+
+    def _obey_family(self, family: socket.socket) -> None:
+        assert self._parked is not None
+        data, descriptors = _receive(family)
+        if not data:
+            self._poll.unregister(family.fileno())
+            self._family = None
+            self._parked.drop_all()
+            family.close()
+            if not self._seats:
+                self._end()
+            return
+        match TO_FAMILY.decode(data):
+            case Drop(number):
+                self._parked.drop(number)
+            case Resume() as message:
+                self._resume(self._parked, message, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _resume(self, parked: Parked, message: Resume, descriptors: list[int]) -> None:
+        """Have a kernel made of a copy. If that fails, its connection is closed."""
+        channel, control, out, err = descriptors
+        descriptors.remove(control)
+        seat = self._seat(control, None, self._programs.another())
+        seat.copy = message.number
         try:
-            # The group, as a terminal's ^C does: subprocesses of the cell are meant as well.
-            os.killpg(self._worker, signal.SIGINT)
-        except ProcessLookupError:
-            processes.kill([self._worker], signal.SIGINT)
+            env = {**message.env, **self._listen_for(seat, message.listeners)}
+            seat.programs.env = {**seat.programs.env, **env}
+        except OSError as error:
+            seat.tell(refusal(error, "files"))
+            self._forget(seat)
+            return
+        start = Start(control, env, message.directory, message.stay_in, message.seed, message.same_random_state)
+        if not parked.start(message.number, start, [channel, out, err]):
+            self._forget(seat)
+
+    def _seat_taken(self, kernel: int, pid: int) -> None:
+        """Take note of the process that is to be the worker of a kernel."""
+        seat = self._seats.get(kernel)
+        if seat is None or seat.worker is not None or seat.leaving or pid in self._workers_and_copies():
+            processes.kill([pid])  # nobody wants it any more, or it is none
+            if seat is not None and seat.leaving:
+                self._forget(seat)
+            return
+        seat.worker = pid
+
+    def _copy_gone(self, number: int) -> None:
+        self._tell_family(Gone(number))
+        for seat in [*self._seats.values()]:
+            if seat.worker is None and seat.copy == number:
+                self._forget(seat)
+
+    def _tell_family(self, message: FromFamily) -> None:
+        if self._family is None:
+            return
+        try:
+            self._family.send(encode_control(message), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except OSError:
+            return  # its end is about to be noticed
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _workers_and_copies(self) -> set[int]:
+        copies = set() if self._parked is None else self._parked.pids
+        return copies | {seat.worker for seat in self._seats.values() if seat.worker is not None}
+
+    def _below(self, seat: Seat) -> set[int]:
+        spared = self._workers_and_copies() - {seat.worker}
+        return seat.below(spared, alone=len(self._seats) == 1)
+
+    def _leave(self, seat: Seat) -> None:
+        """End a kernel that the host has given up, and everything below it; and this process, if it is the last."""
+        if len(self._seats) == 1 and self._family is None:
+            self._end()
+        self._poll.unregister(seat.control.fileno())
+        seat.leaving = True
+        processes.kill(self._below(seat))
+        if seat.worker is not None:
+            processes.kill([seat.worker])  # the rest is done when it has ended
+
+    def _forget(self, seat: Seat) -> None:
+        """Close the connection of a kernel that has ended: that is how the host knows."""
+        if not seat.leaving:
+            self._poll.unregister(seat.control.fileno())
+        del self._seats[seat.control.fileno()]
+        seat.control.close()
+        if not self._seats and self._family is None:
+            self._end()
 
     def _reap(self) -> None:
         while True:
@@ -332,22 +454,24 @@ class _Init:
                 return
             if pid == 0:
                 return
-            if (number := self._programs.ended(pid, self._worker)) is not None:
-                self._tell(Ran(number, status))
-            if pid == self._worker:
-                self._tell(Exited(status))
+            if self._parked is None:  # no session has come yet, so it was the worker
                 self._end()
+            self._parked.ended(pid)
+            for seat in [*self._seats.values()]:
+                if (number := seat.programs.ended(pid, self._workers_and_copies())) is not None:
+                    seat.tell(Ran(number, status))
+                if pid == seat.worker:
+                    self._worker_ended(seat, status)
 
-    def _tell(self, message: FromInit) -> None:
-        if self._control is None:
-            return
-        try:
-            self._control.send(encode_control(message), socket.MSG_NOSIGNAL)
-        except OSError:
+    def _worker_ended(self, seat: Seat, status: int) -> None:
+        seat.tell(Exited(status))
+        if len(self._seats) == 1 and self._family is None:
             self._end()
+        processes.kill(self._below(seat))
+        self._forget(seat)
 
     def _end(self) -> NoReturn:
-        """Kill everything below, wait until it is gone, and exit. The host sees the end of the control socket last."""
+        """Kill everything below, wait until it is gone, and exit. The host sees the end of the control sockets last."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         while True:
@@ -358,7 +482,7 @@ class _Init:
                 for top, hold in self._holds.items():
                     mounts.detach(top)
                     hold.release()
-                remove_after(self._host, self._places, None if self._control is None else self._control.fileno())
+                remove_after(self._host, self._places, next(iter(self._seats), None))
                 os._exit(0)
             if self._ground is not None:
                 _kill_everything()
@@ -367,6 +491,15 @@ class _Init:
             # The time limit is for a fork that raced with the walk, and made no signal since.
             if poll.poll(10):
                 os.read(self._wake, 4096)
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a message of the host, and what came along; an empty one if the connection is over."""
+    try:
+        data, descriptors, _, _ = socket.recv_fds(sock, MAX_CONTROL, MAX_DESCRIPTORS)
+    except ConnectionError:
+        return b"", []
+    return data, descriptors
 
 
 def _place_output(out: int, err: int) -> None:

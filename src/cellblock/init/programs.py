@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NoReturn
 
 from cellblock.init import processes
@@ -59,13 +59,24 @@ class Programs:
             supervisor.close()
         self._running[pid] = (message.number, before)
 
-    def ended(self, pid: int, worker: int) -> int | None:
+    def another(self) -> Programs:
+        """Return what runs the programs of another kernel of the same session."""
+        other = Programs()
+        other.env, other.inherited = self.env, self.inherited
+        other.confinement, other.supervise = self.confinement, self.supervise
+        return other
+
+    def below(self) -> set[int]:
+        """Return what runs, and what it has started."""
+        return {*self._running}.union(*(processes.descendants(pid) for pid in self._running))
+
+    def ended(self, pid: int, spared: Collection[int]) -> int | None:
         """Forget a program that has ended; return its number, or None if it is none of them.
 
         What it left in the background goes on, unless it was interrupted.
         """
         if pid in self._interrupted:
-            self.stop(worker)
+            self.stop(spared)
             self._interrupted.discard(pid)
         return self._running.pop(pid, (None, None))[0]
 
@@ -74,15 +85,15 @@ class Programs:
         self._interrupted |= set(self._running)
         processes.kill([-pid for pid in self._running], signal.SIGINT)
 
-    def stop(self, worker: int) -> None:
+    def stop(self, spared: Collection[int]) -> None:
         """Kill all of them, with everything that was started since, also what has left their process groups.
 
         Args:
-            worker: Its own children are the cell's, which goes on.
+            spared: Workers and copies. Their own children are those of cells, which go on.
         """
         for _ in range(_PASSES if self._running else 0):
-            spared = {worker, *processes.descendants(worker)}.union(*(before for _, before in self._running.values()))
-            processes.kill(pid for pid in processes.descendants(os.getpid()) if pid not in spared)
+            kept = {*spared}.union(*(before for _, before in self._running.values()), *map(processes.descendants, spared))
+            processes.kill(pid for pid in processes.descendants(os.getpid()) if pid not in kept)
 
     def _become(self, message: Run, descriptors: list[int], supervisor: socket.socket | None) -> NoReturn:
         """In a fork of init: execute a program with the session's standard streams, and nothing else of init's."""

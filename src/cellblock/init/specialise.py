@@ -58,15 +58,22 @@ def _find_packages(place: str) -> None:
     os.environ["PATH"] = os.pathsep.join((os.path.join(place, "bin"), os.environ.get("PATH", "")))
 
 
-def reseed() -> None:
-    """Draw everything random again that the zygote had drawn already, so that no two kernels share it."""
-    random.seed()
+def reseed(seed: int | None = None) -> None:
+    """Draw everything random again that this process has inherited, so that no two kernels share it.
+
+    Args:
+        seed: What generators that can be seeded begin with; None for something new.
+    """
+    random.seed(seed)
     setattr(tempfile, "_name_sequence", None)  # noqa: B010  # private, and the only way to draw new names
     tempfile.tempdir = None
     # Modules that were not preloaded will seed themselves when they are imported.
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
-    if (numpy := sys.modules.get("numpy.random")) is not None:
-        numpy.seed()
+    numpy = sys.modules.get("numpy.random")
+    if seed is not None and numpy is None:  # it loads this part of itself late, and would draw something new then
+        numpy = getattr(sys.modules.get("numpy"), "random", None)
+    if numpy is not None:
+        numpy.seed(None if seed is None else seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
-        torch.seed()
+        torch.seed() if seed is None else torch.manual_seed(seed)

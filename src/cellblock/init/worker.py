@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import select
 import signal
@@ -12,6 +13,7 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.init import processes
+from cellblock.init.forking import fork_copy
 from cellblock.init.specialise import specialise
 from cellblock.sandbox import landlock_rules
 from cellblock.sandbox.confine import confine, drop_capabilities
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from cellblock.worker.outbox import Outbox
     from cellblock.worker.shell import Shell
 
-CHANNEL = 3
-"""The worker's end of the channel, the only descriptor it has besides 0 to 2."""
+CHANNEL, NURSERY = 3, 4
+"""The worker's descriptors besides 0 to 2: its end of the channel, and where copies of it tell init that they exist."""
 
 EXIT_BROKEN = 70
 
@@ -44,7 +46,8 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        processes.keep_only({CHANNEL: inner.detach()})
+        handed = inner.detach()
+        processes.keep_only({CHANNEL: handed, NURSERY: handed})
         if native:
             drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
         if warmed is None:
@@ -73,6 +76,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         worker.stay_in = setup.stay_in
         worker.commands = setup.commands
         worker.offline = setup.offline
+        worker.fork_copy = functools.partial(fork_copy, CHANNEL, NURSERY)
         worker.run()
         leave()
     except SystemExit as error:

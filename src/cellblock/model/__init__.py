@@ -13,8 +13,9 @@ from typing import Any, Literal
 Status = Literal["success", "error", "timeout", "interrupted", "died", "max_attempts_exceeded"]
 """How an execution ended; ``died`` means that the kernel's process ended under it."""
 
-Recovery = Literal["interrupted", "interrupted_twice", "killed_children", "restarted"]
-"""The step that stopped the code. Only ``restarted`` loses the session's variables."""
+Recovery = Literal["interrupted", "interrupted_twice", "killed_children", "restored", "restored_earlier", "restarted"]
+"""The step that stopped the code, or what became of the session when its kernel died: it goes on from its state before the
+cell (``restored``), from an earlier one (``restored_earlier``), or with a fresh kernel (``restarted``)."""
 
 CallKind = Literal["tool", "shell", "network", "server"]
 """What code wants to do outside its session: call an MCP tool, run a command, or reach a host."""
@@ -195,7 +196,7 @@ class CodeExecutionResult:
     @property
     def state_lost(self) -> bool:
         """Whether the session now has a fresh kernel, without the variables and imports it had."""
-        return self.recovery == "restarted"
+        return self.recovery in ("restarted", "restored_earlier")
 
     def for_model(self, max_chars: int = 20_000) -> str:
         """Return one text for a language model.
@@ -348,11 +349,13 @@ class HistoryEntry:
         code: Its source.
         status: How it ended.
         execution_count: IPython's counter, or None if the kernel died before it could tell.
+        abandoned: Whether the session has gone back to a state from before it.
     """
 
     code: str
     status: Status
     execution_count: int | None
+    abandoned: bool = False
     kept: KeptResult = field(default_factory=KeptResult, repr=False, compare=False)
 
     @property

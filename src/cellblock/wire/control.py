@@ -198,6 +198,45 @@ class Measure:
     enough: int
 
 
+@record
+class Connect:
+    """Another connection comes along: for copies of kernels (`ToFamily`). Copies live no longer than it is open."""
+
+    op: ClassVar[str] = "connect"
+
+
+@record
+class Resume:
+    """Make a kernel of a copy, with the descriptors that come along: those of `Fork`.
+
+    Attributes:
+        number: The copy's.
+        env: Variables that change.
+        listeners: What to listen on for it, by name.
+        directory: What the directory that the copy works in is to be instead, and what is now: other files of the same names.
+        stay_in: As for `Setup`.
+        seed: What random generators begin with; None: something new.
+        same_random_state: Whether they go on where the copy's were.
+    """
+
+    op: ClassVar[str] = "resume"
+    number: int
+    env: Mapping[str, str]
+    listeners: Mapping[str, Listener]
+    directory: tuple[str, ...]
+    stay_in: str | None
+    seed: int | None
+    same_random_state: bool
+
+
+@record
+class Drop:
+    """End a copy."""
+
+    op: ClassVar[str] = "drop"
+    number: int
+
+
 # -- init → host ---------------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +297,22 @@ class Exited:
     status: int
 
 
+@record
+class Copied:
+    """There is a copy, and it has shown that it lives. Copies themselves say so to init, with a connection to each."""
+
+    op: ClassVar[str] = "copied"
+    number: int
+
+
+@record
+class Gone:
+    """A copy has ended."""
+
+    op: ClassVar[str] = "gone"
+    number: int
+
+
 # -- init → worker, and → who made it ------------------------------------------------------------------------------------
 
 
@@ -286,6 +341,34 @@ class Held:
 
     op: ClassVar[str] = "held"
     names: tuple[str, ...]
+
+
+# -- init ↔ copies of a worker -------------------------------------------------------------------------------------------
+
+
+@record
+class Start:
+    """Init → copy: make a kernel, of the channel and the outputs that come along. See `Resume`.
+
+    Attributes:
+        kernel: What the kernel is to call itself in `Taken`.
+    """
+
+    op: ClassVar[str] = "start"
+    kernel: int
+    env: Mapping[str, str]
+    directory: tuple[str, ...]
+    stay_in: str | None
+    seed: int | None
+    same_random_state: bool
+
+
+@record
+class Taken:
+    """Copy → init: the kernel that `Start` asked for is the process that sends this."""
+
+    op: ClassVar[str] = "taken"
+    kernel: int
 
 
 # -- host ↔ the sandbox of an MCP server ---------------------------------------------------------------------------------
@@ -327,11 +410,28 @@ class Made:
 
 ToLauncher: TypeAlias = Hello | Fork | Kill | End
 FromLauncher: TypeAlias = Ready | Failed | Refused
-Command: TypeAlias = Interrupt | KillChildren | Run | Stop | Listen | Measure
+Command: TypeAlias = Interrupt | KillChildren | Run | Stop | Listen | Measure | Connect
 ToInit: TypeAlias = Setup | Command
 FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Exited
+ToFamily: TypeAlias = Resume | Drop
+FromFamily: TypeAlias = Copied | Gone
+ToCopy: TypeAlias = Start
+FromCopy: TypeAlias = Copied | Taken
 FromServer: TypeAlias = Made | Refused
-ControlMessage: TypeAlias = ToLauncher | FromLauncher | ToInit | FromInit | WorkerSetup | Held | ServerSetup | FromServer
+ControlMessage: TypeAlias = (
+    ToLauncher
+    | FromLauncher
+    | ToInit
+    | FromInit
+    | ToFamily
+    | FromFamily
+    | ToCopy
+    | FromCopy
+    | WorkerSetup
+    | Held
+    | ServerSetup
+    | FromServer
+)
 
 _M = TypeVar("_M")
 
@@ -379,8 +479,12 @@ class Incoming(Generic[_M]):
 TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
 FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed, Refused)
 TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
-TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Run, Stop, Listen, Measure)
+TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Run, Stop, Listen, Measure, Connect)
 FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Exited)
+TO_FAMILY: Incoming[ToFamily] = Incoming(Resume, Drop)
+FROM_FAMILY: Incoming[FromFamily] = Incoming(Copied, Gone)
+TO_COPY: Incoming[ToCopy] = Incoming(Start)
+FROM_COPY: Incoming[FromCopy] = Incoming(Copied, Taken)
 TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
 TO_MAKER: Incoming[Held] = Incoming(Held)
 TO_SERVER: Incoming[ServerSetup] = Incoming(ServerSetup)

@@ -115,6 +115,17 @@ class Inspect:
 
 
 @dataclass(frozen=True, slots=True)
+class Park:
+    """Host → worker: leave a copy of yourself, to go on from later. The answer is `Parked`; init hears of the copy itself."""
+
+    type: ClassVar[str] = "park"
+    number: int
+    """What the copy is to say when it calls itself a copy. It cannot be guessed by another kernel of the same init."""
+    thorough: bool = False
+    """Whether to look longer for what would not survive in a copy."""
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Host → worker: run the exit handlers, flush files and leave."""
 
@@ -265,13 +276,34 @@ class Inspected:
     text: str | None
 
 
-ToWorker: TypeAlias = Execute | InputReply | Installed | Decided | Ended | Changes | Complete | Inspect | Shutdown
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Worker → host: the answer to `Park`: nothing if there is a copy, or why there can be none, for a person."""
+
+    type: ClassVar[str] = "parked"
+    refusal: str | None = None
+
+
+ToWorker: TypeAlias = Execute | InputReply | Installed | Decided | Ended | Changes | Complete | Inspect | Park | Shutdown
 ToHost: TypeAlias = (
-    Ready | Stream | Part | Display | Clear | Comm | InputRequest | Install | Command | Reply | Changed | Completed | Inspected
+    Ready
+    | Stream
+    | Part
+    | Display
+    | Clear
+    | Comm
+    | InputRequest
+    | Install
+    | Command
+    | Reply
+    | Changed
+    | Completed
+    | Inspected
+    | Parked
 )
 Message: TypeAlias = ToWorker | ToHost
-Question: TypeAlias = Changes | Complete | Inspect
-Answer: TypeAlias = Changed | Completed | Inspected
+Question: TypeAlias = Changes | Complete | Inspect | Park
+Answer: TypeAlias = Changed | Completed | Inspected | Parked
 
 
 def encode(message: Message) -> bytes:
@@ -330,6 +362,7 @@ _WRITERS: dict[str, Callable[[Any], _Written]] = {
     "changes": lambda m: ({}, []),
     "complete": lambda m: ({"cursor": m.cursor}, [code(m.code)]),
     "inspect": lambda m: ({"cursor": m.cursor, "detail": m.detail}, [code(m.code)]),
+    "park": lambda m: ({"number": m.number, "thorough": m.thorough}, []),
     "shutdown": lambda m: ({}, []),
     "ready": lambda m: ({"version": m.version}, []),
     "stream": lambda m: ({"name": m.name, "behind": m.behind}, [piece(m.text)]),
@@ -344,6 +377,7 @@ _WRITERS: dict[str, Callable[[Any], _Written]] = {
     "changed": _write_changed,
     "completed": lambda m: ({"start": m.start, "end": m.end}, [to_bytes(text) for text in m.matches]),
     "inspected": lambda m: ({}, [] if m.text is None else [to_bytes(m.text)]),
+    "parked": lambda m: ({}, [] if m.refusal is None else [to_bytes(m.refusal)]),
 }
 
 
@@ -440,6 +474,7 @@ _READERS: dict[str, Callable[[Fields], Message]] = {
     "changes": lambda f: Changes(),
     "complete": lambda f: Complete(f.code(), f.integer("cursor")),
     "inspect": lambda f: Inspect(f.code(), f.integer("cursor"), f.integer("detail", most=1)),
+    "park": lambda f: Park(f.integer("number"), f.boolean("thorough")),
     "shutdown": lambda f: Shutdown(),
     "ready": lambda f: Ready(f.integer("version")),
     "stream": lambda f: Stream(f.text("name", ("stdout", "stderr")), f.piece(), f.boolean("behind")),
@@ -454,4 +489,5 @@ _READERS: dict[str, Callable[[Fields], Message]] = {
     "changed": _read_changed,
     "completed": lambda f: Completed(tuple(to_text(buffer) for buffer in f.buffers), f.integer("start"), f.integer("end")),
     "inspected": lambda f: Inspected(f.optional_buffer_text()),
+    "parked": lambda f: Parked(f.optional_buffer_text()),
 }

@@ -33,7 +33,7 @@ class State(Enum):
     ASKING = "asking"
     """A cell runs and waits for an answer: a line of input, the end of an installation, or leave to run a command."""
     QUERY = "query"
-    """A completion or an inspection is being worked out."""
+    """A completion or an inspection is being worked out, or a copy made."""
     CLOSED = "closed"
     """The worker was told to leave."""
 
@@ -41,7 +41,7 @@ class State(Enum):
 _OUTPUT = ("stream", "part", "display", "clear", "comm")
 _ASKS = ("input", "install", "command")
 _ANSWERS = ("input_reply", "installed", "decided")
-_LATE = ("ready", *_ASKS, "reply", "changed", "completed", "inspected")
+_LATE = ("ready", *_ASKS, "reply", "changed", "completed", "inspected", "parked")
 
 
 def _table() -> dict[State, dict[tuple[Side, str], State]]:
@@ -53,6 +53,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
             (host, "changes"): State.QUERY,
             (host, "complete"): State.QUERY,
             (host, "inspect"): State.QUERY,
+            (host, "park"): State.QUERY,
             (host, "shutdown"): State.CLOSED,
         },
         State.BUSY: {
@@ -72,6 +73,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
             (worker, "changed"): State.IDLE,
             (worker, "completed"): State.IDLE,
             (worker, "inspected"): State.IDLE,
+            (worker, "parked"): State.IDLE,
             (host, "shutdown"): State.CLOSED,
         },
         State.CLOSED: {(worker, kind): State.CLOSED for kind in _LATE},

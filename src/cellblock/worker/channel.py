@@ -28,6 +28,11 @@ class Channel:
         self._lock = _thread.RLock()
         self._main = _thread.get_ident()
 
+    def renew(self) -> None:
+        """In a copy of a worker: begin anew, with the other channel that has this one's descriptor now."""
+        self._conversation = Conversation(Side.WORKER)
+        self._lock = _thread.RLock()
+
     def fileno(self) -> int:
         """The descriptor to wait on."""
         return self._sock.fileno()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import ctypes
 import gc
 import io
@@ -12,9 +13,10 @@ import socket
 import sys
 import traceback as tracebacks
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, Protocol
 
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
@@ -35,16 +37,19 @@ from cellblock.wire.messages import (
     Inspected,
     Installed,
     Message,
+    Park,
+    Parked,
     Ready,
     Reply,
     Shutdown,
 )
+from cellblock.worker import fork_safety
 from cellblock.worker.changes import Variables
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
 from cellblock.worker.comms import Comms
 from cellblock.worker.gate import GATE
-from cellblock.worker.loop import Interrupter, new_loop
+from cellblock.worker.loop import Interrupter, new_loop, renew
 from cellblock.worker.offline import explain_failures
 from cellblock.worker.outbox import Outbox
 from cellblock.worker.requests import Requester
@@ -60,6 +65,14 @@ _NOTHING: dict[type, Changed | Completed | Inspected] = {
 _fflush = ctypes.CDLL(None).fflush
 
 
+class StartedAnew(Protocol):
+    """What a kernel is to be that was made of a copy."""
+
+    @property
+    def stay_in(self) -> str | None:
+        """The directory that it comes back to after each cell, or None to stay where the code goes."""
+
+
 class Worker:
     """One kernel's end of one channel.
 
@@ -68,6 +81,7 @@ class Worker:
         offline: Whether the session has no network, so that failed connections say so.
         commands: Whether the host is asked before a command runs; ``forbidden``: the host also runs it, because this process
             may not.
+        fork_copy: Makes a copy of this process of a number. Returns None here, and what to be in each kernel made of the copy.
     """
 
     def __init__(self, shell: Shell, outbox: Outbox, sock: socket.socket) -> None:
@@ -84,6 +98,7 @@ class Worker:
         self.stay_in: str | None = None
         self.offline: str | None = None
         self.commands: Literal["asked", "forbidden"] | None = None
+        self.fork_copy: Callable[[int], StartedAnew | None] | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
         self._begun = False
@@ -197,6 +212,8 @@ class Worker:
                 case Changes() | Complete() | Inspect() as question:
                     # Not in this callback, because signals do not interrupt it.
                     self.loop.call_soon(self._answer, question)
+                case Park() as request:
+                    self.loop.call_soon(self._park, request)
                 case InputReply() | Installed() | Decided() | Ended():
                     pass  # the question was withdrawn by an interrupt
                 case Shutdown():
@@ -267,6 +284,49 @@ class Worker:
         except BaseException:  # a signal handler raised when everything was done, or before it began
             answer = _NOTHING[type(question)]
         self._outbox.send(answer)
+
+    def _park(self, request: Park) -> None:
+        """Leave a copy of this process, and answer; or go on as a kernel that was made of the copy."""
+        GATE.shut += 1
+        try:
+            refusal, anew = self._copy(request)
+            if anew is None:
+                self._outbox.send(Parked(refusal))
+            else:
+                self._begin_anew(anew)
+        finally:
+            GATE.open()
+
+    def _copy(self, request: Park) -> tuple[str | None, StartedAnew | None]:
+        if self.fork_copy is None:
+            return "this system cannot copy a running kernel", None
+        self._outbox.settle()
+        try:
+            if (reason := fork_safety.refusal()) is not None:
+                return reason, None
+            fork_safety.prepare()
+        except BaseException as error:  # whatever the code has done to what is looked at
+            return f"it cannot be told whether a copy would work: {CellError.of(error).evalue}", None
+        self._outbox.parking = True
+        try:
+            return None, self.fork_copy(request.number)
+        except OSError as error:
+            return f"the process cannot be forked: {error.strerror}", None
+        finally:
+            self._outbox.parking = False
+
+    def _begin_anew(self, anew: StartedAnew) -> None:
+        """As a kernel that was made of a copy: go on where the original was, with a channel of its own."""
+        self._channel.renew()
+        renew(self.loop)
+        lost = fork_safety.repair()
+        self._waiting.clear()
+        self.stay_in = anew.stay_in
+        with contextlib.suppress(OSError):  # the code has removed the directory it was in
+            self._shell.note_directory(Path.cwd())
+        self._outbox.send(Ready(VERSION))
+        for sentence in lost:
+            self._outbox.write("stderr", f"[cellblock] {sentence}\n")
 
     def _changed(self) -> Changed:
         try:

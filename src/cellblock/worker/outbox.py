@@ -54,6 +54,8 @@ class Outbox:
         self._count = array.array("i", [0])
         self._main = _thread.get_ident()
         self.forked = True
+        self.parking = False
+        """Whether a fork that is made now is a copy of the worker, and not a child of the code."""
         os.register_at_fork(before=self._before_fork, after_in_child=self.leave_parent)
 
     def attach(self, channel: Channel) -> None:
@@ -289,12 +291,14 @@ class Outbox:
                 GATE.open()
 
     def _before_fork(self) -> None:
+        if self.parking:
+            return
         self.settle()
         self.let_host_catch_up()  # the child writes to the descriptors
 
     def leave_parent(self) -> None:
         """In a child that user code forked: never touch the parent's channel again."""
-        if self.forked and not self._pending:
+        if self.parking or (self.forked and not self._pending):
             return
         self.forked = True
         GATE.reset()

@@ -16,7 +16,7 @@ from processes import eventually
 async def test_a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell() -> None:
     attempts = 0
 
-    async def launch() -> Any:
+    async def launch(_dead: object) -> Any:
         nonlocal attempts
         attempts += 1
         raise LaunchError(f"attempt {attempts}")
@@ -29,8 +29,13 @@ async def test_a_failure_that_nobody_waited_for_is_not_raised_to_a_later_cell() 
         await slot.live()
 
 
+class _Memory:
+    relieve = None
+
+
 class _Dead:
     death = Death("it was killed")
+    memory = _Memory()
 
     async def settle(self) -> None:
         pass
@@ -46,7 +51,7 @@ class _Live(_Dead):
 async def test_callers_that_come_together_wait_for_one_start_and_a_cancelled_one_loses_nothing() -> None:
     launched: list[Any] = []
 
-    async def launch() -> Any:
+    async def launch(_dead: object) -> Any:
         launched.append(_Live())
         await asyncio.sleep(0)
         return launched[-1]
@@ -60,7 +65,7 @@ async def test_callers_that_come_together_wait_for_one_start_and_a_cancelled_one
 
 
 async def test_a_slot_that_was_closed_starts_nothing() -> None:
-    async def launch() -> Any:
+    async def launch(_dead: object) -> Any:
         raise AssertionError
 
     slot = KernelSlot(launch)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
+from cellblock.host.checkpoints.checkpoint import Restored
 from cellblock.host.checks import check_on_input
 from cellblock.host.kernels.answerers import Answerers
 from cellblock.host.kernels.exit_status import Death
@@ -94,6 +95,7 @@ class Cell:
         ended: Set when it has ended.
         reason: Why it is being stopped, if it is.
         recovery: The strongest means that was needed to stop it.
+        goes_on_from: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
         followed: Whether somebody reads its events.
         rich: Whether displayed values are events with all of their types, and not just text.
         silent: Whether it leaves no trace: no number, no history.
@@ -141,6 +143,7 @@ class Cell:
         self._ending: Reply | Death | None = None
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
+        self.goes_on_from: Restored | None = None
         self.followed = followed or on_notice is not None
         self.rich = rich
         self.silent = silent
@@ -426,13 +429,23 @@ class Cell:
             duration_ms=round(self._took * 1000),
             outputs=items,
             truncated=collector.truncated,
-            recovery="restarted" if self._after_death or isinstance(ending, Death) else self.recovery,
+            recovery=self._recovery(ending),
             spilled=collector.spilled,
         )
 
+    @property
+    def died(self) -> bool:
+        """Whether it has ended with its kernel."""
+        return isinstance(self._ending, Death)
+
+    def _recovery(self, ending: Reply | Death) -> Recovery | None:
+        if isinstance(ending, Death) and self.goes_on_from is not None:
+            return "restored_earlier" if self.goes_on_from.lost else "restored"
+        return "restarted" if self._after_death or isinstance(ending, Death) else self.recovery
+
     def _error(self, ending: Reply | Death) -> tuple[ErrorInfo | None, Status]:
         if isinstance(ending, Death):
-            lost = STATE_LOST
+            lost = STATE_LOST if self.goes_on_from is None else self.goes_on_from.sentence
             if self.reason is None:
                 return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
             return ErrorInfo(_NAMES[self.reason], f"{_REASONS[self.reason]}: its kernel had to end. {lost}"), self.reason

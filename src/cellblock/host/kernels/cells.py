@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
-from cellblock.errors import StateError
+from cellblock.errors import LaunchError, StateError
+from cellblock.host.checkpoints.checkpoint import Restored
+from cellblock.host.checkpoints.past import Past
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.deadline import Deadline
@@ -25,7 +27,6 @@ from cellblock.wire.messages import VALUE_MIME, Answer, Question
 
 _log = logging.getLogger("cellblock.sessions")
 
-_HISTORY = 1000
 _HISTORY_CODE = 100_000
 _QUEUE = 4 * 1024 * 1024
 
@@ -36,7 +37,10 @@ class Cells:
     Attributes:
         state: Whether the session takes cells; the session says so.
         current: The cell that runs, or was the last to run while its result is made.
-        history: What was run, oldest first.
+        past: What was run, and which of it has made the present state.
+        on_begin: Called before a cell begins.
+        on_idle: Called when a cell has ended, and no other one waits.
+        can_recover: Returns whether there may be a state of a dead kernel to go on from.
     """
 
     def __init__(
@@ -62,7 +66,10 @@ class Cells:
         """
         self.state: Literal["not started", "running", "closed"] = "not started"
         self.current: Cell | None = None
-        self.history: deque[HistoryEntry] = deque(maxlen=_HISTORY)
+        self.past = Past()
+        self.on_begin: Callable[[], None] = lambda: None
+        self.on_idle: Callable[[], None] = lambda: None
+        self.can_recover: Callable[[Kernel], bool] = lambda _dead: False
         self._name = name
         self._kernels = kernels
         self._hooks = hooks
@@ -103,6 +110,7 @@ class Cells:
 
     async def run(self, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         """Run a cell when it is its turn."""
+        self.on_begin()
         async with self._turn:
             kernel = self._kernels.ready
             if kernel is None or self.state != "running":
@@ -117,6 +125,34 @@ class Cells:
             finally:
                 status = "interrupted" if result is None else result.status
                 self._trace.end_cell(span, status, 0 if result is None else result.duration_ms)
+                self.on_idle()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs, or is about to."""
+        return self._turn.locked()
+
+    @asynccontextmanager
+    async def turn(self, *, stop: bool = False) -> AsyncIterator[None]:
+        """Have a turn for something that is not a cell.
+
+        Args:
+            stop: Whether what runs is stopped, instead of waiting for it.
+
+        Raises:
+            StateError: As for `check`.
+        """
+        self._check_running()
+        if not stop:
+            self._check_not_answering()
+        self.on_begin()
+        if stop:
+            await self.stop()
+            if self._questioned is not None:
+                await self._questioned.interrupt()
+        async with self._turn:
+            self._check_running()
+            yield
 
     async def adopt(self, kernel: Kernel, cell: Cell) -> asyncio.Task[CodeExecutionResult]:
         """Go on with a cell that another host has begun. It has its turn when this returns."""
@@ -176,6 +212,7 @@ class Cells:
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         cell.timeout = timeout
+        self.past.begun += 1
         if cell.on_begin is not None:
             cell.on_begin(kernel.position)
         kernel.begin(cell)
@@ -202,17 +239,31 @@ class Cells:
         return Deadline(timeout, self._hooks.uncounted_seconds, lambda: begin_stop(kernel, cell, "timeout"))
 
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
+        if cell.died and self.state == "running":
+            cell.goes_on_from = await self._restored()
         result = await cell.finished(self._images_dir)
         _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
         if not cell.silent:
+            gone = cell.goes_on_from is not None
             kept = self._kept.keep(result)
-            self.history.append(HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, kept=kept))
+            entry = HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, abandoned=gone, kept=kept)
+            self.past.add(entry)
         if self.state == "running":
             # Not awaited: the caller waits for this result, not for the next kernel.
             self._kernels.replace_dead()
         if cell.failure is not None:
             raise cell.failure
         return result
+
+    async def _restored(self) -> Restored | None:
+        """Return what the session goes on from when its kernel has died; None if that is a fresh state."""
+        dead = self._kernels.current
+        if dead is None or not self.can_recover(dead):
+            return None
+        try:
+            return (await self._kernels.live()).restored
+        except (LaunchError, StateError):
+            return None  # the next cell tries again, and raises what it meets
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -239,12 +290,7 @@ class Cells:
 
     async def reset(self) -> None:
         """Stop what runs and go on with a fresh kernel."""
-        self._check_running()
-        await self.stop()
-        if self._questioned is not None:
-            await self._questioned.interrupt()
-        async with self._turn:
-            self._check_running()
+        async with self.turn(stop=True):
             await self._kernels.renew()
 
     async def close(self) -> None:

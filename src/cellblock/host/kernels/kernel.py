@@ -8,11 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from cellblock.errors import KernelDiedError, LaunchError, SandboxError
+from cellblock.host.checkpoints.checkpoint import Restored
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
 from cellblock.host.kernels.cell import STATE_LOST, Cell, OnInput
 from cellblock.host.kernels.channel import Channel
 from cellblock.host.kernels.exit_status import Death, describe_status
+from cellblock.host.kernels.family import Family
 from cellblock.host.kernels.memory import MemoryWatch
 from cellblock.host.kernels.recording import Extra, Recording, read_trusted, sent_message
 from cellblock.host.kernels.requests import answers, recovered
@@ -20,10 +22,9 @@ from cellblock.host.kernels.tape import Kind, piece
 from cellblock.host.launch.control import Control
 from cellblock.host.launch.failures import refused
 from cellblock.host.launch.kernel_spec import KernelSpec
-from cellblock.host.launch.launcher import Ends, Launcher
+from cellblock.host.launch.launcher import Ends
 from cellblock.host.output.collect import Collector
 from cellblock.model import Recovery, Status, StreamName
-from cellblock.sandbox.cgroups import Group
 from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
@@ -38,6 +39,7 @@ from cellblock.wire.messages import (
     InputRequest,
     Inspected,
     Install,
+    Parked,
     Part,
     Question,
     Ready,
@@ -59,6 +61,7 @@ class Kernel:
     """One process of a session's interpreter.
 
     Attributes:
+        family: The kernels and copies that share its init.
         ready: Done when it takes cells.
         wanted: What it was asked to be.
         control: Its init, for what is done in the session and not by the kernel.
@@ -67,11 +70,12 @@ class Kernel:
         held: Done when the custodian holds it, if one is to.
         death_reported: Whether some result has said that it died.
         death: Why it ended, once it has.
+        restored: The state that it goes on from, if it is in the place of one that died.
     """
 
     def __init__(
         self,
-        launcher: Launcher,
+        family: Family,
         number: int,
         ends: Ends,
         wanted: KernelSpec,
@@ -83,8 +87,8 @@ class Kernel:
         """Take a kernel whose processes are there, or about to be.
 
         Args:
-            launcher: What has started it.
-            number: What the launcher calls it.
+            family: The kernels that share its init.
+            number: What the host calls it.
             ends: The host's ends of its connections.
             wanted: What it was asked to be.
             on_closed: Told when it has ended.
@@ -92,7 +96,7 @@ class Kernel:
             listen: Whether to listen to it; if not, `recover` does.
         """
         self._loop = asyncio.get_running_loop()
-        self._launcher = launcher
+        self.family = family
         self._number = number
         self._ends = ends
         self._on_closed = on_closed
@@ -115,6 +119,7 @@ class Kernel:
         self.count = 0
         self._cells = 0
         self.death: Death | None = None
+        self.restored: Restored | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.control = Control(ends.control)
         self.control.on_exit = self._on_death
@@ -124,6 +129,7 @@ class Kernel:
         if recording is not None:
             self.control.before_exit = recording.exited
             self._channel.on_long = self._write_long
+        family.add(self)
         if listen:
             self._write_base()
             self.control.read()
@@ -174,14 +180,20 @@ class Kernel:
             return
         dead.death_reported = True
         ours, self._collector = self._collector, dead._collector  # of the same class
-        note = f"[cellblock] The kernel died between cells: {dead.death.cause}. {STATE_LOST}\n"
+        outcome = STATE_LOST if self.restored is None else self.restored.sentence
+        note = f"[cellblock] The kernel died between cells: {dead.death.cause}. {outcome}\n"
         self._collector.add_text("stderr", note.encode())
         for item in ours.items():
             self._collector.add_text(item.name or "stdout", (item.text or "").encode())
-        self._in_place_of_dead = True
+        self._in_place_of_dead = self.restored is None or self.restored.lost > 0
+
+    @property
+    def state(self) -> State:
+        """What it is doing."""
+        return self._channel.state
 
     def ask(self, question: Question) -> asyncio.Future[Answer]:
-        """Have a question answered; the future has it, or the `KernelDiedError` of a kernel that ends.
+        """Have something worked out while no cell runs; the future has it, or the `KernelDiedError` of a kernel that ends.
 
         Raises:
             KernelDiedError: The kernel has ended.
@@ -210,9 +222,10 @@ class Kernel:
 
     async def kill(self) -> None:
         """End every process of the kernel, whatever they are doing."""
-        await self.control.end(_GRACE)
+        # Killing init kills its other kernels and copies as well, so that it gets more time if there are any.
+        await self.control.end(4 * _GRACE if self.family.shared else _GRACE)
         if not self.control.gone.done():
-            self._launcher.kill(self._number)
+            self.family.kill()
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
 
     async def close(self) -> None:
@@ -231,16 +244,8 @@ class Kernel:
         self._ends.close()
         if self._recording is not None:
             self._recording.tape.close()
-        if self._ends.group is not None:
-            await self._dissolve(self._ends.group)
+        await self.family.leave(self)
         self._on_closed(self)
-
-    async def _dissolve(self, group: Group) -> None:
-        for _ in range(round(_GRACE / _MOMENT)):
-            if group.remove():
-                return
-            await asyncio.sleep(_MOMENT)
-        # Something in it cannot be killed now. The host removes it when it closes, or a later one.
 
     def limit_memory(self) -> None:
         """Set the limits of the control group that its processes are in, if they have one.
@@ -282,7 +287,7 @@ class Kernel:
     @property
     def packages(self) -> str | None:
         """Where the packages of its session are to lie, where its sandbox has a directory for them."""
-        return self._launcher.packages(self._number)
+        return self.family.packages
 
     def _check_alive(self) -> None:
         if self.death is not None:
@@ -345,7 +350,7 @@ class Kernel:
                     self._cell.pass_on(message)
             case InputRequest() | Install() | Command():
                 self._attend(message)
-            case Changed() | Completed() | Inspected():
+            case Changed() | Completed() | Inspected() | Parked():
                 if self._query is not None and not self._query.done():
                     self._query.set_result(message)
             case Ready(version=version):
@@ -499,7 +504,7 @@ class Kernel:
         """Kill the kernel for what it did."""
         if self._condemned is None and self.death is None:
             self._condemned = why
-            self._launcher.kill(self._number)
+            self.family.end(self.control)
 
     def _on_death(self, status: int | None) -> None:
         if not self._dying:
@@ -519,7 +524,7 @@ class Kernel:
             if self.control.refused is not None:
                 self.ready.set_exception(refused(self.control.refused))
             else:
-                self.ready.set_exception(self._launcher.explain(self._number, self._said(), status, cause))
+                self.ready.set_exception(self.family.explain(self._said(), status, cause))
             self.ready.exception()  # mark as retrieved: there may be no waiter
         self.control.give_up(f"the kernel died: {cause}")
         if self._query is not None and not self._query.done():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TypeAlias
 
 from cellblock.errors import LaunchError, StateError
 from cellblock.host.kernels.kernel import Kernel
 
 _log = logging.getLogger("cellblock")
+Launch: TypeAlias = Callable[["Kernel | None"], Awaitable[Kernel]]
 _ATTEMPTS = 3
 """Kernels that may die as soon as they are ready before the caller hears of it."""
 
@@ -22,15 +24,18 @@ class KernelSlot:
 
     Attributes:
         current: The one that there is, dead or alive; None before the first.
+        relieve: Frees memory of the session, if its kernel and its checkpoints are over the limit; returns whether it could.
     """
 
-    def __init__(self, launch: Callable[[], Awaitable[Kernel]]) -> None:
+    def __init__(self, launch: Launch) -> None:
         """Begin without a kernel.
 
         Args:
-            launch: Starts one, and returns when it takes cells. If it is cancelled it leaves nothing.
+            launch: Starts one, and returns when it takes cells. It is given the one that has died, whose state may be gone on
+                from. If it is cancelled it leaves nothing.
         """
         self._launch = launch
+        self.relieve: Callable[[], bool] = lambda: False
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
         self.current: Kernel | None = None
@@ -71,7 +76,7 @@ class KernelSlot:
     def replace_dead(self) -> None:
         """If the current one has died, begin to start the next one, for which nobody waits yet."""
         if self._starting is None and self.current is not None and self.current.death is not None:
-            self._begin().add_done_callback(_take_note)
+            self._begin(self._replace(fresh=False)).add_done_callback(_take_note)
 
     async def renew(self) -> None:
         """Put a fresh kernel in place of the current one, while nothing runs.
@@ -81,7 +86,22 @@ class KernelSlot:
             StateError: The slot was closed.
         """
         if self._starting is None:  # otherwise the last one has died, and what takes its place is fresh
-            self._begin(fresh=True)
+            self._begin(self._replace(fresh=True))
+        await self._wait_for_next()
+
+    async def swap(self, launch: Callable[[], Awaitable[Kernel]]) -> None:
+        """Put another kernel in place of the current one, while nothing runs. If that fails, the current one stays.
+
+        Args:
+            launch: Starts the other one. If it is cancelled it leaves nothing.
+
+        Raises:
+            CheckpointError, LaunchError: It could not be started.
+            StateError: The slot was closed.
+        """
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        self._begin(self._exchange(launch))
         await self._wait_for_next()
 
     async def close(self) -> None:
@@ -94,16 +114,17 @@ class KernelSlot:
             await self.current.close()
 
     async def _wait_for_next(self) -> None:
-        starting = self._starting or self._begin()
+        starting = self._starting or self._begin(self._replace(fresh=False))
         await asyncio.wait([starting])
         if starting.cancelled():
             raise StateError("the session was closed while a kernel started")
         starting.result()
 
-    def _begin(self, *, fresh: bool = False) -> asyncio.Task[None]:
+    def _begin(self, change: Coroutine[None, None, None]) -> asyncio.Task[None]:
         if self._closed:
+            change.close()
             raise StateError("the session is closed")
-        self._starting = asyncio.create_task(self._replace(fresh))
+        self._starting = asyncio.create_task(change)
         self._starting.add_done_callback(self._forget)
         return self._starting
 
@@ -112,15 +133,27 @@ class KernelSlot:
         if not started.cancelled():
             started.exception()  # mark as retrieved: there may be no waiter, and the next one tries again
 
-    async def _replace(self, fresh: bool) -> None:
+    async def _replace(self, *, fresh: bool) -> None:
         old = self.current
         if old is not None:
             await old.close()
         if fresh:
             old = self.current = None
-        kernel = await self._launch()
+        kernel = await self._launch(old)
         if old is not None:
             kernel.take_over_output(old)
+        self._put(kernel)
+
+    async def _exchange(self, launch: Callable[[], Awaitable[Kernel]]) -> None:
+        kernel = await launch()
+        old = self.current
+        self._put(kernel)
+        if old is not None:
+            await old.kill()  # and not in good order: what it would do at its end belongs to a state that is left
+            await old.close()
+
+    def _put(self, kernel: Kernel) -> None:
+        kernel.memory.relieve = self.relieve
         self.current = kernel
 
 

@@ -16,6 +16,7 @@ class MemoryWatch:
 
     Attributes:
         limit: Bytes that they may use; None if nobody watches.
+        relieve: Frees memory of the session, before it has to end; returns whether it could.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class MemoryWatch:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._last = 0
+        self.relieve: Callable[[], bool] = lambda: False
         control.on_memory = self._check
 
     def look_soon(self) -> None:
@@ -85,6 +87,9 @@ class MemoryWatch:
     def _check(self, used: int) -> None:
         self._last = used
         if self.limit is not None and used > self.limit:
+            if self.relieve():
+                self._look_in(_BUSY)
+                return
             self._on_excess(f"out of memory: its processes used {used >> 20:,} MiB, and may use {self.limit >> 20:,} MiB")
         else:
             self._look_in(_BUSY if self._is_busy() else _IDLE)

@@ -14,6 +14,7 @@ from cellblock.wire.control import (
     FROM_INIT,
     MAX_CONTROL,
     Command,
+    Connect,
     Done,
     Exited,
     FromInit,
@@ -141,6 +142,14 @@ class Control:
         self._tell(Listen())
         return await self._listened
 
+    def connect(self, other: socket.socket) -> None:
+        """Give init another connection, for copies of kernels.
+
+        Raises:
+            KernelDiedError: The session's processes have ended.
+        """
+        self._tell(Connect(), (other.fileno(),))
+
     def measure(self, enough: int) -> None:
         """Have the session's memory measured, exactly if it may be over some number of bytes; `on_memory` is told."""
         try:
@@ -150,11 +159,16 @@ class Control:
 
     async def end(self, patience: float) -> None:
         """Have init end everything in the session and itself, and wait for it."""
+        if self.hang_up():
+            await asyncio.wait([self.gone], timeout=patience)
+
+    def hang_up(self) -> bool:
+        """Have init end everything that this connection is for; return whether there is an init."""
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
-            return  # there is no init any more
-        await asyncio.wait([self.gone], timeout=patience)
+            return False
+        return True
 
     def give_up(self, why: str) -> None:
         """Let nobody wait any longer: the session's processes have ended, or are of no use."""

@@ -190,8 +190,14 @@ class Boot:
         return ended(what, said)
 
 
-def connect(setup: Setup, group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:
-    """Make a kernel's connections, have the other ends taken by ``start(descriptors)``, and return ours."""
+def connect(setup: Setup | None, group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:
+    """Make a kernel's connections, have the other ends taken by ``start(descriptors)``, and return ours.
+
+    Args:
+        setup: What its init is told, unless that serves the session already.
+        group: The control group that its processes are in, if they have one.
+        start: Takes the other ends.
+    """
     with ExitStack() as undo, ExitStack() as theirs:
         channel, their_channel = socket.socketpair()
         control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -209,7 +215,8 @@ def connect(setup: Setup, group: Group | None, start: Callable[[Sequence[int]], 
             readers.append(reader)
             writers.append(writer)
         # Init reads this first; the zygote, whose memory every later kernel inherits, never sees it.
-        control.send(encode_control(setup))
+        if setup is not None:
+            control.send(encode_control(setup))
         start([their_channel.fileno(), their_control.fileno(), *writers])
         undo.pop_all()
     return Ends(channel, control, readers[0], readers[1], group)

@@ -1,0 +1,181 @@
+"""What a checkpoint is, and what is said about undoing and recovering."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from cellblock.errors import CheckpointError, InvalidInputError
+from cellblock.model import HistoryEntry
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.past import Numbered
+    from cellblock.host.kernels.family import Copy
+    from cellblock.host.options import SessionOptions
+
+FilesMode: TypeAlias = Literal["shared", "copy"]
+"""What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
+
+
+class Owner(Protocol):
+    """What keeps a checkpoint."""
+
+    def forget(self, checkpoint: Checkpoint) -> None:
+        """Take note that it was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a checkpoint holds, for the host that has made it.
+
+    Attributes:
+        copy: The copy of the kernel.
+        host: The host.
+        options: The options of the session.
+        past: The cells that have made the state.
+        begun: How many cells the session had begun.
+    """
+
+    copy: Copy
+    host: object
+    options: SessionOptions
+    past: tuple[Numbered, ...]
+    begun: int
+
+    @property
+    def numbers(self) -> set[int]:
+        """The numbers of the cells that have made the state."""
+        return {number for number, _ in self.past}
+
+
+class Checkpoint:
+    """The state of a session's memory at one moment: variables, imports, directory, environment, random state.
+
+    It can be gone back to any number of times, until it is dropped or its host is closed. After its session was closed, it is
+    also dropped when the program has no reference to it any more.
+
+    Attributes:
+        id: What it is called; unique.
+        name: What its maker calls it; may be empty.
+        made: When it was made.
+        execution_count: The number of the last cell before it.
+        automatic: Whether it was made without being asked for. Such ones are dropped when there are too many.
+        files: Whether the state of the workspace's files belongs to it.
+        moment: What it holds; for the host.
+    """
+
+    def __init__(
+        self, moment: Moment, owner: Owner, *, name: str, automatic: bool, files: FilesMode, execution_count: int
+    ) -> None:
+        """Made by `Session.checkpoint`."""
+        self.id = f"cp-{secrets.token_hex(4)}"
+        self.name = name
+        self.made = datetime.now(UTC)
+        self.execution_count = execution_count
+        self.automatic = automatic
+        self.files = files
+        self.moment = moment
+        self._owner = owner
+        weakref.finalize(self, moment.copy.family.drop_soon, moment.copy)
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        gone = "" if self.alive else ", gone"
+        return f"<Checkpoint {self.id}{name} after cell {self.execution_count}{gone}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be gone back to."""
+        return not self.moment.copy.gone.done()
+
+    def check(self) -> None:
+        """Check that it can be gone back to.
+
+        Raises:
+            CheckpointError: It was dropped, or its process has ended.
+        """
+        if not self.alive:
+            raise CheckpointError(f"checkpoint {self.name or self.id!r} is gone: it was dropped, or its process was killed")
+
+    def discard(self) -> None:
+        """Drop it, without waiting until its memory is free."""
+        self.moment.copy.drop()
+        self._owner.forget(self)
+
+    async def drop(self) -> None:
+        """End it, and free its memory. Sessions that were made of it go on. Dropping twice is fine."""
+        self.discard()
+        await self.moment.copy.family.settle()
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """What `Session.undo` has undone.
+
+    Attributes:
+        cells: The cells, oldest first.
+        files: The files of the workspace that were changed back, removed or made again.
+        execution_count: The number of the last cell that still counts.
+    """
+
+    cells: list[HistoryEntry]
+    execution_count: int
+    files: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rolling:
+    """Checkpoints that are made without being asked for, while a session waits for its next cell.
+
+    Attributes:
+        keep: How many are kept: how far `Session.undo` can go back.
+        after: Seconds from the end of a cell. If the next cell comes earlier, none is made.
+        longest: Seconds that one may take. After one that took longer, no more are made.
+
+    Raises:
+        InvalidInputError: A value is out of range.
+    """
+
+    keep: int = 5
+    after: float = 0.02
+    longest: float = 0.1
+
+    def __post_init__(self) -> None:
+        if type(self.keep) is not int or not 1 <= self.keep <= 1000:
+            raise InvalidInputError(f"keep must be a number from 1 to 1000, not {self.keep!r}")
+        for name in ("after", "longest"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value < 3600:
+                raise InvalidInputError(f"{name} must be a positive number of seconds, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a session goes on from whose kernel has died.
+
+    Attributes:
+        execution_count: The number of the last cell before that state.
+        lost: Cells between that state and the death, whose effects are lost.
+    """
+
+    execution_count: int
+    lost: int
+
+    @property
+    def sentence(self) -> str:
+        """What a person is told."""
+        where = f"its state after cell {self.execution_count}" if self.execution_count else "its first state"
+        if not self.lost:
+            return f"The session goes on from {where}: variables are kept as they were."
+        cells = "one later cell" if self.lost == 1 else f"{self.lost} later cells"
+        return f"The session goes on from {where}; what {cells} changed in memory is lost."
+
+
+def rolling_of(recovery: Rolling | Literal["rolling", "none"]) -> Rolling | None:
+    """Return how checkpoints are made without being asked for, as an option says it; None if they are not."""
+    if isinstance(recovery, Rolling):
+        return recovery
+    return Rolling() if recovery == "rolling" else None

@@ -1,0 +1,320 @@
+"""The checkpoints of one session: made, kept, and gone back to."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError
+from cellblock.host.checkpoints.checkpoint import Checkpoint, FilesMode, Moment, Restored, Rolling, Undone
+from cellblock.host.kernels.family import Anew
+from cellblock.host.kernels.stopping import answer_to
+from cellblock.wire.control import Listener
+from cellblock.wire.protocol import State
+
+if TYPE_CHECKING:
+    from cellblock.host.kernels.cells import Cells
+    from cellblock.host.kernels.family import Copy, Family
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.kernels.kernel_slot import KernelSlot
+    from cellblock.host.launch.kernel_spec import KernelSpec
+    from cellblock.host.options import SessionOptions
+
+_log = logging.getLogger("cellblock.sessions")
+_MAX_NAME = 200
+
+
+class CheckpointHost(Protocol):
+    """What is needed of a host."""
+
+    async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
+        """Make a kernel of a copy, and wait until it takes cells."""
+
+    def rolled(self, checkpoint: Checkpoint) -> None:
+        """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many."""
+
+
+class Checkpoints:
+    """What `Session` does with checkpoints.
+
+    Attributes:
+        skipped: Why the last automatic checkpoint was not made; empty if it was.
+        ports: Where the session's services listen in the sandbox of `serving`, by name.
+        serving: The kernels that can reach these.
+        seed: What the random generators of the first kernel begin with, if that is made of a checkpoint; None: something new.
+        same_random_state: Whether they go on where those of the checkpoint were.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: CheckpointHost,
+        options: SessionOptions,
+        wanted: KernelSpec,
+        cells: Cells,
+        kernels: KernelSlot,
+        rolling: Rolling | None,
+        environment: Callable[[int], Mapping[str, str]],
+    ) -> None:
+        """Begin without checkpoints.
+
+        Args:
+            name: What messages call the session.
+            host: Makes kernels of copies.
+            options: The session's options: those of sessions that are made of its checkpoints.
+            wanted: What each kernel of the session is asked to be.
+            cells: What runs in it.
+            kernels: Where that runs.
+            rolling: How automatic checkpoints are made; None: they are not.
+            environment: Returns the variables for a proxy that listens on a port in the session.
+        """
+        self._name = name
+        self._host = host
+        self._options = options
+        self._wanted = wanted
+        self._cells = cells
+        self._kernels = kernels
+        self._rolling = rolling
+        self._environment = environment
+        self._kept: list[Checkpoint] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._fresh = False
+        self.seed: int | None = None
+        self.same_random_state = False
+        self.skipped = ""
+        self.ports: dict[str, int] = {}
+        self.serving: Family | None = None
+        cells.on_begin = self._stop_waiting
+        cells.on_idle = self._wait_for_idle
+        cells.can_recover = self.can_recover
+        kernels.relieve = self.relieve
+
+    # -- making --------------------------------------------------------------------------------------------------------
+
+    async def make(self, name: str, files: FilesMode) -> Checkpoint:
+        """See `Session.checkpoint`."""
+        if not isinstance(name, str) or len(name) > _MAX_NAME:
+            raise InvalidInputError(f"a checkpoint's name must be a text of at most {_MAX_NAME} characters, not {name!r:.250}")
+        if files not in ("shared", "copy"):
+            raise InvalidInputError(f"files must be 'shared' or 'copy', not {files!r}")
+        async with self._cells.turn():
+            return await self._copy(await self._kernels.live(), name=name, files=files, automatic=False)
+
+    async def _copy(self, kernel: Kernel, *, name: str = "", files: FilesMode = "shared", automatic: bool) -> Checkpoint:
+        """Make a checkpoint of a kernel, while it is nobody else's turn."""
+        ask = functools.partial(answer_to, kernel)
+        copy = await kernel.family.copy(kernel.control, ask, thorough=not automatic)
+        moment = Moment(copy, self._host, self._options, self._cells.past.line, self._cells.past.begun)
+        checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, files=files, execution_count=kernel.count)
+        self._kept.append(checkpoint)
+        return checkpoint
+
+    def all(self) -> list[Checkpoint]:
+        """Return those that can be gone back to, oldest first."""
+        self._kept = [checkpoint for checkpoint in self._kept if checkpoint.alive]
+        return [*self._kept]
+
+    def forget(self, checkpoint: Checkpoint) -> None:
+        """Take note that one was dropped."""
+        if checkpoint in self._kept:
+            self._kept.remove(checkpoint)
+
+    # -- without being asked -------------------------------------------------------------------------------------------
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait_for_idle(self) -> None:
+        self._stop_waiting()
+        if self._rolling is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._rolling.after, self._begin_rolling)
+
+    def _begin_rolling(self) -> None:
+        self._timer = None
+        if self._rolling is not None and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._roll(self._rolling))
+
+    async def _roll(self, rolling: Rolling) -> None:
+        """Make a checkpoint while nobody waits for the session."""
+        if self._cells.busy or self._cells.state != "running":
+            return
+        async with self._cells.turn():
+            kernel = self._kernels.current
+            if kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
+                return
+            began = time.perf_counter()
+            try:
+                checkpoint = await self._copy(kernel, automatic=True)
+                self.skipped = ""
+            except (CheckpointError, KernelDiedError) as error:
+                self.skipped = str(error)
+                return
+            if (took := time.perf_counter() - began) > rolling.longest:
+                self._rolling = None
+                self.skipped = f"the last one took {took:.2g} s, and no more than {rolling.longest:g} s are allowed"
+                _log.info("%s: no more automatic checkpoints: %s", self._name, self.skipped)
+        self._drop_oldest(rolling.keep)
+        self._host.rolled(checkpoint)
+
+    @property
+    def automatic(self) -> list[Checkpoint]:
+        """Those that were made without being asked for, oldest first."""
+        return [checkpoint for checkpoint in self.all() if checkpoint.automatic]
+
+    def _drop_oldest(self, keep: int) -> None:
+        automatic = self.automatic
+        for checkpoint in automatic[: max(len(automatic) - keep, 0)]:
+            checkpoint.discard()
+
+    def relieve(self) -> bool:
+        """Drop the oldest automatic checkpoint, as there is too little memory; return whether there was one."""
+        automatic = self.automatic
+        if automatic:
+            automatic[0].discard()
+        return bool(automatic)
+
+    # -- going back ----------------------------------------------------------------------------------------------------
+
+    async def restore(self, checkpoint: Checkpoint) -> list[int]:
+        """See `Session.restore`."""
+        self._check(checkpoint)
+        async with self._cells.turn(stop=True):
+            self._check(checkpoint)
+            await self._go_to(checkpoint)
+        return []
+
+    def _check(self, checkpoint: Checkpoint) -> None:
+        if not isinstance(checkpoint, Checkpoint):
+            raise InvalidInputError(f"a checkpoint is wanted, as Session.checkpoint() returns it, not {checkpoint!r:.100}")
+        checkpoint.check()
+        if checkpoint.moment.host is not self._host:
+            raise CheckpointError("the checkpoint belongs to another host: sessions can only go back to those of their own")
+
+    async def _go_to(self, checkpoint: Checkpoint) -> None:
+        await self._kernels.swap(functools.partial(self.resume, checkpoint))
+        self._cells.past.go_to(checkpoint.moment.past)
+        # What was made since is of a state that was left; named ones stay.
+        line = checkpoint.moment.numbers
+        for other in self.automatic:
+            if not other.moment.numbers <= line:
+                other.discard()
+
+    async def undo(self, count: int) -> Undone:
+        """See `Session.undo`."""
+        if type(count) is not int or count < 1:
+            raise InvalidInputError(f"undo takes a number of cells, at least 1, not {count!r}")
+        async with self._cells.turn(stop=True):
+            past = self._cells.past
+            line = past.line
+            if count > len(line):
+                raise CheckpointError(f"there are {len(line)} cells to undo, not {count}")
+            target, before = line[-count][0], {number for number, _ in line[:-count]}
+            candidates = [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
+            if candidates:
+                checkpoint = max(candidates, key=lambda one: len(one.moment.past))
+                await self._go_to(checkpoint)
+                execution_count = checkpoint.execution_count
+            elif target == line[0][0] and self._fresh:
+                await self._kernels.renew()
+                past.go_to(())
+                execution_count = 0
+            else:
+                raise CheckpointError(self._cannot_undo())
+            kept = {number for number, _ in past.line}
+            return Undone([entry for number, entry in line if number not in kept], execution_count)
+
+    def _cannot_undo(self) -> str:
+        reason = f" ({self.skipped})" if self.skipped else ""
+        if self._rolling is None and not self.skipped:
+            reason = " (the session was made with recovery='none')"
+        return f"there is no checkpoint from before that cell{reason}; a checkpoint can be made with session.checkpoint()"
+
+    async def begin_with(self, checkpoint: Checkpoint) -> Kernel:
+        """Make the session's first kernel, of a checkpoint."""
+        checkpoint.check()
+        kernel = await self.resume(checkpoint, first=True)
+        self._cells.past.go_to(checkpoint.moment.past)
+        return kernel
+
+    def begin_anew(self, kernel: Kernel) -> None:
+        """Take note of a fresh kernel."""
+        self.serving = kernel.family
+        self._cells.past.begin_anew()
+        self._fresh = True
+        for checkpoint in self.automatic:
+            checkpoint.discard()
+
+    async def resume(self, checkpoint: Checkpoint, *, first: bool = False) -> Kernel:
+        """Make a kernel of a checkpoint for this session.
+
+        Args:
+            checkpoint: The checkpoint.
+            first: Whether it is the session's first one, which shares no random state unless it is to.
+        """
+        family = checkpoint.moment.copy.family
+        listeners: dict[str, Listener] = {}
+        env: dict[str, str] = {}
+        if self.serving is family:
+            env = {self._wanted.setup.listeners[name].variable: str(port) for name, port in self.ports.items()}
+        else:
+            listeners = dict(self._wanted.setup.listeners)
+            if "egress" in listeners:
+                port = family.next_port(listeners["egress"].port)
+                listeners["egress"] = replace(listeners["egress"], port=port)
+                env = dict(self._environment(port))
+        how = Anew(
+            env=env,
+            listeners=listeners,
+            stay_in=self._wanted.setup.stay_in,
+            seed=self.seed if first else None,
+            same_random_state=not first or self.same_random_state,
+        )
+        kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
+        if listeners:
+            self.serving = family
+        kernel.count = checkpoint.execution_count
+        return kernel
+
+    # -- after a crash -------------------------------------------------------------------------------------------------
+
+    async def recover(self, dead: Kernel) -> Kernel | None:
+        """Make a kernel of the last state that there is; None if there is none, or it cannot be gone on from."""
+        automatic = [checkpoint for checkpoint in self.all() if checkpoint.moment.copy.family is dead.family]
+        if not automatic or self._rolling is None:
+            return None
+        past = self._cells.past
+        line = {number for number, _ in past.line}
+        checkpoint = max(automatic, key=lambda one: one.moment.begun)
+        if not checkpoint.moment.numbers <= line:
+            return None
+        try:
+            kernel = await self.resume(checkpoint)
+        except (CheckpointError, LaunchError) as error:
+            _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
+            return None
+        lost = past.go_to(checkpoint.moment.past)
+        kernel.restored = Restored(checkpoint.execution_count, len(lost))
+        return kernel
+
+    def can_recover(self, dead: Kernel) -> bool:
+        """Whether there may be a state to go on from."""
+        return self._rolling is not None and any(one.moment.copy.family is dead.family for one in self.all())
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Drop what was made without being asked for, before the session ends. It can be repeated."""
+        self._stop_waiting()
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+        for checkpoint in self.automatic:
+            checkpoint.discard()
+        self._kept.clear()

@@ -1,0 +1,87 @@
+"""What a session ran: which cells have made the state that it has, and which belong to states that it has left."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from cellblock.model import HistoryEntry
+
+_KEPT = 1000
+_numbers = itertools.count(1)
+
+Numbered: TypeAlias = tuple[int, HistoryEntry]
+"""A cell, with the number that it has in this process."""
+
+
+class Past:
+    """The cells of one session, and the line of those that lead to its present state.
+
+    Attributes:
+        begun: How many cells have begun, silent ones included: whether anything has run since some moment.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, HistoryEntry] = {}
+        self._line: list[int] = []
+        self.begun = 0
+
+    @property
+    def entries(self) -> list[HistoryEntry]:
+        """The last cells that were run, oldest first, also those of states that were left."""
+        return [*self._entries.values()]
+
+    @property
+    def present(self) -> list[HistoryEntry]:
+        """The last cells that have made the present state, oldest first."""
+        return [self._entries[number] for number in self._line]
+
+    @property
+    def line(self) -> tuple[Numbered, ...]:
+        """These cells with their numbers."""
+        return tuple((number, self._entries[number]) for number in self._line)
+
+    def add(self, entry: HistoryEntry) -> None:
+        """Take note of a cell that has ended."""
+        number = next(_numbers)
+        self._entries[number] = entry
+        if not entry.abandoned:
+            self._line.append(number)
+        self._forget()
+
+    def replace(self, entries: Iterable[HistoryEntry]) -> None:
+        """Take note that the session has the past of another one: it was loaded."""
+        self._entries.clear()
+        self._line.clear()
+        for entry in entries:
+            self.add(entry)
+
+    def begin_anew(self) -> None:
+        """Take note that the kernel is fresh: no cell has made its state. The cells before it are done with."""
+        self._line.clear()
+
+    def go_to(self, line: Iterable[Numbered]) -> list[HistoryEntry]:
+        """Take note that the session has another state now, and return the cells that were left by that.
+
+        Args:
+            line: The cells that have made that state; of another session, perhaps.
+        """
+        line = [*line]
+        kept = {number for number, _ in line}
+        left = [number for number in self._line if number not in kept]
+        for number in left:
+            self._entries[number] = dataclasses.replace(self._entries[number], abandoned=True)
+        for number, entry in line:
+            self._entries[number] = dataclasses.replace(entry, abandoned=False)
+        self._line = [number for number, _ in line]
+        self._forget()
+        return [self._entries[number] for number in left if number in self._entries]
+
+    def _forget(self) -> None:
+        while len(self._entries) > _KEPT:
+            oldest = next(iter(self._entries))
+            del self._entries[oldest]
+            if self._line and self._line[0] == oldest:
+                del self._line[0]

@@ -1,0 +1,320 @@
+"""Kernels and copies of kernels that were forked from one first kernel. They share its init, and so its sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from cellblock.errors import CheckpointError, LaunchError, ProtocolError
+from cellblock.host.closing import Closing
+from cellblock.host.launch.launcher import Ends, Launcher, connect
+from cellblock.sandbox.cgroups import Group
+from cellblock.wire.control import (
+    FROM_FAMILY,
+    MAX_CONTROL,
+    Copied,
+    Drop,
+    Gone,
+    Listener,
+    Resume,
+    ToFamily,
+    encode_control,
+)
+from cellblock.wire.messages import MAX_NUMBER, Park, Parked
+
+if TYPE_CHECKING:
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.launch.control import Control
+
+Ask: TypeAlias = Callable[[Park], Awaitable[object]]
+"""Asks an idle kernel, and returns its `Parked`."""
+
+_PATIENCE = 5.0  # seconds for a copy to show that it lives
+_GRACE = 2.0  # seconds for init to end
+_MOMENT, _MOMENTS = 0.001, 500  # between two attempts to remove a control group, and how many there are
+
+
+class Copy:
+    """A parked copy of a kernel. It takes no time, and memory only for what has changed since.
+
+    Attributes:
+        number: What init knows it by.
+        gone: Done when it has ended, or was dropped.
+    """
+
+    def __init__(self, family: Family, number: int) -> None:
+        self.family = family
+        self.number = number
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def drop(self) -> None:
+        """End it. Dropping twice is fine."""
+        self.family.drop(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anew:
+    """What differs in a kernel from the copy that it is made of.
+
+    Attributes:
+        env: Variables that change.
+        listeners: What init is to listen on for it, by name.
+        directory: A directory, and the one whose place it takes: other files of the same names. Empty: the same files.
+        stay_in: The directory that it comes back to after each cell, or None to stay where the code goes.
+        seed: What random generators begin with; None: something new.
+        same_random_state: Whether they go on where they were when the copy was made.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    listeners: Mapping[str, Listener] = field(default_factory=dict)
+    directory: tuple[str, ...] = ()
+    stay_in: str | None = None
+    seed: int | None = None
+    same_random_state: bool = True
+
+
+class Family:
+    """Kernels and copies that share an init. It lives until the last of them has ended.
+
+    Attributes:
+        launcher: What has started the first kernel, and so init.
+        number: What the launcher calls that kernel.
+        on_connected: Told when the first copy is about to be made.
+        on_closed: Told when init has ended, if there were copies.
+    """
+
+    def __init__(self, launcher: Launcher, number: int, group: Group | None) -> None:
+        """Begin without kernels.
+
+        Args:
+            launcher: What starts the first kernel.
+            number: What the launcher calls it.
+            group: The control group that all processes are in, if they have one.
+        """
+        self.launcher = launcher
+        self.number = number
+        self._group = group
+        self._loop = asyncio.get_running_loop()
+        self._kernels: set[Kernel] = set()
+        self._copies: dict[int, Copy] = {}
+        self._expected: dict[int, asyncio.Future[Copy]] = {}
+        self._connection: socket.socket | None = None
+        self._gone: asyncio.Future[None] | None = None
+        self._closing = Closing()
+        self._ports = 0
+        self.on_connected: Callable[[Family], object] = lambda _family: None
+        self.on_closed: Callable[[Family], object] = lambda _family: None
+
+    @property
+    def shared(self) -> bool:
+        """Whether there are, or have been, copies: then init does not end with its first kernel."""
+        return self._connection is not None
+
+    @property
+    def packages(self) -> str | None:
+        """Where packages of its sessions are to lie, if its sandbox has a directory for them."""
+        return self.launcher.packages(self.number)
+
+    def explain(self, said: str, status: int | None, cause: str) -> LaunchError:
+        """Return the reason why a kernel ended before it was ready: see `Launcher.explain`."""
+        return self.launcher.explain(self.number, said, status, cause)
+
+    def kill(self) -> None:
+        """Kill init, and so every kernel and copy."""
+        self.launcher.kill(self.number)
+
+    def end(self, control: Control) -> None:
+        """End a kernel at once, whatever it does, and no other."""
+        if not self.shared:
+            self.kill()
+        elif control.hang_up():
+            self._loop.call_later(_GRACE, lambda: None if control.gone.done() else self.kill())
+
+    def next_port(self, first: int) -> int:
+        """Return a port for a listener of another session: all share one network, in which each port is one listener's."""
+        self._ports += 1
+        return first + self._ports
+
+    def add(self, kernel: Kernel) -> None:
+        """Take note of a kernel of this family."""
+        self._kernels.add(kernel)
+
+    async def leave(self, kernel: Kernel) -> None:
+        """Take note that a kernel has ended. If it was the last, and there is no copy, init ends."""
+        self._kernels.discard(kernel)
+        if not self.shared:
+            await self._dissolve()
+        await self.settle()
+
+    # -- copies --------------------------------------------------------------------------------------------------------
+
+    async def copy(self, control: Control, ask: Ask, *, thorough: bool = False) -> Copy:
+        """Have a copy of an idle kernel made.
+
+        Args:
+            control: The kernel's connection to init.
+            ask: Asks the kernel.
+            thorough: Whether to look longer for what would not survive.
+
+        Returns:
+            The copy, which has shown that it lives.
+
+        Raises:
+            CheckpointError: The kernel's state would not survive, there is no room, or the copy does not answer.
+            KernelDiedError: The kernel has ended.
+        """
+        self._connect(control)
+        number = secrets.randbelow(MAX_NUMBER)
+        copied = self._expected[number] = self._loop.create_future()
+        copy: Copy | None = None
+        try:
+            answer = await ask(Park(number, thorough))
+            if isinstance(answer, Parked) and answer.refusal is not None:
+                raise CheckpointError(answer.refusal)
+            await asyncio.wait([copied], timeout=_PATIENCE)
+            if not copied.done():
+                raise CheckpointError(f"the copy of the kernel has not answered within {_PATIENCE:g} s, and was ended")
+            copy = copied.result()
+        finally:
+            del self._expected[number]
+            if copy is None:  # it may come yet, or be there with nobody to want it
+                self._copies.pop(number, None)
+                self._tell(Drop(number))
+        return copy
+
+    def resume(self, copy: Copy, how: Anew) -> Ends:
+        """Have a kernel made of a copy, which stays as it is.
+
+        Args:
+            copy: A copy of this family.
+            how: What differs from the kernel that was copied.
+
+        Returns:
+            The host's ends of the new kernel's connections. It says when it is ready.
+
+        Raises:
+            CheckpointError: The copy has ended.
+            OSError: There is no room for the connections.
+        """
+        if copy.gone.done() or self._connection is None:
+            raise CheckpointError("the process that held the checkpoint has ended")
+        connection = self._connection
+        message = Resume(copy.number, how.env, how.listeners, how.directory, how.stay_in, how.seed, how.same_random_state)
+
+        def start(descriptors: Sequence[int]) -> None:
+            socket.send_fds(connection, [encode_control(message)], descriptors)
+
+        return connect(None, None, start)
+
+    def drop_soon(self, copy: Copy) -> None:
+        """End a copy that nobody has any longer, and init with the last one. For finalizers: from any thread."""
+        if not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # it has just been closed
+                self._loop.call_soon_threadsafe(self.drop, copy)
+
+    def drop(self, copy: Copy) -> None:
+        """End a copy; with the last one init ends, too, if there is no kernel."""
+        if self._copies.pop(copy.number, None) is not None:
+            copy.gone.set_result(None)
+            self._tell(Drop(copy.number))
+            if self._empty:
+                self._closing.begin(self._close)
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    def _connect(self, control: Control) -> None:
+        if self._connection is not None:
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs:
+            try:
+                control.connect(theirs)
+            except BaseException:
+                ours.close()
+                raise
+        self._connection, self._gone = ours, self._loop.create_future()
+        self._loop.add_reader(ours.fileno(), self._on_readable)
+        self.on_connected(self)
+
+    def _tell(self, message: ToFamily) -> None:
+        if self._connection is None:
+            return
+        try:
+            self._connection.send(encode_control(message))
+        except OSError:
+            return  # its end is about to be noticed
+
+    def _on_readable(self) -> None:
+        assert self._connection is not None
+        try:
+            data = self._connection.recv(MAX_CONTROL)
+            message = FROM_FAMILY.decode(data) if data else None
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            message = None
+        match message:
+            case Copied(number) if number in self._expected and not self._expected[number].done():
+                copy = self._copies[number] = Copy(self, number)
+                self._expected[number].set_result(copy)
+            case Copied(number):
+                self._tell(Drop(number))  # a kernel says so that was not asked, or nobody waits for it any longer
+            case Gone(number):
+                self._lose(number)
+            case None:
+                self._loop.remove_reader(self._connection.fileno())
+                for number in [*self._copies]:
+                    self._lose(number)
+                assert self._gone is not None
+                self._gone.set_result(None)
+
+    def _lose(self, number: int) -> None:
+        if (copy := self._copies.pop(number, None)) is not None:
+            copy.gone.set_result(None)
+
+    async def settle(self) -> None:
+        """End init, if there is no kernel and no copy left."""
+        if self._empty:
+            await self._closing.finish(self._close)
+
+    @property
+    def _empty(self) -> bool:
+        """Whether nothing is left that init is needed for, but init."""
+        return self._connection is not None and not self._kernels and not self._copies
+
+    async def close(self) -> None:
+        """End all copies, and then init, once there is no kernel. It can be repeated."""
+        for copy in [*self._copies.values()]:
+            self.drop(copy)
+        await self.settle()
+
+    async def _close(self) -> None:
+        assert self._connection is not None
+        assert self._gone is not None
+        if not self._gone.done():
+            with contextlib.suppress(OSError):  # there is no init any more
+                self._connection.shutdown(socket.SHUT_WR)
+            await asyncio.wait([self._gone], timeout=_GRACE)
+        if not self._gone.done():
+            self.kill()
+            await asyncio.wait([self._gone], timeout=_GRACE)
+        self._loop.remove_reader(self._connection.fileno())
+        self._connection.close()
+        self._connection = None
+        await self._dissolve()
+        self.on_closed(self)
+
+    async def _dissolve(self) -> None:
+        """Remove the control group, once there is no process left in it."""
+        group = self._group
+        for _ in range(_MOMENTS if group is not None else 0):
+            if group is None or group.remove():
+                return
+            await asyncio.sleep(_MOMENT)
+        # Something in it cannot be killed now. The host removes it when it closes, or a later one.

@@ -1,0 +1,142 @@
+"""Copies of a live worker: it forks, and the copy waits until init has a kernel made of it, which is a fork of the copy.
+
+Each copy is forked twice, and the process in between ends at once: the copy is then a child of init, which alone can wait for
+it, and it lives on when the worker ends that it is a copy of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posix
+import random
+import signal
+import socket
+import sys
+import warnings
+from typing import Any
+
+from cellblock.init import processes
+from cellblock.init.specialise import reseed
+from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_COPY, Copied, Start, Taken, encode_control
+from cellblock.worker import fork_safety
+
+_GUESSED = 256
+
+# The original: for code of the session, it first waits until the host has read what was printed.
+_exit = posix._exit  # noqa: SLF001  # a public name with an underscore, as in `os`
+
+
+def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
+    """Make a copy of this process, which `fork_safety.prepare` has got ready.
+
+    Args:
+        channel: The descriptor of this worker's channel, which the copy does not have.
+        nursery: The descriptor of the socket on which the copy tells init that it exists.
+        number: What it calls itself.
+
+    Returns:
+        In this process: None. In each kernel that is made of the copy, later: what it is to be.
+
+    Raises:
+        OSError: No copy could be made.
+    """
+    init, state = os.getppid(), random.getstate()  # each fork draws a new one
+    if not _fork_below(init):
+        return None
+    # From here on, only in the copy and in what is made of it. Nothing may return or raise into code that is not to run twice.
+    try:
+        with open(os.devnull, "rb+", buffering=0) as null:
+            for descriptor in (1, 2, channel):
+                os.dup2(null.fileno(), descriptor, inheritable=descriptor < channel)
+        fork_safety.part(nursery)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, socket.socket(fileno=os.dup(nursery)) as told:
+            socket.send_fds(told, [encode_control(Copied(number))], [theirs.fileno()])
+        return _wait(ours, channel, init, state)
+    except BaseException:  # whatever it is
+        _exit(1)
+
+
+def _wait(ours: socket.socket, channel: int, init: int, state: Any) -> Start:
+    """In a copy: wait to be made a kernel of, again and again. Returns in the kernels."""
+    while True:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(ours, MAX_CONTROL, MAX_DESCRIPTORS)
+        except InterruptedError:
+            continue
+        if not data:
+            _exit(0)
+        try:
+            made = _fork_below(init)
+        except OSError:
+            made = False  # there is no room for a process now: the host hears of no kernel, and says so
+        if made:
+            return _become(TO_COPY.decode(data), descriptors, ours, channel, state)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _become(start: Start, descriptors: list[int], ours: socket.socket, channel: int, state: Any) -> Start:
+    """In a new fork of a copy: become a kernel."""
+    with ours:
+        ours.send(encode_control(Taken(start.kernel)))
+    for source, place in zip(descriptors, (channel, 1, 2), strict=True):
+        os.dup2(source, place, inheritable=place < channel)
+        os.close(source)
+    _settle_in(start, state)
+    return start
+
+
+def _settle_in(start: Start, state: Any) -> None:
+    """In a kernel made of a copy: have the environment, the directory and the random state that it is to have."""
+    if start.same_random_state:
+        random.setstate(state)
+    else:
+        reseed(start.seed)
+    os.environ.update(start.env)
+    if start.directory:
+        new, old = start.directory
+        sys.path[:] = [new if entry == old else entry for entry in sys.path]
+        with contextlib.suppress(OSError):  # the code has removed the directory it was in
+            _move(new, old, os.getcwd())
+
+
+def _move(new: str, old: str, here: str) -> None:
+    """Go to the same place below another directory, or to the directory itself if there is no such place."""
+    if here != old and not here.startswith(f"{old}/"):
+        return
+    try:
+        os.chdir(new + here[len(old) :])
+    except OSError:
+        os.chdir(new)
+
+
+def _fork_below(init: int) -> bool:
+    """Fork, so that the new process is a child of init, in a session of its own; return whether this is the new one."""
+    pid = _fork()
+    if pid:
+        with contextlib.suppress(ChildProcessError):  # the code waits for whatever ends
+            _, status = os.waitpid(pid, 0)
+            if code := os.waitstatus_to_exitcode(status):
+                raise OSError(max(code, 0) or errno.EAGAIN, os.strerror(max(code, 0) or errno.EAGAIN))
+        return False
+    try:
+        if _fork():
+            _exit(0)
+        os.setsid()
+        while os.getppid() != init:  # the process in between is about to end
+            os.sched_yield()
+        processes.die_with_parent(signal.SIGKILL)
+        if os.getppid() != init:
+            _exit(0)
+        return True
+    except OSError as error:
+        _exit(error.errno or 1)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there are threads: it was looked at whether this matters
+        return os.fork()

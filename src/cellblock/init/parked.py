@@ -1,0 +1,183 @@
+"""Copies of workers that wait below a session's init, to be made kernels of."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable, Sequence
+
+from cellblock.errors import ProtocolError
+from cellblock.wire.control import FROM_COPY, MAX_CONTROL, Copied, Start, Taken, encode_control
+
+_MAX_COPIES = 2000
+_WHO = struct.Struct("iII")  # struct ucred: who has sent a message, as the system says
+_ROOM = socket.CMSG_SPACE(_WHO.size) + socket.CMSG_SPACE(4)
+
+
+def receive(sock: socket.socket) -> tuple[bytes, int, int | None]:
+    """Return a message, the pid of the process that has sent it, and the descriptor that came along, if one did.
+
+    The sender may be hostile: what came along and is not wanted is closed.
+    """
+    data, ancillary, _, _ = sock.recvmsg(MAX_CONTROL, _ROOM, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+    pid, descriptors = 0, []
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            pid = _WHO.unpack(content[: _WHO.size])[0]
+        elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors = [item for (item,) in struct.iter_unpack("i", content[: len(content) // 4 * 4])]
+    for descriptor in descriptors[1:]:
+        os.close(descriptor)
+    return data, pid, descriptors[0] if descriptors else None
+
+
+class Parked:
+    """The copies of one session's workers.
+
+    Attributes:
+        on_copied: Told the number of a new copy.
+        on_gone: Told the number of a copy that has ended.
+        on_taken: Told which kernel was made of a copy, and its pid.
+    """
+
+    def __init__(self, nursery: socket.socket, poll: select.poll) -> None:
+        """Begin without copies.
+
+        Args:
+            nursery: Where new copies say that they exist. All workers and copies have its other end.
+            poll: Where the descriptors are registered that are to be served.
+        """
+        nursery.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._nursery = nursery
+        self._poll = poll
+        self._copies: dict[int, tuple[int, socket.socket]] = {}
+        """The number of a copy → its pid, and the connection to it"""
+        self._numbers: dict[int, int] = {}
+        """The descriptor of a connection → the number of its copy"""
+        self.on_copied: Callable[[int], None] = lambda _number: None
+        self.on_gone: Callable[[int], None] = lambda _number: None
+        self.on_taken: Callable[[int, int], None] = lambda _kernel, _pid: None
+        poll.register(nursery.fileno(), select.POLLIN)
+
+    def __contains__(self, descriptor: int) -> bool:
+        return descriptor == self._nursery.fileno() or descriptor in self._numbers
+
+    @property
+    def pids(self) -> set[int]:
+        """The processes of all copies."""
+        return {pid for pid, _ in self._copies.values()}
+
+    def serve(self, descriptor: int) -> None:
+        """Do what there is to do about one of our descriptors."""
+        if descriptor == self._nursery.fileno():
+            self._take()
+        else:
+            self._hear(self._numbers[descriptor])
+
+    def _take(self) -> None:
+        """Take a new copy in, if it is one: a direct child of this process."""
+        try:
+            data, pid, descriptor = receive(self._nursery)
+        except OSError:
+            return
+        if not data:
+            self._poll.unregister(self._nursery.fileno())  # no worker and no copy is left
+            return
+        if descriptor is None:
+            return
+        try:
+            message = FROM_COPY.decode(data)
+        except ProtocolError:
+            message = None
+        if (
+            not isinstance(message, Copied)
+            or message.number in self._copies
+            or len(self._copies) >= _MAX_COPIES
+            or not _is_child(pid)
+        ):
+            os.close(descriptor)
+            return
+        try:
+            sock = socket.socket(fileno=descriptor)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        except OSError:  # it is no socket
+            os.close(descriptor)
+            return
+        self._copies[message.number] = pid, sock
+        self._numbers[sock.fileno()] = message.number
+        self._poll.register(sock.fileno(), select.POLLIN)
+        self.on_copied(message.number)
+
+    def _hear(self, number: int) -> None:
+        """Hear of the kernel that was made of a copy."""
+        pid, sock = self._copies[number]
+        try:
+            data, sender, descriptor = receive(sock)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, sender, descriptor = b"", 0, None
+        if descriptor is not None:
+            os.close(descriptor)
+        try:
+            message = FROM_COPY.decode(data) if data else None
+        except ProtocolError:
+            message = None
+        if isinstance(message, Taken) and sender != pid and _is_child(sender):
+            self.on_taken(message.kernel, sender)
+        else:
+            self._end(number)
+
+    def start(self, number: int, message: Start, descriptors: Sequence[int]) -> bool:
+        """Have a kernel made of a copy; return whether there is such a copy."""
+        if number not in self._copies:
+            return False
+        try:
+            socket.send_fds(self._copies[number][1], [encode_control(message)], descriptors, socket.MSG_DONTWAIT)
+        except OSError:
+            self._end(number)
+            return False
+        return True
+
+    def drop(self, number: int) -> None:
+        """End a copy. What it has said before counts: a kernel that was just made of it lives on."""
+        while number in self._copies and select.select([self._copies[number][1]], [], [], 0)[0]:
+            self._hear(number)
+        self._end(number)
+
+    def _end(self, number: int) -> None:
+        if number not in self._copies:
+            return
+        pid, sock = self._copies.pop(number)
+        del self._numbers[sock.fileno()]
+        self._poll.unregister(sock.fileno())
+        sock.close()
+        # It was a child of ours that nobody has waited for, or `ended` would have been called: the number is still its own.
+        os.kill(pid, 9)
+        self.on_gone(number)
+
+    def drop_all(self) -> None:
+        """End all copies."""
+        for number in [*self._copies]:
+            self.drop(number)
+
+    def ended(self, pid: int) -> None:
+        """Take note that a process has ended, which may have been a copy."""
+        for number, (copy, sock) in self._copies.items():
+            if copy == pid:
+                del self._copies[number], self._numbers[sock.fileno()]
+                self._poll.unregister(sock.fileno())
+                sock.close()
+                self.on_gone(number)
+                return
+
+
+def _is_child(pid: int) -> bool:
+    """Whether a process is a direct child of this one that nobody has waited for."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return pid > 0
