@@ -720,6 +720,14 @@ class Session(WithCheckpoints, AsyncOnly):
         """How its kernels are isolated."""
         return self.wanted.isolate
 
+    async def wait_for_kernel(self) -> None:
+        """Wait until there is a kernel that takes cells, if the last one has died.
+
+        Raises:
+            LaunchError, StateError: As for `execute`.
+        """
+        await self._kernels.live()
+
     async def has_kernel(self) -> bool:
         """Look whether its kernel lives. If that has just ended, this waits until it is known."""
         kernel = self._kernels.current
