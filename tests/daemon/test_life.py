@@ -25,7 +25,7 @@ import pytest
 import cellblock
 from cellblock import DaemonError, NotFoundError, NotRunError, OutcomeUnknownError, StoreError
 from cellblock.daemon import control
-from cellblock.daemon.messages import Executions, Follow, Lookup, Submit
+from cellblock.daemon.messages import Create, Executions, Follow, History, Lookup, Submit
 from cellblock.daemon.place import Place
 from cellblock.sync import _call, _connection, _local
 from processes import alive, below, eventually
@@ -156,6 +156,7 @@ async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
     with pytest.raises(NotRunError):
         await asyncio.wrap_future(waiting)
     assert _call(Lookup(record["id"]))["state"] == "running"
+    assert [entry["code"] for entry in _call(History("one"))] == ["x = 41"]
     rest = in_thread(kernel, "x + 3")
     Path("go").write_text("")
     events = first + list(_connection().follow(Follow(record["id"], after=len(first))))
@@ -167,6 +168,15 @@ async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
     assert (await asyncio.wrap_future(rest)).return_value == "44"
     assert list(_connection().follow(Follow(record["id"]))) == events
     assert _call(Submit("one", key="k", wait=True), code.encode()) == result
+
+
+async def test_a_session_that_is_bound_to_a_connection_ends_with_a_daemon_that_is_killed(home: Path) -> None:
+    _connection().call(Create("bound", {"sandbox": False}, fresh=True, bound=True))
+    result = cellblock.execute("bound", "import os; os.getpid()")
+    daemon = pid()
+    os.kill(daemon, signal.SIGKILL)
+    assert cellblock.list_kernels() == []
+    await ended(int(result.return_value or 0))
 
 
 async def test_the_end_of_the_custodian_is_noticed(home: Path) -> None:

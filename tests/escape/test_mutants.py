@@ -147,7 +147,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "30 taking turns": mutant(
         "egress/test_turns.py::test_tiny_chunks_let_the_loop_go_on[response]",
-        Edit("egress/turns.py", "Turns.give_way", "return"),
+        Edit("turns.py", "Turns.give_way", "return"),
     ),
     "30 interim responses": mutant(
         "egress/test_turns.py::test_a_response_that_takes_long_to_read_is_refused[interim responses]",
@@ -231,7 +231,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("cli/live.py", "_shown", "return text"),
     ),
     "38 decisions that nobody saw": mutant(
-        "cli/test_live.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
+        "cli/test_questions.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
         Edit("cli/questions.py", "Questions._forget_what_was_typed", "pass"),
     ),
     "38 tables": mutant(
@@ -284,7 +284,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/kernels/cells.py", "Cells._check_not_answering", "pass"),
     ),
     "36 launchers that do not answer": mutant(
-        f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
+        "host/launch/test_launchers.py::test_a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
         Edit("host/launch/launchers.py", "Launchers.retire", "pass"),
     ),
     "39 frames of Python objects": mutant(
@@ -422,6 +422,13 @@ MUTANTS: dict[str, Mutant] = {
     "54 requests of servers": mutant(
         "tools/mcp/test_servers.py::test_a_server_that_asks_without_end_and_reads_no_answer_is_ended",
         Edit("tools/mcp/jsonrpc.py", "Requests._is_too_much", "return False"),
+    ),
+    "54 followers of a flood": mutant(
+        "daemon/test_floods.py::test_those_who_follow_a_flood_of_events_take_turns",
+        Edit("turns.py", "Turns.give_way", "return"),
+    ),
+    "54 lists of executions": mutant(
+        "daemon/test_floods.py::test_a_list_of_executions_has_an_end", Edit("store/journal.py", "MAX_LISTED", "10**9")
     ),
     "54 values": mutant(
         "tools/mcp/test_large.py::test_values_have_limits[a result]",
@@ -738,6 +745,10 @@ MUTANTS: dict[str, Mutant] = {
             "            await _take_answer(clients, question, answers[question.id])",
         ),
     ),
+    "59 another client's servers": mutant(
+        "mcp_server/test_server.py::test_over_http_what_a_client_registers_is_its_own",
+        Edit("mcp_server/clients.py", "Clients.folder", "return self.options.workspace"),
+    ),
     "59 whose question it is": mutant(
         "tools/mcp/test_elicit.py::test_a_question_that_could_be_anothers_is_shown_to_nobody",
         Edit("tools/mcp/elicit.py", "whose", "return next(iter(calls.values()), None)"),
@@ -831,6 +842,26 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "61 ids of executions": mutant(
         "store/test_journal.py::test_an_id_that_is_none_is_not_found", Edit("store/journal.py", "is_id", "return True")
+    ),
+    "63 compressed members": mutant(
+        "host/test_saved_file.py::test_a_compressed_archive_is_refused",
+        Edit("host/saved_file.py", "_check_stored", "pass"),
+    ),
+    "63 members that overlap": mutant(
+        "host/test_saved_file.py::test_members_are_not_longer_than_the_file",
+        Edit("host/saved_file.py", "_check_total", "pass"),
+    ),
+    "63 lengths that are claimed": mutant(
+        "host/test_saved_file.py::test_an_archive_cannot_make_the_reader_read_more_than_there_is",
+        Edit("host/saved_file.py", "_check_part", "pass"),
+    ),
+    "63 pickles": mutant(
+        "host/test_saving.py::test_the_code_in_a_file_runs_in_the_sandbox_alone",
+        Edit("host/saving.py", "_encoded", "import pickle\npickle.loads(piece)\nreturn base64.b64encode(piece).decode()"),
+    ),
+    "63 sessions that lie": mutant(
+        "host/test_saving.py::test_a_session_that_lies_is_not_saved",
+        Edit("host/saving.py", "_complete", "return state"),
     ),
     "62 links that are read": mutant(
         f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_kept", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")

@@ -19,6 +19,7 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, ExecutionS
 from cellblock.named.event_log import EventLog
 from cellblock.named.kernel_types import OWN, cell
 from cellblock.store.journal import Journal, new_id
+from cellblock.turns import turns
 from cellblock.wire.messages import Comm
 from cellblock.wire.packed import Packed, pack
 
@@ -248,6 +249,7 @@ class Execution:
                 self._take(event, approvals, auto)
                 if not self.ended:
                     self._journal.writer.flush()
+                    await turns().give_way()  # thousands can be there, which are read without waiting
 
     def _take(self, event: object, approvals: PendingApprovals, auto: bool) -> None:
         match event:
@@ -326,7 +328,9 @@ class Execution:
 
     def _note_end(self, size: int) -> None:
         assert self._journal is not None
-        self._journal.end(self.record, self.log.size + size)
+        result = None if self._silent else self.result
+        told = ("", None) if result is None else (result.status, result.execution_count)
+        self._journal.end(self.record, self.log.size + size, *told)
 
     @property
     def settled(self) -> bool:

@@ -18,6 +18,7 @@ from cellblock.approvals.elicitation import Elicitation
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.keeping import SessionRemains
+from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.named.approvals import PendingApprovals
 from cellblock.named.executions import Execution
@@ -136,6 +137,7 @@ class NamedSessions:
         tags: Mapping[str, str] | None = None,
         *,
         fresh: bool = False,
+        lasting: bool = True,
     ) -> NamedSession:
         """Make a session, or return the one of that name. Callers who ask for one name at once get one session.
 
@@ -144,6 +146,7 @@ class NamedSessions:
             options: Its options, if it is made (`read_options`).
             tags: Labels, likewise.
             fresh: Whether it is an error if there is one already.
+            lasting: Whether the next process goes on with it if this one is killed; else it is ended then.
 
         Raises:
             ConflictError: There is one already.
@@ -165,7 +168,7 @@ class NamedSessions:
         read = self._fixed or read_options(options or {}, self._host)
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
         named = NamedSession(self._host, record, dict(options or {}), read)
-        self._making[name] = task = asyncio.create_task(self._make(named))
+        self._making[name] = task = asyncio.create_task(self._make(named, lasting))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
 
@@ -194,13 +197,14 @@ class NamedSessions:
             raise StateError(f"session {name!r} was destroyed while it started")
         return task.result()
 
-    async def _make(self, named: NamedSession) -> NamedSession:
+    async def _make(self, named: NamedSession, lasting: bool) -> NamedSession:
         if (ending := self._closing.get(named.record.name)) is not None:
             await asyncio.wait([ending])
         try:
             session = await named.live()
             self._join(named, session)
-            self.store.sessions.add(named.record, named.options)
+            if lasting:
+                self.store.sessions.add(named.record, named.options)
         except BaseException:
             await named.close()
             raise
@@ -230,6 +234,12 @@ class NamedSessions:
             self._join(named, session)
         return session
 
+    def history(self, session: str, running: Session, count: int) -> list[HistoryEntry]:
+        """Return the last cells of a session, oldest first; those of earlier processes are in the journal."""
+        named, entries = self.find(session), running.history(count)
+        before = self.store.journal.history(named.record.kernel_id, named.since, count - len(entries))
+        return [*before, *entries]
+
     def find(self, session: str) -> NamedSession:
         """Return a session by its name or id.
 
@@ -242,17 +252,18 @@ class NamedSessions:
         found.touch()
         return found
 
-    async def fresh_records(self) -> list[SessionRecord]:
-        """Return all sessions, oldest first, after a look at their kernels: one whose kernel has ended is ``dead``."""
-        shown = []
-        for named in [*self._sessions.values()]:
-            session, record = named.current, named.shown()
-            ended = record.status == "idle" and session is not None and not await session.has_kernel()
-            shown.append(dataclasses.replace(record, status="dead") if ended else record)
-        return shown
+    def all(self) -> list[NamedSession]:
+        """Return all sessions, oldest first."""
+        return [*self._sessions.values()]
+
+    async def fresh_record(self, named: NamedSession) -> SessionRecord:
+        """Return a session's record after a look at its kernel: if that has ended, it is ``dead``."""
+        session, record = named.current, named.shown()
+        ended = record.status == "idle" and session is not None and not await session.has_kernel()
+        return dataclasses.replace(record, status="dead") if ended else record
 
     def records(self) -> list[SessionRecord]:
-        """Return all sessions, oldest first."""
+        """Return the records of all sessions, oldest first."""
         return [named.shown() for named in self._sessions.values()]
 
     async def restart(self, session: str) -> SessionRecord:
