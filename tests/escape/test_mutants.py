@@ -719,6 +719,14 @@ MUTANTS: dict[str, Mutant] = {
         "gateway/test_jupyter.py::test_requests_do_not_wait_without_limit",
         Edit("jupyter/kernel.py", "check_room", "return True"),
     ),
+    "58 values": mutant(
+        "jupyter/test_messages.py::test_a_message_of_too_many_values_is_refused",
+        Edit("jupyter/json_values.py", "has_too_many_values", "return False"),
+    ),
+    "58 turns": mutant(
+        "gateway/test_jupyter.py::test_a_flood_of_messages_lets_others_have_their_turn",
+        Edit("gateway/jupyter.py", "Turns.give_way", "pass"),
+    ),
     "58 kernels that are killed": mutant(
         "jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
         Edit("daemon/server.py", "Client._bind", "pass"),
@@ -766,11 +774,16 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "60 pages of others": mutant(f"{GUARD}other_web_pages_are_refused", Edit("gateway/guard.py", "check_origin", "pass")),
     "60 bodies that are announced": mutant(
-        f"{GUARD}a_body_is_refused_before_it_has_come[Content-Length: 10001]", Edit("gateway/guard.py", "check_length", "pass")
+        f"{GUARD}a_body_is_refused_before_it_has_come[Content-Length: 1000001]",
+        Edit("gateway/guard.py", "check_length", "pass"),
     ),
     "60 bodies that are not": mutant(
         f"{GUARD}a_body_is_refused_before_it_has_come[Transfer-Encoding: chunked]",
         Edit("gateway/guard.py", "check_left", "pass"),
+    ),
+    "60 values": mutant(
+        f"{GUARD}a_body_of_too_many_values_is_not_parsed[/sessions/x/executions]",
+        Edit("gateway/guard.py", "check_values", "pass"),
     ),
     "60 other machines": mutant(
         f"{GUARD}without_tokens_nobody_elsewhere_is_served", Edit("gateway/guard.py", "check_local", "pass")
