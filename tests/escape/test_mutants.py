@@ -735,6 +735,14 @@ MUTANTS: dict[str, Mutant] = {
         "gateway/test_jupyter.py::test_requests_do_not_wait_without_limit",
         Edit("jupyter/kernel.py", "check_room", "return True"),
     ),
+    "58 values": mutant(
+        "jupyter/test_messages.py::test_a_message_of_too_many_values_is_refused",
+        Edit("jupyter/json_values.py", "has_too_many_values", "return False"),
+    ),
+    "58 turns": mutant(
+        "gateway/test_jupyter.py::test_a_flood_of_messages_lets_others_have_their_turn",
+        Edit("gateway/jupyter.py", "Turns.give_way", "pass"),
+    ),
     "58 kernels that are killed": mutant(
         "jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
         Edit("daemon/server.py", "Client._bind", "pass"),
@@ -752,6 +760,10 @@ MUTANTS: dict[str, Mutant] = {
             "        if question.id in answers:\n"
             "            await _take_answer(clients, question, answers[question.id])",
         ),
+    ),
+    "59 another client's servers": mutant(
+        "mcp_server/test_server.py::test_over_http_what_a_client_registers_is_its_own",
+        Edit("mcp_server/clients.py", "Clients.folder", "return self.options.workspace"),
     ),
     "59 whose question it is": mutant(
         "tools/mcp/test_elicit.py::test_a_question_that_could_be_anothers_is_shown_to_nobody",
@@ -778,11 +790,16 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "60 pages of others": mutant(f"{GUARD}other_web_pages_are_refused", Edit("gateway/guard.py", "check_origin", "pass")),
     "60 bodies that are announced": mutant(
-        f"{GUARD}a_body_is_refused_before_it_has_come[Content-Length: 10001]", Edit("gateway/guard.py", "check_length", "pass")
+        f"{GUARD}a_body_is_refused_before_it_has_come[Content-Length: 1000001]",
+        Edit("gateway/guard.py", "check_length", "pass"),
     ),
     "60 bodies that are not": mutant(
         f"{GUARD}a_body_is_refused_before_it_has_come[Transfer-Encoding: chunked]",
         Edit("gateway/guard.py", "check_left", "pass"),
+    ),
+    "60 values": mutant(
+        f"{GUARD}a_body_of_too_many_values_is_not_parsed[/sessions/x/executions]",
+        Edit("gateway/guard.py", "check_values", "pass"),
     ),
     "60 other machines": mutant(
         f"{GUARD}without_tokens_nobody_elsewhere_is_served", Edit("gateway/guard.py", "check_local", "pass")
@@ -841,6 +858,26 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "61 ids of executions": mutant(
         "store/test_journal.py::test_an_id_that_is_none_is_not_found", Edit("store/journal.py", "is_id", "return True")
+    ),
+    "63 compressed members": mutant(
+        "host/test_saved_file.py::test_a_compressed_archive_is_refused",
+        Edit("host/saved_file.py", "_check_stored", "pass"),
+    ),
+    "63 members that overlap": mutant(
+        "host/test_saved_file.py::test_members_are_not_longer_than_the_file",
+        Edit("host/saved_file.py", "_check_total", "pass"),
+    ),
+    "63 lengths that are claimed": mutant(
+        "host/test_saved_file.py::test_an_archive_cannot_make_the_reader_read_more_than_there_is",
+        Edit("host/saved_file.py", "_check_part", "pass"),
+    ),
+    "63 pickles": mutant(
+        "host/test_saving.py::test_the_code_in_a_file_runs_in_the_sandbox_alone",
+        Edit("host/saving.py", "_encoded", "import pickle\npickle.loads(piece)\nreturn base64.b64encode(piece).decode()"),
+    ),
+    "63 sessions that lie": mutant(
+        "host/test_saving.py::test_a_session_that_lies_is_not_saved",
+        Edit("host/saving.py", "_complete", "return state"),
     ),
     "62 links that are read": mutant(
         f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_kept", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
