@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
-    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling, Undone
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.kernel_mgr.server import KernelGateway
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.model.checkpoints import CheckpointRecord, Undone
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -128,7 +129,8 @@ _HOME = {
     "SessionOptions": "host",
     "Checkpoint": "host.checkpoints.checkpoint",
     "Rolling": "host.checkpoints.checkpoint",
-    "Undone": "host.checkpoints.checkpoint",
+    "Undone": "model.checkpoints",
+    "CheckpointRecord": "model.checkpoints",
     "FileInfo": "host.files",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
@@ -201,6 +203,7 @@ __all__ = [
     "ChangedVariable",
     "Checkpoint",
     "CheckpointError",
+    "CheckpointRecord",
     "Client",
     "CodeExecutionChunk",
     "CodeExecutionError",

@@ -186,6 +186,7 @@ class Session(WithCheckpoints, AsyncOnly):
             self._kernels,
             rolling_of(options.recovery),
             (lambda _port: {}) if self._network is None else self._network.environment,
+            hooks.outside,
         )
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         self._closing = Closing()

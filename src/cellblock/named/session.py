@@ -12,6 +12,7 @@ from typing import Any
 
 from cellblock.errors import StateError
 from cellblock.host import Host, Session
+from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.kernels.cell import OnInput
 from cellblock.model.sessions import SessionRecord, SessionStatus
@@ -37,7 +38,14 @@ class NamedSession:
         lost: Whether its variables were lost, and no result has said so yet.
     """
 
-    def __init__(self, host: Host, record: SessionRecord, options: Mapping[str, Any], read: Options | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        record: SessionRecord,
+        options: Mapping[str, Any],
+        read: Options | None = None,
+        start_from: Checkpoint | None = None,
+    ) -> None:
         """Begin without a kernel.
 
         Args:
@@ -45,6 +53,7 @@ class NamedSession:
             record: What everybody sees of it.
             options: Its options, as its maker has given them.
             read: The same, if they were read already.
+            start_from: The checkpoint that its first kernel is made of.
         """
         self.record = record
         self.options = options
@@ -60,6 +69,7 @@ class NamedSession:
         self._ended = False
         self._remains: SessionRemains | None = None
         self._on_input: OnInput | None = None
+        self._start_from = start_from
 
     @property
     def read(self) -> Options:
@@ -124,11 +134,13 @@ class NamedSession:
         running = self.running = RunningSession(self._host)
         try:
             number, remains, self._remains = self.record.kernel_id, self._remains, None
+            start_from, self._start_from = self._start_from, None
             await running.start(
                 *(self.read.session, self.read.services, number, None, None),
                 label=number,
                 remains=remains,
                 on_input=self._on_input,
+                start_from=start_from,
             )
             assert running.session is not None
             await start_kernel(running.session, self.record.kernel_type)
@@ -136,7 +148,7 @@ class NamedSession:
             self.running = None
             await running.close()
             raise
-        if not running.session.adopted:
+        if not running.session.adopted and start_from is None:
             await self.run_startup_code(running.session)
         return running.session
 

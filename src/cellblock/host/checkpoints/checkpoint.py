@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from cellblock.errors import CheckpointError, InvalidInputError
-from cellblock.model import HistoryEntry
+from cellblock.model.checkpoints import CheckpointRecord
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.past import Numbered
@@ -87,6 +87,12 @@ class Checkpoint:
         return f"<Checkpoint {self.id}{name} after cell {self.execution_count}{gone}>"
 
     @property
+    def record(self) -> CheckpointRecord:
+        """The checkpoint as data."""
+        made = self.made.isoformat()
+        return CheckpointRecord(self.id, self.name, made, self.execution_count, self.automatic, self.files)
+
+    @property
     def alive(self) -> bool:
         """Whether it can be gone back to."""
         return not self.moment.copy.gone.done()
@@ -109,21 +115,6 @@ class Checkpoint:
         """End it, and free its memory. Sessions that were made of it go on. Dropping twice is fine."""
         self.discard()
         await self.moment.copy.family.settle()
-
-
-@dataclass(frozen=True, slots=True)
-class Undone:
-    """What `Session.undo` has undone.
-
-    Attributes:
-        cells: The cells, oldest first.
-        files: The files of the workspace that were changed back, removed or made again.
-        execution_count: The number of the last cell that still counts.
-    """
-
-    cells: list[HistoryEntry]
-    execution_count: int
-    files: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError
-from cellblock.host.checkpoints.checkpoint import Checkpoint, FilesMode, Moment, Restored, Rolling, Undone
+from cellblock.host.checkpoints.checkpoint import Checkpoint, FilesMode, Moment, Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
+from cellblock.model.checkpoints import Undone
 from cellblock.wire.control import Listener
 from cellblock.wire.protocol import State
 
@@ -60,6 +61,7 @@ class Checkpoints:
         kernels: KernelSlot,
         rolling: Rolling | None,
         environment: Callable[[int], Mapping[str, str]],
+        outside: Callable[[float], list[str]],
     ) -> None:
         """Begin without checkpoints.
 
@@ -72,6 +74,7 @@ class Checkpoints:
             kernels: Where that runs.
             rolling: How automatic checkpoints are made; None: they are not.
             environment: Returns the variables for a proxy that listens on a port in the session.
+            outside: Returns what was allowed outside since a time.
         """
         self._name = name
         self._host = host
@@ -81,6 +84,7 @@ class Checkpoints:
         self._kernels = kernels
         self._rolling = rolling
         self._environment = environment
+        self._outside = outside
         self._kept: list[Checkpoint] = []
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -221,15 +225,16 @@ class Checkpoints:
             if candidates:
                 checkpoint = max(candidates, key=lambda one: len(one.moment.past))
                 await self._go_to(checkpoint)
-                execution_count = checkpoint.execution_count
+                execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
             elif target == line[0][0] and self._fresh:
                 await self._kernels.renew()
                 past.go_to(())
-                execution_count = 0
+                execution_count, since = 0, 0.0
             else:
                 raise CheckpointError(self._cannot_undo())
             kept = {number for number, _ in past.line}
-            return Undone([entry for number, entry in line if number not in kept], execution_count)
+            cells = [entry for number, entry in line if number not in kept]
+            return Undone(cells, execution_count, outside=self._outside(since))
 
     def _cannot_undo(self) -> str:
         reason = f" ({self.skipped})" if self.skipped else ""
