@@ -207,6 +207,7 @@ TESTED_IN: dict[str, str] = {
     "daemon/connection": "test_sync.py",
     "daemon/codec": "test_sync.py",
     "daemon/saving": "cli/test_saving.py",
+    "named/checkpoints": "cli/test_checkpoints.py",
     "daemon/server": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from cellblock.approvals.rules import Rules
     from cellblock.gateway.embedded import EmbeddedGateway
     from cellblock.host import Host, Limits, Policy, Session
-    from cellblock.host.checkpoints.checkpoint import Checkpoint, FilesMode, Rolling
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-    from cellblock.model.checkpoints import Undone
+    from cellblock.model.checkpoints import FilesMode, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
     from cellblock.tool_directories import Directories

@@ -24,8 +24,7 @@ from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import Language, SessionRecord
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.checkpoint import FilesMode
-    from cellblock.model.checkpoints import CheckpointRecord, Undone
+    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from cellblock.model import HistoryEntry
+
+FilesMode: TypeAlias = Literal["shared", "copy"]
+"""What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,15 @@ import secrets
 import weakref
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from cellblock.errors import CheckpointError, InvalidInputError
-from cellblock.model.checkpoints import CheckpointRecord
+from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.past import Numbered
     from cellblock.host.kernels.family import Copy
     from cellblock.host.options import SessionOptions
-
-FilesMode: TypeAlias = Literal["shared", "copy"]
-"""What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
 
 
 class Owner(Protocol):

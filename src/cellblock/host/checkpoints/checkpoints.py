@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError
-from cellblock.host.checkpoints.checkpoint import Checkpoint, FilesMode, Moment, Restored, Rolling
+from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
-from cellblock.model.checkpoints import Undone
+from cellblock.model.checkpoints import FilesMode, Undone
 from cellblock.wire.control import Listener
 from cellblock.wire.protocol import State
 
