@@ -23,8 +23,10 @@ def own_daemon(directory: Path) -> Iterator[Path]:
         patch.setenv("CELLBLOCK_HOME", str(home))
         patch.setenv("TMPDIR", str(temporary))  # where it makes what the tests would call left behind
         patch.chdir(workspace)
-        cellblock.list_kernels()  # starts it, and opens this thread's connection
-        yield home
-        connection = _connection()
-        connection.call(End())
-        connection.close()
+        try:
+            cellblock.list_kernels()  # starts it, and opens this thread's connection
+            yield home
+        finally:
+            connection = _connection()
+            connection.call(End())
+            connection.close()

@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ import pytest
 import cellblock
 from cellblock import DaemonError, NotFoundError, NotRunError, OutcomeUnknownError, StoreError
 from cellblock.daemon import control
-from cellblock.daemon.messages import Executions, Follow, Lookup, Submit
+from cellblock.daemon.messages import Create, Executions, Follow, History, Lookup, Submit
 from cellblock.daemon.place import Place
 from cellblock.sync import _call, _connection, _local
 from processes import alive, below, eventually
@@ -155,6 +156,7 @@ async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
     with pytest.raises(NotRunError):
         await asyncio.wrap_future(waiting)
     assert _call(Lookup(record["id"]))["state"] == "running"
+    assert [entry["code"] for entry in _call(History("one"))] == ["x = 41"]
     rest = in_thread(kernel, "x + 3")
     Path("go").write_text("")
     events = first + list(_connection().follow(Follow(record["id"], after=len(first))))
@@ -166,6 +168,15 @@ async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
     assert (await asyncio.wrap_future(rest)).return_value == "44"
     assert list(_connection().follow(Follow(record["id"]))) == events
     assert _call(Submit("one", key="k", wait=True), code.encode()) == result
+
+
+async def test_a_session_that_is_bound_to_a_connection_ends_with_a_daemon_that_is_killed(home: Path) -> None:
+    _connection().call(Create("bound", {"sandbox": False}, fresh=True, bound=True))
+    result = cellblock.execute("bound", "import os; os.getpid()")
+    daemon = pid()
+    os.kill(daemon, signal.SIGKILL)
+    assert cellblock.list_kernels() == []
+    await ended(int(result.return_value or 0))
 
 
 async def test_the_end_of_the_custodian_is_noticed(home: Path) -> None:
@@ -297,14 +308,30 @@ def test_fifty_processes_at_once_get_one_daemon_and_one_session(home: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ours", [0, 2])
-def test_another_version_is_told_in_one_line(home: Path, monkeypatch: pytest.MonkeyPatch, ours: int) -> None:
-    control.start()
+@pytest.mark.parametrize("ours", [0, 99])
+def test_another_version_is_told_in_one_line_and_can_be_stopped(
+    home: Path, monkeypatch: pytest.MonkeyPatch, ours: int
+) -> None:
+    daemon = control.start()["pid"]
     with monkeypatch.context() as patch:
         patch.setattr("cellblock.daemon.connection.PROTOCOL", ours)
         with pytest.raises(DaemonError, match=r"the daemon is cellblock .*'cellblock daemon stop' ends it") as caught:
             control.status()
-    assert "\n" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert control.stop()
+    assert not alive(daemon)
+
+
+async def test_code_that_is_submitted_while_the_daemon_ends_runs_in_the_next_one(home: Path) -> None:
+    """Only what waits in the daemon, or runs there, is told that it ends."""
+    cellblock.get_or_create("one")
+    for _ in range(3):
+        daemon, results = pid(), set()
+        os.kill(daemon, signal.SIGTERM)
+        while alive(daemon):
+            with suppress(NotRunError):  # the first may have come before the signal
+                results.add(cellblock.execute("one", "1 + 1").return_value)
+        assert results == {"2"}
 
 
 async def test_a_full_disk_refuses_new_code_and_loses_nothing(home: Path) -> None:

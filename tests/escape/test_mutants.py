@@ -231,7 +231,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("cli/live.py", "_shown", "return text"),
     ),
     "38 decisions that nobody saw": mutant(
-        "cli/test_live.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
+        "cli/test_questions.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
         Edit("cli/questions.py", "Questions._forget_what_was_typed", "pass"),
     ),
     "38 tables": mutant(
@@ -284,7 +284,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/kernels/cells.py", "Cells._check_not_answering", "pass"),
     ),
     "36 launchers that do not answer": mutant(
-        f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
+        "host/launch/test_launchers.py::test_a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
         Edit("host/launch/launchers.py", "Launchers.retire", "pass"),
     ),
     "39 frames of Python objects": mutant(
@@ -797,6 +797,12 @@ MUTANTS: dict[str, Mutant] = {
     "60 clients that dawdle": mutant(
         "gateway/test_protocol.py::test_who_dawdles_is_cut_off",
         Edit("gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
+    ),
+    "60 tokens in logs": mutant(
+        "gateway/test_serve.py::test_any_server_serves_the_application_and_logs_no_token",
+        Edit(
+            "gateway/guard.py", "take_token", "return scope['query_string'].decode().partition('token=')[2].partition('&')[0]"
+        ),
     ),
     "61 another user": mutant(
         "daemon/test_life.py::test_another_user_cannot_connect_or_pretend",

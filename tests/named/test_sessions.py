@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from cellblock import Host, NotFoundError
 from cellblock.named.sessions import NamedSessions
 from named_sessions import OPTIONS, after_a_kill, submit
-from processes import eventually
+from processes import alive, eventually
 
 
 async def test_a_session_is_listed_by_the_next_process_and_says_that_its_variables_are_lost(
@@ -28,6 +30,7 @@ async def test_a_session_is_listed_by_the_next_process_and_says_that_its_variabl
     found = await later.create("one")
     first = await submit(later, found, "'x' in globals(), start").wait()
     assert (first.return_value, first.recovery, first.status) == ("(False, 1)", "restarted", "success")
+    assert "[cellblock] The session's kernel ended with the daemon. Variables and imports are lost" in first.stderr
     assert (await submit(later, found, "1").wait()).recovery is None
     assert later.records()[0].status == "idle"
     assert [one.state for one in later.executions.last(later.find("one"), 10)] == ["done"] * 3
@@ -43,4 +46,59 @@ async def test_a_session_that_nobody_uses_is_ended(sessions: NamedSessions, zygo
         sessions.find("brief")
     later = await after_a_kill(sessions, zygote_host, state)
     assert [record.name for record in later.records()] == ["long"]
+    await later.close()
+
+
+async def test_the_startup_code_runs_again_in_the_kernel_after_one_that_died(sessions: NamedSessions) -> None:
+    named = await sessions.create("one", {**OPTIONS, "startup_code": "start = globals().get('start', 0) + 1"})
+    assert (await submit(sessions, named, "start").wait()).return_value == "1"
+    died = await submit(sessions, named, "import os; os._exit(3)").wait()
+    assert (died.status, died.recovery) == ("died", "restarted")
+    again = await submit(sessions, named, "start").wait()
+    assert (again.return_value, again.recovery) == ("1", "restarted")
+    assert again.stderr == "[cellblock] The kernel is a fresh one, in which the startup code was run again\n"
+    pid = int((await submit(sessions, named, "os = __import__('os'); os.getpid()").wait()).return_value or 0)
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: not alive(pid))
+    between = await submit(sessions, named, "start").wait()
+    assert (between.return_value, between.recovery) == ("1", "restarted")
+    assert "[cellblock] The kernel died between cells: SIGKILL" in between.stderr
+    last = await submit(sessions, named, "start").wait()
+    assert (last.return_value, last.recovery, last.stderr) == ("1", None, "")
+
+
+async def test_startup_code_that_fails_later_is_told(sessions: NamedSessions, tmp_path: Path) -> None:
+    (tmp_path / "setup").write_text("")
+    named = await sessions.create("one", {**OPTIONS, "startup_code": "open('setup').read()"})
+    await submit(sessions, named, "import os; os._exit(3)").wait()
+    (tmp_path / "setup").unlink()
+    again = await submit(sessions, named, "1").wait()
+    assert again.ok
+    assert "the startup code was run again, and failed" in again.stderr
+    assert "FileNotFoundError" in again.stderr
+
+
+async def test_the_history_has_the_cells_of_earlier_processes(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
+    named = await sessions.create("one", OPTIONS)
+    for code in ("x = 1", "1 / 0", "x"):
+        await submit(sessions, named, code).wait()
+    await submit(sessions, named, "'unseen'", silent=True).wait()
+    later = await after_a_kill(sessions, zygote_host, state)
+    found = await later.create("one")
+    await submit(later, found, "y = 2").wait()
+    shown = [(entry.code, entry.status) for entry in later.history("one", found.session, 100)]
+    assert shown == [("x = 1", "success"), ("1 / 0", "error"), ("x", "success"), ("y = 2", "success")]
+    assert [entry.code for entry in later.history("one", found.session, 2)] == ["x", "y = 2"]
+    assert later.history("one", found.session, 1)[0].execution_count == 1
+    await later.destroy("one")
+    await later.close()
+
+
+async def test_a_session_that_ends_with_its_connection_is_not_there_for_the_next_process(
+    sessions: NamedSessions, zygote_host: Host, state: Path
+) -> None:
+    named = await sessions.create("one", OPTIONS, fresh=True, lasting=False)
+    assert (await submit(sessions, named, "1 + 1").wait()).return_value == "2"
+    later = await after_a_kill(sessions, zygote_host, state)
+    assert later.records() == []
     await later.close()

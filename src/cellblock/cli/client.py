@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from cellblock import __version__, settings
@@ -13,7 +13,7 @@ from cellblock.cli.problems import nearest
 from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import List, Request
 from cellblock.daemon.place import Place
-from cellblock.errors import InvalidInputError, NotFoundError
+from cellblock.errors import InvalidInputError, NotFoundError, NotRunError
 
 
 def connect() -> Connection:
@@ -28,15 +28,17 @@ def connect() -> Connection:
 def connect_if_running() -> Connection | None:
     """Return a connection to the daemon; None if there is none."""
     sock = Place().connect()
-    return None if sock is None else Connection(sock, __version__)
+    with suppress(NotRunError):  # it has just ended
+        return None if sock is None else Connection(sock, __version__)
+    return None
 
 
 def _start() -> Connection:
     from cellblock.cli.progress import Progress
-    from cellblock.daemon.starting import connect_or_start
+    from cellblock.daemon.starting import open_connection
 
     with Progress("starting the daemon"):
-        return Connection(connect_or_start(Place()), __version__)
+        return open_connection(Place())
 
 
 @contextmanager

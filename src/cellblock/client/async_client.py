@@ -32,6 +32,8 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
+    from cellblock.model.saving import LoadReport, SaveReport
+    from cellblock.model.variables import Variable
 
 T = TypeVar("T")
 
@@ -260,6 +262,28 @@ class AsyncClient:
         """Return the signatures of tools that words are about."""
         return await self._send(calls.search_tools(kernel, words, limit))
 
+    # -- files of a whole session --------------------------------------------------------------------------------------
+
+    async def variables(self, kernel: SessionRecord | str) -> list[Variable]:
+        """Return the variables of a session: type, size, shape, and a short text of each."""
+        return await self._send(calls.variables(kernel))
+
+    async def save(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> SaveReport:
+        """Save a session to this machine's disk; return what was saved, and what could not be."""
+        await self._receive("POST", calls.saved(kernel), local, calls.files(workspace))
+        return calls.save_report(local)
+
+    async def load(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> LoadReport:
+        """Continue a saved session of this machine's disk in a session, which gets a fresh kernel."""
+        with opened(local) as file, errors():
+            content = async_pieces(file)
+            response = await self._http.post(calls.loaded(kernel), content=content, params=calls.files(workspace))
+        return calls.load_report(read_answer(response))
+
+    async def export(self, kernel: SessionRecord | str, local: str | os.PathLike[str]) -> None:
+        """Write the cells of a session to this machine's disk: ``.ipynb`` for a notebook, ``.py`` for a script."""
+        await self._receive("GET", calls.exported(kernel, local), local)
+
     # -- approvals -----------------------------------------------------------------------------------------------------
 
     async def pending(self, kernel: SessionRecord | str | None = None) -> list[PendingApproval]:
@@ -314,19 +338,25 @@ class AsyncClient:
 
     async def download(self, kernel: SessionRecord | str, path: str, local: str | os.PathLike[str]) -> None:
         """Copy a file of a session to this machine's disk. It appears when it is complete."""
+        await self._receive("GET", calls.file(kernel, path), local)
+
+    async def upload(self, kernel: SessionRecord | str, local: str | os.PathLike[str], path: str = "") -> FileInfo:
+        """Copy a file of this machine's disk to a session, by default under its name."""
+        with opened(local) as file:
+            return await self.write_file(kernel, path or os.path.basename(local), async_pieces(file))
+
+    async def _receive(
+        self, method: str, path: str, local: str | os.PathLike[str], query: Mapping[str, str] | None = None
+    ) -> None:
+        """Write what the gateway sends to a file."""
         with errors():
-            async with self._http.stream("GET", calls.file(kernel, path)) as response:
+            async with self._http.stream(method, path, params=query) as response:
                 if response.status_code != 200:
                     await response.aread()
                     raise read_error(response)
                 with arriving(local) as file:
                     async for piece in response.aiter_bytes():
                         file.write(piece)
-
-    async def upload(self, kernel: SessionRecord | str, local: str | os.PathLike[str], path: str = "") -> FileInfo:
-        """Copy a file of this machine's disk to a session, by default under its name."""
-        with opened(local) as file:
-            return await self.write_file(kernel, path or os.path.basename(local), async_pieces(file))
 
     async def _send(self, call: Call[T]) -> T:
         with errors(runs=call.runs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -14,6 +15,8 @@ from cellblock.model.sessions import ExecutionRecord, Language, PendingApproval,
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
+    from cellblock.model.saving import LoadReport, SaveReport
+    from cellblock.model.variables import Variable
 
 T = TypeVar("T")
 
@@ -140,6 +143,50 @@ def history(kernel: SessionRecord | str, count: int) -> Call[list[HistoryEntry]]
     """List what ran."""
     path = f"{_session(kernel)}/history"
     return Call("GET", path, lambda data: [HistoryEntry(**one) for one in data["history"]], query={"count": str(count)})
+
+
+def variables(kernel: SessionRecord | str) -> Call[list[Variable]]:
+    """List variables."""
+    from cellblock.model.variables import Variable
+
+    return Call("GET", f"{_session(kernel)}/variables", lambda data: [Variable.from_dict(one) for one in data["variables"]])
+
+
+def saved(kernel: SessionRecord | str) -> str:
+    """Return the path at which a session is saved."""
+    return f"{_session(kernel)}/save"
+
+
+def loaded(kernel: SessionRecord | str) -> str:
+    """Return the path at which a session is loaded."""
+    return f"{_session(kernel)}/load"
+
+
+def exported(kernel: SessionRecord | str, local: str | os.PathLike[str]) -> str:
+    """Return the path at which a session is exported, to a file of this name."""
+    kind = os.path.splitext(local)[1].lower()
+    if kind not in (".ipynb", ".py"):
+        raise InvalidInputError(f"{os.fspath(local)!r} must end with .ipynb, for a notebook, or .py, for a script")
+    return f"{_session(kernel)}/export?format={kind[1:]}"
+
+
+def files(asked: bool) -> dict[str, str]:
+    """Return the query that says whether the files of the workspace are meant, too."""
+    return {"files": "true" if asked else "false"}
+
+
+def load_report(data: Mapping[str, Any]) -> LoadReport:
+    """Return what was loaded."""
+    from cellblock.model.saving import LoadReport
+
+    return LoadReport.from_dict(data)
+
+
+def save_report(local: str | os.PathLike[str]) -> SaveReport:
+    """Return what a file holds that was saved."""
+    from cellblock.host.saved_file import report
+
+    return report(local)
 
 
 def install(kernel: SessionRecord | str, requirements: tuple[str, ...], timeout: float | None) -> Call[CodeExecutionResult]:

@@ -31,6 +31,8 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
+    from cellblock.model.saving import LoadReport, SaveReport
+    from cellblock.model.variables import Variable
 
 T = TypeVar("T")
 
@@ -254,6 +256,28 @@ class Client:
         """Return the signatures of tools that words are about."""
         return self._send(calls.search_tools(kernel, words, limit))
 
+    # -- files of a whole session --------------------------------------------------------------------------------------
+
+    def variables(self, kernel: SessionRecord | str) -> list[Variable]:
+        """Return the variables of a session: type, size, shape, and a short text of each."""
+        return self._send(calls.variables(kernel))
+
+    def save(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> SaveReport:
+        """Save a session to this machine's disk; return what was saved, and what could not be."""
+        self._receive("POST", calls.saved(kernel), local, calls.files(workspace))
+        return calls.save_report(local)
+
+    def load(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> LoadReport:
+        """Continue a saved session of this machine's disk in a session, which gets a fresh kernel."""
+        with opened(local) as file, errors():
+            content = pieces(file)
+            response = self._http.post(calls.loaded(kernel), content=content, params=calls.files(workspace))
+        return calls.load_report(read_answer(response))
+
+    def export(self, kernel: SessionRecord | str, local: str | os.PathLike[str]) -> None:
+        """Write the cells of a session to this machine's disk: ``.ipynb`` for a notebook, ``.py`` for a script."""
+        self._receive("GET", calls.exported(kernel, local), local)
+
     # -- approvals -----------------------------------------------------------------------------------------------------
 
     def pending(self, kernel: SessionRecord | str | None = None) -> list[PendingApproval]:
@@ -308,18 +332,22 @@ class Client:
 
     def download(self, kernel: SessionRecord | str, path: str, local: str | os.PathLike[str]) -> None:
         """Copy a file of a session to this machine's disk. It appears when it is complete."""
-        with errors(), self._http.stream("GET", calls.file(kernel, path)) as response:
+        self._receive("GET", calls.file(kernel, path), local)
+
+    def upload(self, kernel: SessionRecord | str, local: str | os.PathLike[str], path: str = "") -> FileInfo:
+        """Copy a file of this machine's disk to a session, by default under its name."""
+        with opened(local) as file:
+            return self.write_file(kernel, path or os.path.basename(local), pieces(file))
+
+    def _receive(self, method: str, path: str, local: str | os.PathLike[str], query: Mapping[str, str] | None = None) -> None:
+        """Write what the gateway sends to a file."""
+        with errors(), self._http.stream(method, path, params=query) as response:
             if response.status_code != 200:
                 response.read()
                 raise read_error(response)
             with arriving(local) as file:
                 for piece in response.iter_bytes():
                     file.write(piece)
-
-    def upload(self, kernel: SessionRecord | str, local: str | os.PathLike[str], path: str = "") -> FileInfo:
-        """Copy a file of this machine's disk to a session, by default under its name."""
-        with opened(local) as file:
-            return self.write_file(kernel, path or os.path.basename(local), pieces(file))
 
     def _send(self, call: Call[T]) -> T:
         with errors(runs=call.runs):

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +119,7 @@ class Custodian:
         self.pid = pid
         self.pidfd = pidfd
         self.gone = False
+        self._on_lost: Callable[[], object] = lambda: None
         self._numbers = itertools.count(1)
         self._answers: dict[int, Message | None] = {}
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -232,6 +233,11 @@ class Custodian:
             self._answers.pop(number, None)
         return Process(answer.head["pid"], answer.fds[0], reader)
 
+    def watch(self, on_lost: Callable[[], object]) -> None:
+        """Have a function called when the custodian has ended."""
+        self._on_lost = on_lost
+        self._listen()
+
     def end(self) -> None:
         """End the custodian, and with it every kernel that it holds."""
         with suppress(CustodianError):
@@ -322,6 +328,7 @@ class Custodian:
             if not waiting.done():
                 waiting.set_exception(CustodianError(f"the custodian has ended, and every kernel with it: {why}"))
         self._waiting.clear()
+        self._on_lost()
 
 
 def _retrieved(future: asyncio.Future[None]) -> None:

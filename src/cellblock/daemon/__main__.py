@@ -89,6 +89,8 @@ async def _serve(place: Place, lock: int, ready: int | None) -> None:
     if custodian is not None:
         await sessions.adopt()
     server = Server(sessions, custodian=custodian)
+    if custodian is not None:
+        custodian.watch(server.asked_to_end.set)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.asked_to_end.set)
@@ -99,6 +101,7 @@ async def _serve(place: Place, lock: int, ready: int | None) -> None:
     try:
         await until_the_end(server, place, lock, wanted.daemon_idle_timeout or None)
     finally:
+        server.asked_to_end.set()
         listening.close()
         place.leave(lock)
         try:

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Self, cast
 
-from cellblock.daemon.codec import MAX_REPLY, decode_answer, encode_request
+from cellblock import __version__
+from cellblock.daemon.codec import MAX_REPLY, REFUSED, decode_answer, encode_request
 from cellblock.daemon.messages import PROTOCOL, Hello, Request
-from cellblock.errors import CellblockError, DaemonError, ProtocolError
+from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
 from cellblock.wire.frames import FrameParser
 
 _WAITING = 1000
 """Parts of one answer that may wait for their reader; then the daemon has to wait."""
+
+
+_TRIES = 5
+
+
+async def open_connection(connect: Callable[[], Awaitable[socket.socket]]) -> AsyncConnection:
+    """Return a connection to a daemon. One that is just ending is waited for.
+
+    Args:
+        connect: Connects to it, or to the next one.
+
+    Raises:
+        DaemonError: It cannot be reached or started, or is of another version.
+    """
+    for _ in range(_TRIES):
+        with suppress(NotRunError):
+            return await AsyncConnection.open(await connect(), __version__)
+    raise DaemonError("daemons end as soon as they have started; see the daemon's log")
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -31,6 +52,8 @@ class AsyncConnection(asyncio.Protocol):
         self._number = 0
         self._answers: dict[int, asyncio.Queue[tuple[Any, bool]]] = {}
         self._lost: DaemonError | None = None
+        self._ending = False
+        self._watched: select.poll | None = None
         self._room = asyncio.Event()
         self._room.set()
         self._gone = asyncio.Event()
@@ -44,21 +67,25 @@ class AsyncConnection(asyncio.Protocol):
             version: The version of this client's cellblock.
 
         Raises:
-            DaemonError: The daemon speaks another version, or has ended.
+            NotRunError: The daemon has ended meanwhile.
+            DaemonError: It speaks another version.
         """
         sock.setblocking(False)
         _, made = await asyncio.get_running_loop().create_unix_connection(cls, sock=sock)
         try:
             made.daemon = await made.call(Hello(PROTOCOL, version))
-        except BaseException:  # also a cancellation: the caller never gets what is to be closed
+        except BaseException as error:  # also a cancellation: the caller never gets what is to be closed
+            lost = not made.usable  # an answer leaves it open
             made.abort()
+            if lost and isinstance(error, DaemonError):
+                raise NotRunError(str(error)) from error
             raise
         return made
 
     @property
     def usable(self) -> bool:
-        """Whether the daemon is still there."""
-        return self._lost is None
+        """Whether the daemon is still there, and takes requests."""
+        return self._lost is None and not self._ending
 
     async def close(self) -> None:
         """Close it. Executions go on."""
@@ -76,6 +103,7 @@ class AsyncConnection(asyncio.Protocol):
 
         Raises:
             CellblockError: What the daemon has met, of the same class.
+            NotRunError: It had ended before, or was ending; it was not asked. The connection is not `usable` then.
             DaemonError: It ended meanwhile; whether it has done what it was asked is not known.
         """
         number, answers = await self._send(request, body)
@@ -83,9 +111,7 @@ class AsyncConnection(asyncio.Protocol):
             answer, _ = await answers.get()
         finally:
             del self._answers[number]
-        if isinstance(answer, CellblockError):
-            raise answer
-        return answer
+        return self._checked(answer)
 
     async def follow(self, request: Request, body: bytes = b"") -> AsyncGenerator[Any, None]:
         """Ask for something that has an answer in many parts, and yield them as they come.
@@ -98,13 +124,21 @@ class AsyncConnection(asyncio.Protocol):
             while more:
                 answer, more = await answers.get()
                 self._may_read()
-                if isinstance(answer, CellblockError):
-                    raise answer
+                self._checked(answer)
                 if more:
                     yield answer
         finally:
             del self._answers[number]
             self._may_read()
+
+    def _checked(self, answer: Any) -> Any:
+        """Return an answer that is no error."""
+        if answer is REFUSED:
+            self._ending = True
+            raise NotRunError("the daemon was ending, and was not asked")
+        if isinstance(answer, CellblockError):
+            raise answer
+        return answer
 
     async def _send(self, request: Request, body: bytes) -> tuple[int, asyncio.Queue[tuple[Any, bool]]]:
         self._number = number = self._number + 1
@@ -112,13 +146,18 @@ class AsyncConnection(asyncio.Protocol):
         answers = self._answers[number] = asyncio.Queue()
         try:
             await self._room.wait()
-            if self._lost is not None or self._transport is None:
-                raise self._lost or DaemonError("the connection to the daemon is closed")
+            if self._lost is not None or self._transport is None or self._hung_up:
+                raise NotRunError("the daemon has ended before it was asked")
             self._transport.write(data)
         except BaseException:  # also a cancellation while there was no room to write
             del self._answers[number]
             raise
         return number, answers
+
+    @property
+    def _hung_up(self) -> bool:
+        """Whether the daemon is gone, also if the loop has not heard of it yet."""
+        return self._watched is not None and bool(self._watched.poll(0))
 
     def _may_read(self) -> None:
         if self._transport is not None and all(answers.qsize() < _WAITING for answers in self._answers.values()):
@@ -129,6 +168,9 @@ class AsyncConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's do not derive from it
+        if hasattr(select, "POLLRDHUP"):
+            self._watched = select.poll()
+            self._watched.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""

@@ -15,6 +15,9 @@ MAX_REPLY = 512 * 1024 * 1024
 """Bytes of the body of a reply: a result with all that `Limits` lets a cell show, in base64."""
 
 
+REFUSED = object()
+"""The answer of a daemon that is ending and has not taken the request: the next daemon is to be asked."""
+
 _KINDS: dict[str, type[Request]] = {kind.op: kind for kind in Request.__args__}
 
 
@@ -69,6 +72,11 @@ def encode_error(number: int, error: CellblockError) -> bytes:
     return encode_frame(header, str(error)[:60_000].encode("utf-8", "replace"))
 
 
+def encode_refusal(number: int) -> bytes:
+    """Return that the daemon is ending and has not taken a request, as a frame."""
+    return encode_frame({"type": "refused", "id": number})
+
+
 def decode_answer(frame: Frame) -> tuple[int, Any, bool]:
     """Return the number of the request that was answered, the answer, and whether there is more to come.
 
@@ -80,6 +88,8 @@ def decode_answer(frame: Frame) -> tuple[int, Any, bool]:
             return number, frame.body if raw else unpack(frame.body), more
         case {"type": "error", "id": int(number), "error": str(name), "details": dict(details)}:
             return number, _error(name, frame.body.decode("utf-8", "replace"), details), False
+        case {"type": "refused", "id": int(number)}:
+            return number, REFUSED, False
     raise ProtocolError(f"{frame.header['type'][:40]!a} is not an answer of the daemon")
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from cellblock.daemon.codec import MAX_REPLY, decode_answer, encode_request
+from cellblock.daemon.codec import MAX_REPLY, REFUSED, decode_answer, encode_request
 from cellblock.daemon.messages import PROTOCOL, Hello, Request
 from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
 from cellblock.wire.frames import Frame, FrameParser
@@ -25,12 +25,13 @@ class Connection:
         daemon: What the daemon has said of itself: ``protocol``, ``version``, ``pid``, ``started``.
     """
 
-    def __init__(self, sock: socket.socket, version: str) -> None:
+    def __init__(self, sock: socket.socket, version: str, *, any_daemon: bool = False) -> None:
         """Introduce this client.
 
         Args:
             sock: The connected socket, which is closed with this.
             version: The version of this client's cellblock.
+            any_daemon: Whether to stay connected to a daemon of another version, which can be asked to end.
 
         Raises:
             NotRunError: The daemon has ended meanwhile.
@@ -44,9 +45,12 @@ class Connection:
         self._received: deque[Frame] = deque()
         self.closed = False
         try:
-            self.daemon: dict[str, Any] = self.call(Hello(PROTOCOL, version))
+            self.daemon: dict[str, Any] = {}
+            self.daemon = self.call(Hello(PROTOCOL, version))
         except BaseException as error:  # also Ctrl-C: the caller never gets what is to be closed
             lost = self.closed  # an answer leaves it open
+            if any_daemon and not lost and isinstance(error, DaemonError):
+                return
             self.close()
             if lost and isinstance(error, DaemonError):
                 raise NotRunError(str(error)) from error
@@ -75,7 +79,7 @@ class Connection:
 
         Raises:
             CellblockError: What the daemon has met, of the same class.
-            NotRunError: It had ended before; it was not asked.
+            NotRunError: It had ended before, or was ending; it was not asked. The connection is closed then.
             DaemonError: It ended meanwhile; whether it has done what it was asked is not known.
         """
         with self._lock:
@@ -129,6 +133,9 @@ class Connection:
                 number, answer, more = self._receive()
                 if number != self._number:
                     continue  # of a request that somebody interrupted
+                if answer is REFUSED:
+                    self.close()
+                    raise NotRunError("the daemon was ending, and was not asked")
                 if isinstance(answer, CellblockError):
                     raise answer
                 yield answer, more

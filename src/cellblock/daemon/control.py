@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import About, End
 from cellblock.daemon.place import Place
 from cellblock.daemon.starting import open_connection
-from cellblock.errors import DaemonError
+from cellblock.errors import DaemonError, NotRunError
 
 _PATIENCE = 30.0
 UNIT = "cellblock.service"
@@ -36,7 +37,9 @@ def status(place: Place | None = None) -> dict[str, Any] | None:
         DaemonError: It cannot be reached, or is of another version.
     """
     sock = (place or Place()).connect()
-    return None if sock is None else _about(Connection(sock, __version__))
+    with suppress(NotRunError):  # it has just ended
+        return None if sock is None else _about(Connection(sock, __version__))
+    return None
 
 
 def stop(place: Place | None = None, *, keep: bool = False) -> bool:
@@ -50,15 +53,16 @@ def stop(place: Place | None = None, *, keep: bool = False) -> bool:
         Whether there was one.
 
     Raises:
-        DaemonError: It does not end, or is of another version.
+        DaemonError: It does not end.
     """
     place = place or Place()
     sock = place.connect()
     if sock is None:
         return False
-    connection = Connection(sock, __version__)
-    connection.call(End(keep))
-    connection.close()
+    with suppress(NotRunError):  # it is ending
+        connection = Connection(sock, __version__, any_daemon=True)
+        connection.call(End(keep))
+        connection.close()
     deadline = time.monotonic() + _PATIENCE
     while place.is_held():
         if time.monotonic() > deadline:

@@ -32,14 +32,13 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
         try:
             async with asyncio.timeout(look):
                 await server.asked_to_end.wait()
-                return
         except TimeoutError:
             pass
-        if not place.is_of(lock):
-            _log.error("the directory %s was removed, or another one is in its place: the daemon ends", place.directory)
-            return
         if server.custodian is not None and server.custodian.gone:
             _log.error("the custodian has ended, and all kernels with it: the daemon ends, and the next one starts another")
+            return
+        if not place.is_of(lock):
+            _log.error("the directory %s was removed, or another one is in its place: the daemon ends", place.directory)
             return
         now = time.monotonic()
         if server.clients or server.sessions.kernels:

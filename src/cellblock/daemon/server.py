@@ -13,7 +13,7 @@ from typing import Any
 from cellblock import __version__
 from cellblock.custody.client import Custodian
 from cellblock.daemon import checkpoints, files, saving
-from cellblock.daemon.codec import decode_request, encode_error, encode_reply
+from cellblock.daemon.codec import decode_request, encode_error, encode_refusal, encode_reply
 from cellblock.daemon.messages import (
     MAX_REQUEST,
     PROTOCOL,
@@ -62,7 +62,7 @@ from cellblock.daemon.messages import (
 )
 from cellblock.daemon.place import peer
 from cellblock.daemon.uploads import Uploads
-from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError, StateError
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
 from cellblock.named.sessions import NamedSessions
@@ -98,6 +98,11 @@ class Server:
         self.uploads = Uploads()
         self._ending: set[asyncio.Task[bool]] = set()
 
+    @property
+    def ending(self) -> bool:
+        """Whether it takes no more requests."""
+        return self.asked_to_end.is_set()
+
     def end_session(self, name: str) -> None:
         """Begin to end a session whose connection is gone."""
         task = asyncio.create_task(self.sessions.destroy(name))
@@ -117,10 +122,7 @@ class Server:
         match request:
             case Hello(protocol=protocol, version=version):
                 if protocol != PROTOCOL:
-                    raise DaemonError(
-                        f"the daemon is cellblock {__version__} (protocol {PROTOCOL}) and this client {version} ({protocol}): "
-                        "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
-                    )
+                    raise _other_version(version, str(protocol))
                 return {"protocol": PROTOCOL, "version": __version__, "pid": os.getpid(), "started": self.started}
             case About():
                 return self._about()
@@ -129,8 +131,9 @@ class Server:
                     await self.sessions.wipe()
                 self.asked_to_end.set()
                 return True
-            case Create(name=name, options=options, tags=tags, fresh=fresh):
-                return (await self.sessions.create(name, options, tags, fresh=fresh)).shown().to_dict()
+            case Create(name=name, options=options, tags=tags, fresh=fresh, bound=bound):
+                made = await self.sessions.create(name, options, tags, fresh=fresh, lasting=not bound)
+                return made.shown().to_dict()
             case List(refresh=refresh):
                 records = await self.sessions.fresh_records() if refresh else self.sessions.records()
                 return [record.to_dict() for record in records]
@@ -246,7 +249,7 @@ class Server:
             case History(count=count):
                 return [
                     {"code": entry.code, "status": entry.status, "execution_count": entry.execution_count}
-                    for entry in session.history(count)
+                    for entry in self.sessions.history(request.session, session, count)
                 ]
 
 
@@ -261,7 +264,7 @@ class Client(asyncio.Protocol):
         self._waits = 0
         self._room = asyncio.Event()
         self._room.set()
-        self._greeted = False
+        self._hello: Hello | None = None
         self._bound: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -287,9 +290,16 @@ class Client(asyncio.Protocol):
     def _take(self, frame: Frame) -> None:
         assert self._transport is not None
         number, request = decode_request(frame)
-        if not self._greeted and not isinstance(request, Hello):
+        if self._server.ending:
+            self._send(encode_refusal(number))
+            return
+        if isinstance(request, Hello):
+            self._hello = request
+        elif self._hello is None:
             raise ProtocolError("the first request must be 'hello'")
-        self._greeted = True
+        elif self._hello.protocol != PROTOCOL and not isinstance(request, End):  # that is the same in all versions
+            self._send(encode_error(number, _other_version(self._hello.version, str(self._hello.protocol))))
+            return
         if isinstance(request, Submit) and request.wait:
             self._run(number, request, frame.body)
         else:
@@ -348,6 +358,8 @@ class Client(asyncio.Protocol):
 
     def _failure(self, number: int, request: Request, error: Exception) -> bytes:
         """Return the answer for a request that has failed."""
+        if self._server.ending and isinstance(error, StateError) and not isinstance(request, Submit):
+            return encode_refusal(number)  # its session has ended because the daemon does
         if isinstance(error, CellblockError):
             if isinstance(request, Create):
                 self._bound.discard(request.name)
@@ -411,6 +423,13 @@ class Client(asyncio.Protocol):
 
 async def _result(execution: PastExecution) -> dict[str, Any]:
     return (await execution.wait()).to_dict(raw=True)
+
+
+def _other_version(version: str, protocol: str) -> DaemonError:
+    return DaemonError(
+        f"the daemon is cellblock {__version__} (protocol {PROTOCOL}) and this client {version} ({protocol}): "
+        "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
+    )
 
 
 def _seconds(milliseconds: int) -> float | None:

@@ -27,6 +27,7 @@ from cellblock.gateway import (
     notebooks,
     pages,
     questions,
+    saving,
     service,
     sessions,
 )
@@ -108,7 +109,20 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
     app.state.notebooks = notebooks.Notebooks()
-    parts = (service, sessions, checkpoints, executions, events, files, questions, approvals, metrics, jupyter, notebooks)
+    parts = (
+        service,
+        sessions,
+        checkpoints,
+        executions,
+        events,
+        files,
+        questions,
+        saving,
+        approvals,
+        metrics,
+        jupyter,
+        notebooks,
+    )
     for part in parts:
         app.include_router(part.router, responses={"default": _PROBLEM})
     pages.add_to(app)

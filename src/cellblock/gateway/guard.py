@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
+from urllib.parse import unquote_to_bytes
 
 from fastapi import HTTPException
 
@@ -75,6 +75,7 @@ class Guard:
             return
         try:
             headers = _Headers(scope)
+            headers.token = take_token(scope)  # first: refused requests are logged, too
             check_host(headers.host, self._hosts)
             check_origin(scope, headers, self._options.allowed_origins)
             check_length(headers.length, self._most(scope))
@@ -89,7 +90,8 @@ class Guard:
             await send_problem(scope, receive, send, problem_of(error))
 
     def _most(self, scope: Scope) -> int:
-        upload = scope.get("method") == "PUT" and "/files/" in scope["path"]
+        method, path = scope.get("method"), scope["path"]
+        upload = (method == "PUT" and "/files/" in path) or (method == "POST" and path.endswith("/load"))
         return self._options.max_upload if upload else self._options.max_body
 
     def _caller(self, scope: Scope, headers: _Headers) -> Token:
@@ -153,10 +155,10 @@ class _Use:
 class _Headers:
     """The headers that are looked at here."""
 
-    __slots__ = ("authorization", "host", "length", "origin", "site")
+    __slots__ = ("authorization", "host", "length", "origin", "site", "token")
 
     def __init__(self, scope: Scope) -> None:
-        self.host = self.origin = self.authorization = self.length = self.site = ""
+        self.host = self.origin = self.authorization = self.length = self.site = self.token = ""
         for name, value in scope["headers"]:
             match name:
                 case b"host":
@@ -288,16 +290,21 @@ def check_use(use: _Use, at_once: int, rate: float) -> None:
     use.left -= 1
 
 
+def take_token(scope: Scope) -> str:
+    """Return the token in the address of a request, and take it out: servers write addresses into their logs."""
+    query: bytes = scope["query_string"]
+    if b"token=" not in query:
+        return ""
+    parts = query.split(b"&")
+    scope["query_string"] = b"&".join(part for part in parts if not part.startswith(b"token="))
+    found = next((part for part in parts if part.startswith(b"token=")), b"")
+    return unquote_to_bytes(found.removeprefix(b"token=")).decode("latin-1")
+
+
 def _token_of(scope: Scope, headers: _Headers) -> str:
     """Return the token of a request; empty if it has none."""
     kind, _, text = headers.authorization.partition(" ")
     if kind.lower() in ("bearer", "token"):
         return text.strip()
     # Browsers cannot give a WebSocket headers, and Jupyter's clients send it so elsewhere, too.
-    if scope["type"] == "websocket" or scope["path"].startswith("/api"):
-        try:
-            query: str = scope["query_string"].decode("latin-1")
-            return parse_qs(query, max_num_fields=100).get("token", [""])[0]
-        except ValueError:
-            return ""
-    return ""
+    return headers.token if scope["type"] == "websocket" or scope["path"].startswith("/api") else ""

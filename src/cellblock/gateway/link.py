@@ -13,12 +13,11 @@ from contextlib import aclosing
 from socket import socket
 from typing import Any
 
-from cellblock import __version__
-from cellblock.daemon.async_connection import AsyncConnection
+from cellblock.daemon.async_connection import AsyncConnection, open_connection
 from cellblock.daemon.messages import Request, Submit
 from cellblock.daemon.place import Place
 from cellblock.daemon.starting import connect_or_start
-from cellblock.errors import BusyError, CellblockError, OutcomeUnknownError
+from cellblock.errors import BusyError, CellblockError, NotRunError, OutcomeUnknownError
 
 _IDLE = 64
 _MOST = 2000
@@ -38,7 +37,7 @@ class DaemonLink:
         self._used = 0
 
     async def call(self, request: Request, body: bytes = b"") -> Any:
-        """Ask the daemon for something, and return its answer.
+        """Ask the daemon, or the next one if it has ended or is ending, and return the answer.
 
         Args:
             request: What to ask.
@@ -51,6 +50,11 @@ class DaemonLink:
         connection = await self._take()
         try:
             answer = await connection.call(request, body)
+        except NotRunError:
+            self._give(connection)
+            if connection.usable:
+                raise
+            return await self.call(request, body)  # the next daemon: this one was not asked
         except CellblockError as error:
             self._give(connection)
             if isinstance(request, Submit) and not connection.usable:
@@ -67,21 +71,24 @@ class DaemonLink:
 
         Close the generator if you stop early (`contextlib.aclosing`).
         """
-        connection = await self._take()
-        done = False
-        try:
-            async with aclosing(connection.follow(request, body)) as parts:
-                async for part in parts:
-                    yield part
-            done = True
-        except CellblockError:
-            done = True
-            raise
-        finally:
-            if done:
-                self._give(connection)
-            else:
-                self._drop(connection)
+        while True:
+            connection = await self._take()
+            done = False
+            try:
+                async with aclosing(connection.follow(request, body)) as parts:
+                    async for part in parts:
+                        yield part
+                done = True
+                return
+            except CellblockError as error:
+                done = True
+                if not isinstance(error, NotRunError) or connection.usable:
+                    raise
+            finally:
+                if done:
+                    self._give(connection)
+                else:
+                    self._drop(connection)
 
     async def close(self) -> None:
         """Close all connections that nobody uses. Executions go on."""
@@ -98,7 +105,7 @@ class DaemonLink:
             raise BusyError(f"the gateway works on {_MOST} requests", 1.0)
         self._used += 1
         try:
-            return await AsyncConnection.open(await self._connect(), __version__)
+            return await open_connection(self._connect)
         except BaseException:
             self._used -= 1
             raise

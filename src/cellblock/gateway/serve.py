@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import secrets
 import socket
+import ssl
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +41,8 @@ def serve(
         say: Takes what is to be said to the user, line by line; standard error by default.
 
     Raises:
-        InvalidInputError: Tokens are switched off and the address can be reached from other machines, or it cannot be used.
+        InvalidInputError: Tokens are switched off and the address can be reached from other machines, or it cannot be used; or
+            the certificate cannot be used.
     """
     import uvicorn
 
@@ -47,6 +50,7 @@ def serve(
 
     options = options or GatewayOptions()
     check_address(host, auth=options.auth)
+    check_certificate(certificate, key)
     tell = say or _say
     place = Place()
     place.prepare()
@@ -90,6 +94,24 @@ def check_address(host: str, *, auth: bool) -> None:
         raise InvalidInputError(f"without tokens, only loopback addresses can be served, such as 127.0.0.1, not {host!r}")
 
 
+def check_certificate(certificate: Path | None, key: Path | None) -> None:
+    """Check that connections can be encrypted with a certificate, if there is to be one.
+
+    Raises:
+        InvalidInputError: They cannot.
+    """
+    if certificate is None:
+        if key is not None:
+            raise InvalidInputError("a private key needs its certificate: --certificate FILE")
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        files = f"{certificate} and {key}" if key is not None else f"{certificate}"
+        why = error.strerror if type(error) is not ssl.SSLError and isinstance(error, OSError) else "no pair in PEM format"
+        raise InvalidInputError(f"the TLS certificate and its key cannot be read from {files}: {why}") from error
+
+
 def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
     """Return how uvicorn serves a gateway."""
     import uvicorn
@@ -123,7 +145,13 @@ def listen(host: str, port: int) -> socket.socket:
         # With its protocol, as asyncio wants it: otherwise it leaves Nagle's algorithm on, and small messages wait for 40 ms.
         return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
     except (OSError, OverflowError) as error:
-        raise InvalidInputError(f"the gateway cannot listen at {host}:{port}: {error}") from error
+        raise InvalidInputError(f"the gateway cannot listen at {host}:{port}: {_why(error)}") from error
+
+
+def _why(error: OSError | OverflowError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return "another program listens there (--port 0 takes a free port)"
+    return str(error)
 
 
 def _authority(host: str, sock: socket.socket) -> str:

@@ -21,6 +21,7 @@ from cellblock import __version__
 from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.host.new_file import NewFile, Telling
 from cellblock.model import HistoryEntry
+from cellblock.model.saving import SaveReport
 from cellblock.wire.saved import FORMAT, MAX_STATE, Manifest, State, read, write
 
 MANIFEST, VARIABLES, CELLS, WORKSPACE = "manifest.json", "variables.pickle", "cells.jsonl", "workspace.tar"
@@ -127,6 +128,7 @@ class LoadedFile:
     """A file that a session was saved to, for reading.
 
     Attributes:
+        path: Its path.
         manifest: What stands in it.
         cells: The cells of the session, oldest first.
         has_workspace: Whether the files of the workspace are in it.
@@ -142,8 +144,8 @@ class LoadedFile:
         Args:
             path: Its path.
         """
-        self._path = Path(path).expanduser().absolute()
-        self._what = f"{self._path} cannot be loaded"
+        self.path = Path(path).expanduser().absolute()
+        self._what = f"{self.path} cannot be loaded"
         self._file: _Bounded | None = None
 
     def open(self) -> None:
@@ -154,7 +156,7 @@ class LoadedFile:
             StoreError: It cannot be read.
         """
         with Telling(self._what, "nothing was changed"):
-            self._file = _Bounded(self._path)
+            self._file = _Bounded(self.path)
         self._checked(self._read)
 
     def close(self) -> None:
@@ -238,6 +240,27 @@ class LoadedFile:
                 if number == _MAX_CELLS or len(line) > _MAX_CELL:
                     raise InvalidInputError(f"it has more than {_MAX_CELLS:,} cells, or one of more than {_MAX_CELL:,} bytes")
                 yield _cell(json.loads(line))
+
+
+def report(path: str | os.PathLike[str]) -> SaveReport:
+    """Return what a file holds.
+
+    Raises:
+        InvalidInputError, StoreError: As `LoadedFile.open`.
+    """
+    file = LoadedFile(path)
+    try:
+        file.open()
+        return SaveReport(
+            file.path,
+            file.path.stat().st_size,
+            file.manifest.state.names,
+            [*file.manifest.state.left_out],
+            len(file.cells),
+            file.has_workspace,
+        )
+    finally:
+        file.close()
 
 
 def _cell(data: Any) -> HistoryEntry:

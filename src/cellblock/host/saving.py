@@ -78,8 +78,7 @@ async def save(
         await in_thread(file.finish, state, kept)
     finally:
         await in_thread(file.close)
-    saved = [*state.imports, *(name for group in state.groups for name in group.names)]
-    return SaveReport(file.file.path, file.file.size, saved, left_out, len(kept), workspace)
+    return SaveReport(file.file.path, file.file.size, state.names, left_out, len(kept), workspace)
 
 
 def _check_outside(path: Path, workspace: str) -> None:

@@ -682,6 +682,12 @@ class Session(WithCheckpoints, AsyncOnly):
         return Files(Path(self._cwd))
 
     @property
+    def afresh(self) -> bool:
+        """Whether its kernel began without variables, and is not made of a checkpoint."""
+        kernel = self._kernels.current
+        return kernel is None or not kernel.of_copy
+
+    @property
     def next_count(self) -> int:
         """The number that the next cell of its kernel gets."""
         return self._kernels.count + 1
@@ -707,6 +713,14 @@ class Session(WithCheckpoints, AsyncOnly):
     def isolate(self) -> Isolate:
         """How its kernels are isolated."""
         return self.wanted.isolate
+
+    async def wait_for_kernel(self) -> None:
+        """Wait until there is a kernel that takes cells, if the last one has died.
+
+        Raises:
+            LaunchError, StateError: As for `execute`.
+        """
+        await self._kernels.live()
 
     async def has_kernel(self) -> bool:
         """Look whether its kernel lives. If that has just ended, this waits until it is known."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import logging
 import os
@@ -18,8 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cellblock import __version__
-from cellblock.daemon.async_connection import AsyncConnection
+from cellblock.daemon.async_connection import open_connection
 from cellblock.daemon.messages import Create
 from cellblock.daemon.place import Place
 from cellblock.daemon.starting import connect_or_start
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 async def _run(file: Path, options: Mapping[str, Any]) -> None:
     parent = os.getppid()
     sockets = Sockets(file)
-    connection = await AsyncConnection.open(await asyncio.to_thread(connect_or_start, Place()), __version__)
+    connection = await open_connection(functools.partial(asyncio.to_thread, connect_or_start, Place()))
     try:
         name = f"jupyter-{secrets.token_hex(4)}"
         wanted = {"working_dir": str(Path.cwd()), "python": sys.executable, **options}

@@ -326,7 +326,9 @@ class Execution:
 
     def _note_end(self, size: int) -> None:
         assert self._journal is not None
-        self._journal.end(self.record, self.log.size + size)
+        result = None if self._silent else self.result
+        told = ("", None) if result is None else (result.status, result.execution_count)
+        self._journal.end(self.record, self.log.size + size, *told)
 
     @property
     def settled(self) -> bool:

@@ -39,7 +39,7 @@ class NamedOptions:
         approve: Who decides about tool calls, and about commands if they need approval: ``ask`` has them wait until a client
             decides, ``auto`` allows them.
         idle_timeout: Seconds without use after which the session ends; None: never.
-        startup_code: Code to run when the session is made, and after each restart.
+        startup_code: Code to run in each kernel of the session.
         kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel. Others need ``cellblock[kernels]``.
         sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this user.
         sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file's path, or its content.

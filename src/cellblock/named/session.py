@@ -14,7 +14,8 @@ from cellblock.errors import StateError
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.keeping import SessionRemains
-from cellblock.host.kernels.cell import OnInput
+from cellblock.host.kernels.cell import STATE_LOST, OnInput
+from cellblock.model import CodeExecutionResult
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.named.executions import Execution
 from cellblock.named.kernel_types import cell, start_kernel
@@ -36,6 +37,7 @@ class NamedSession:
         used: When it was last used (`time.monotonic`).
         changed: Whether the record has changed since it was last written.
         lost: Whether its variables were lost, and no result has said so yet.
+        since: When this process began with it, in seconds since the epoch.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class NamedSession:
         self.used = time.monotonic() - _seconds_since(record.last_used_at)
         self.changed = False
         self.lost = False
+        self.since = time.time()
+        self._prepared = ""
         self._host = host
         self._read = read
         self._starting: asyncio.Task[Session] | None = None
@@ -148,8 +152,12 @@ class NamedSession:
             self.running = None
             await running.close()
             raise
-        if not running.session.adopted and start_from is None:
+        if running.session.adopted:
+            self._prepared = _kernel(running.session.adopted_at)
+        elif start_from is None:
             await self.run_startup_code(running.session)
+            if self.lost:
+                running.session.reader.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
         return running.session
 
     async def adopt(self, remains: SessionRemains, on_input: OnInput | None) -> Session:
@@ -170,12 +178,32 @@ class NamedSession:
         self.lost = not session.adopted
         return session
 
-    async def run_startup_code(self, session: Session) -> None:
-        """Run the code that its options have for each fresh kernel."""
-        if code := self.read.named.startup_code:
-            result = await session.execute(cell(code, "python", self.record.kernel_type))
-            if not result.ok:
-                _log.warning("the startup code of session %r failed: %s", self.record.name, result.text)
+    async def run_startup_code(self, session: Session) -> CodeExecutionResult | None:
+        """Run the code that its options have for each fresh kernel; return the result, if there is such code."""
+        code = self.read.named.startup_code
+        if not code:
+            return None
+        result = await session.execute(
+            cell(code, "python", self.record.kernel_type),
+            on_begin=lambda position: setattr(self, "_prepared", _kernel(position)),
+        )
+        if not result.ok:
+            _log.warning("the startup code of session %r failed: %s", self.record.name, result.text)
+        return result
+
+    async def prepare(self, session: Session) -> None:
+        """Run the startup code if the kernel is a fresh one, because the last one has died. The next result says so."""
+        if not self.read.named.startup_code or not session.afresh or _kernel(session.position) == self._prepared:
+            return
+        await session.wait_for_kernel()
+        if _kernel(session.position) in ("", self._prepared) or (result := await self.run_startup_code(session)) is None:
+            return
+        self.lost = True
+        for line in result.stderr.splitlines():
+            if line.startswith("[cellblock] The kernel died"):
+                session.reader.note(line)
+        outcome = "was run again" if result.ok else f"was run again, and failed: {result.text}"
+        session.reader.note(f"[cellblock] The kernel is a fresh one, in which the startup code {outcome}")
 
     @property
     def status(self) -> SessionStatus:
@@ -239,6 +267,11 @@ class NamedSession:
             await asyncio.wait([self._starting])
         if self.running is not None:
             await self.running.close()
+
+
+def _kernel(position: str) -> str:
+    """Return the kernel of a position (`Session.position`)."""
+    return position.partition("/")[0]
 
 
 def _seconds_since(iso: str) -> float:

@@ -19,6 +19,7 @@ from cellblock.errors import CellblockError, ConflictError, InvalidInputError, N
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.keeping import SessionRemains
+from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.named.approvals import PendingApprovals
 from cellblock.named.executions import Execution
@@ -137,6 +138,7 @@ class NamedSessions:
         tags: Mapping[str, str] | None = None,
         *,
         fresh: bool = False,
+        lasting: bool = True,
         read: Options | None = None,
         start_from: Checkpoint | None = None,
     ) -> NamedSession:
@@ -147,6 +149,7 @@ class NamedSessions:
             options: Its options, if it is made (`read_options`).
             tags: Labels, likewise.
             fresh: Whether it is an error if there is one already.
+            lasting: Whether the next process goes on with it if this one is killed; else it is ended then.
             read: Its options, if they were read already.
             start_from: The checkpoint that it begins with, if it is made.
 
@@ -170,7 +173,7 @@ class NamedSessions:
         read = self._fixed or read or read_options(options or {}, self._host)
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
         named = NamedSession(self._host, record, dict(options or {}), read, start_from)
-        self._making[name] = task = asyncio.create_task(self._make(named))
+        self._making[name] = task = asyncio.create_task(self._make(named, lasting))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
 
@@ -199,13 +202,14 @@ class NamedSessions:
             raise StateError(f"session {name!r} was destroyed while it started")
         return task.result()
 
-    async def _make(self, named: NamedSession) -> NamedSession:
+    async def _make(self, named: NamedSession, lasting: bool) -> NamedSession:
         if (ending := self._closing.get(named.record.name)) is not None:
             await asyncio.wait([ending])
         try:
             session = await named.live()
             self._join(named, session)
-            self.store.sessions.add(named.record, named.options)
+            if lasting:
+                self.store.sessions.add(named.record, named.options)
         except BaseException:
             await named.close()
             raise
@@ -234,6 +238,12 @@ class NamedSessions:
             session = await named.live()
             self._join(named, session)
         return session
+
+    def history(self, session: str, running: Session, count: int) -> list[HistoryEntry]:
+        """Return the last cells of a session, oldest first; those of earlier processes are in the journal."""
+        named, entries = self.find(session), running.history(count)
+        before = self.store.journal.history(named.record.kernel_id, named.since, count - len(entries))
+        return [*before, *entries]
 
     def find(self, session: str) -> NamedSession:
         """Return a session by its name or id.

@@ -73,10 +73,15 @@ class Submissions:
         execution.submit(self._store.journal, named.position)
         named.executions[execution.record.id] = execution
         task = execution.start(
-            lambda: self._live(named), named.turn, self._approvals, auto=named.approve == "auto", lost=named.take_loss
+            lambda: self._prepared(named), named.turn, self._approvals, auto=named.approve == "auto", lost=named.take_loss
         )
         task.add_done_callback(lambda task: self._over(named, execution, task))
         return execution
+
+    async def _prepared(self, named: NamedSession) -> Session:
+        session = await self._live(named)
+        await named.prepare(session)
+        return session
 
     def go_on(self, named: NamedSession, execution: Execution, session: Session) -> None:
         """Go on with an execution of a session that was adopted."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cellblock.errors import ConflictError, ProtocolError
+from cellblock.model import HistoryEntry
 from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord
 from cellblock.store.writer import Writer
 from cellblock.wire.packed import unpack
@@ -35,7 +36,9 @@ CREATE TABLE IF NOT EXISTS executions (
     ended REAL,
     size INTEGER NOT NULL,
     code TEXT NOT NULL,
-    position TEXT NOT NULL DEFAULT ''
+    position TEXT NOT NULL DEFAULT '',
+    status TEXT NOT NULL DEFAULT '',
+    execution_count INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS executions_by_key ON executions (session, key) WHERE key <> '';
 CREATE TABLE IF NOT EXISTS events (
@@ -61,9 +64,16 @@ MAX_AGE = 30 * 86_400.0
 
 _TRIM_EVERY, _TRIM = 64, 64  # executions: at a time, so that it takes a few milliseconds
 
-_INSERT = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?)"
+_INSERT = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
 _BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
-_END = "UPDATE executions SET state = ?, begun = ?, ended = ?, size = size + ? WHERE n = ?"
+_END = "UPDATE executions SET state = ?, begun = ?, ended = ?, size = size + ?, status = ?, execution_count = ? WHERE n = ?"
+_ADDED = {"position": "TEXT NOT NULL DEFAULT ''", "status": "TEXT NOT NULL DEFAULT ''", "execution_count": "INTEGER"}
+"""Columns that files of earlier versions do not have."""
+
+_HISTORY = (
+    "SELECT code, status, execution_count FROM executions "
+    "WHERE session = ? AND ended < ? AND status <> '' ORDER BY n DESC LIMIT ?"
+)
 _EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
 _OLDEST = "SELECT n, size, ended FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
@@ -98,8 +108,9 @@ class Journal:
             directory.mkdir(mode=0o700, exist_ok=True)
         ((self._count, self._bytes),) = writer.read("SELECT count(*), coalesce(sum(size), 0) FROM executions")
         self._until_trim = 0
-        if not writer.read("SELECT 1 FROM pragma_table_info('executions') WHERE name = 'position'"):
-            writer.write(("ALTER TABLE executions ADD COLUMN position TEXT NOT NULL DEFAULT ''", ()))
+        known = {name for (name,) in writer.read("SELECT name FROM pragma_table_info('executions')")}
+        for name in _ADDED.keys() - known:
+            writer.write((f"ALTER TABLE executions ADD COLUMN {name} {_ADDED[name]}", ()))
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -152,15 +163,18 @@ class Journal:
         data = packed if len(packed) <= MAX_INLINE or not self._put_beside(number, seq, packed) else None
         self.writer.later(_EVENT, (number, seq, kind, data, given), 0 if data is None else len(data))
 
-    def end(self, record: ExecutionRecord, size: int) -> None:
+    def end(self, record: ExecutionRecord, size: int, status: str = "", execution_count: int | None = None) -> None:
         """Take note, soon, that an execution has ended.
 
         Args:
             record: What is known of it.
             size: Bytes of its events.
+            status: The status of its result, if it is to be part of the session's history.
+            execution_count: Its number there, if it has one.
         """
         self._bytes += size
-        self.writer.later(_END, (record.state, record.begun, record.ended, size, _number(record.id)))
+        values = (record.state, record.begun, record.ended, size, status, execution_count, _number(record.id))
+        self.writer.later(_END, values)
 
     def drop(self, execution: str, until: int) -> None:
         """Forget the first events of an execution, up to a number."""
@@ -221,6 +235,10 @@ class Journal:
             ExecutionRecord(*row)
             for row in self.writer.read(f"{_SELECT} WHERE session = ? ORDER BY n DESC LIMIT ?", (session, max(count, 0)))
         ]
+
+    def history(self, session: str, before: float, count: int) -> list[HistoryEntry]:
+        """Return the last cells of a session that ended before a time, oldest first, with what is kept of their code."""
+        return [HistoryEntry(*row) for row in reversed(self.writer.read(_HISTORY, (session, before, max(count, 0))))]
 
     def code(self, execution: str) -> str:
         """Return the code of an execution, or its first `MAX_CODE` characters; empty if it is not known."""

@@ -99,7 +99,11 @@ class SessionRegistry:
         self._writer.later("DELETE FROM requests WHERE id = ?", (number,))
 
     def withdraw_requests(self) -> None:
-        """Note that what waited in the last process no longer does: its calls have ended with it."""
+        """Note that what waited in the last process no longer does: its calls have ended with it.
+
+        Permissions of sessions that were to end with that process end now.
+        """
+        self._writer.later("DELETE FROM permissions WHERE session NOT IN (SELECT id FROM sessions)", ())
         self._writer.later("UPDATE requests SET state = 'withdrawn' WHERE state = 'pending'", ())
         self._writer.later("DELETE FROM requests WHERE since < ?", (time.time() - _KEPT_REQUESTS,))
 

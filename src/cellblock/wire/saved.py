@@ -64,6 +64,11 @@ class State:
     libraries: Mapping[str, str]
     left_out: tuple[LeftOut, ...]
 
+    @property
+    def names(self) -> list[str]:
+        """The variables."""
+        return [*self.imports, *(name for group in self.groups for name in group.names)]
+
 
 @record
 class Loaded:

@@ -3,7 +3,8 @@
 A request is a frame (`wire.frames`): its header has the request's ``type``, an ``id`` that the client chooses, and ``fields``;
 its body is code, or the bytes of a file. The daemon answers with one frame of the type ``reply``, whose body is JSON data
 (`wire.packed`), or raw bytes for a file. An answer in many parts has one such frame for each, which say that there is ``more``
-to come, and an empty one at its end. Instead of any of them an ``error`` can come, which is the last.
+to come, and an empty one at its end. Instead of any of them an ``error`` can come, which is the last. A daemon that is ending
+answers with ``refused``: it has not taken the request, and the next daemon is to be asked.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ __all__ = [
     "WritePart",
 ]
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The version of what is said here. A client and a daemon of different versions do not talk to each other."""
 
 Request: TypeAlias = (

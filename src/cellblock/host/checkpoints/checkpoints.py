@@ -285,7 +285,7 @@ class Checkpoints:
         kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
         if listeners:
             self.serving = family
-        kernel.count = checkpoint.execution_count
+        kernel.count, kernel.of_copy = checkpoint.execution_count, True
         return kernel
 
     # -- after a crash -------------------------------------------------------------------------------------------------

@@ -1,0 +1,98 @@
+"""What the daemon answers: to requests that come while it ends, and to clients of other versions."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cellblock import DaemonError, Host, NotRunError
+from cellblock.daemon.async_connection import AsyncConnection
+from cellblock.daemon.messages import Create, End, Hello, List, Submit
+from cellblock.daemon.server import Server
+from cellblock.gateway.link import DaemonLink
+from cellblock.named.sessions import NamedSessions
+from processes import eventually
+
+OPTIONS = {"sandbox": False}
+
+
+async def connect(server: Server) -> socket.socket:
+    ours, theirs = socket.socketpair()
+    await asyncio.get_running_loop().connect_accepted_socket(server.connect, theirs)
+    return ours
+
+
+@pytest.fixture
+async def server(zygote_host: Host) -> AsyncIterator[Server]:
+    server = Server(NamedSessions(zygote_host))
+    yield server
+    await server.sessions.close()
+    for client in [*server.clients]:
+        client.abort()
+
+
+async def test_a_daemon_that_ends_takes_no_request_and_answers_what_it_has_taken(server: Server) -> None:
+    connection = await AsyncConnection.open(await connect(server), "1")
+    await connection.call(Create("one", OPTIONS))
+    running = asyncio.create_task(connection.call(Submit("one", wait=True), b"input = open('/dev/null'); 1 + 1"))
+    await eventually(lambda: server.sessions.find("one").executions)
+    server.asked_to_end.set()
+    with pytest.raises(NotRunError, match="was not asked"):
+        await connection.call(Submit("one", wait=True), b"1")
+    assert not connection.usable
+    assert (await running)["return_value"] == "2"
+    await connection.close()
+    with pytest.raises(NotRunError):
+        await AsyncConnection.open(await connect(server), "1")
+
+
+async def test_a_session_that_the_end_keeps_from_starting_is_made_by_the_next_daemon(server: Server) -> None:
+    connection = await AsyncConnection.open(await connect(server), "1")
+    making = asyncio.create_task(connection.call(Create("one", {**OPTIONS, "startup_code": "import time; time.sleep(60)"})))
+    await eventually(lambda: server.sessions.kernels)
+    server.asked_to_end.set()
+    await server.sessions.end_kernels()
+    with pytest.raises(NotRunError, match="was not asked"):
+        await making
+    await connection.close()
+
+
+async def test_the_gateway_asks_the_next_daemon(server: Server, zygote_host: Host) -> None:
+    following = Server(NamedSessions(zygote_host))
+    servers = [server, following]
+
+    async def next_one() -> socket.socket:
+        return await connect(servers[0] if not servers[0].ending else servers[1])
+
+    link = DaemonLink(connect=next_one)
+    await link.call(Create("one", OPTIONS))
+    await following.sessions.create("one", OPTIONS)
+    server.asked_to_end.set()
+    events = [event["kind"] async for event in link.follow(Submit("one", follow=True), b"1")]
+    assert events == ["begun", "result"]
+    assert following.sessions.find("one").current is not None
+    following.asked_to_end.set()
+    servers.append(Server(NamedSessions(zygote_host)))
+    del servers[0]
+    assert await link.call(List()) == []
+    await link.close()
+    for other in (following, servers[1]):
+        await other.sessions.close()
+        for client in [*other.clients]:
+            client.abort()
+
+
+@pytest.mark.parametrize("theirs", [1, 3])
+async def test_a_client_of_another_version_can_only_have_it_end(server: Server, theirs: int) -> None:
+    _, connection = await asyncio.get_running_loop().create_unix_connection(AsyncConnection, sock=await connect(server))
+    for request in (Hello(theirs, "7"), List()):
+        with pytest.raises(
+            DaemonError, match=rf"protocol 2\) and this client 7 \({theirs}\): 'cellblock daemon stop' ends it"
+        ):
+            await connection.call(request)
+    assert await connection.call(End())
+    assert server.ending
+    await connection.close()
