@@ -35,6 +35,7 @@ LAYERS: dict[str, set[str]] = {
     # What both sides of a session carry values with.
     "exchange": {"errors"},
     "leftovers": set(),
+    "turns": set(),
     # Inside the sandbox.
     "worker": {"errors", "exchange", "model", "wire"},
     "sandbox": {"config", "errors", "model", "wire"},  # of config, how a file that somebody else made is read
@@ -64,7 +65,7 @@ LAYERS: dict[str, set[str]] = {
     "packages": set(),
     # The files of a session's checkpoints; of sandbox, what stands in the place of a protected name.
     "snapshots": {"errors", "leftovers", "sandbox"},
-    "egress": {"errors", "sandbox"},
+    "egress": {"errors", "sandbox", "turns"},
     "approvals": {"config", "errors", "model"},
     "store": {
         "approvals",
@@ -78,9 +79,9 @@ LAYERS: dict[str, set[str]] = {
     "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     # Named sessions and their executions, for whatever serves them.
-    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "wire"},
+    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "turns", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "wire"},
+    "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "turns", "wire"},
     # The fronts.
     "executor": _FRONT | {"gateway", "kernel_mgr", "named", "options", "running", "session_policy", "tool_directories"},
     # What a front runs its sessions with.

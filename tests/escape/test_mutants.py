@@ -147,7 +147,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "30 taking turns": mutant(
         "egress/test_turns.py::test_tiny_chunks_let_the_loop_go_on[response]",
-        Edit("egress/turns.py", "Turns.give_way", "return"),
+        Edit("turns.py", "Turns.give_way", "return"),
     ),
     "30 interim responses": mutant(
         "egress/test_turns.py::test_a_response_that_takes_long_to_read_is_refused[interim responses]",
@@ -422,6 +422,13 @@ MUTANTS: dict[str, Mutant] = {
     "54 requests of servers": mutant(
         "tools/mcp/test_servers.py::test_a_server_that_asks_without_end_and_reads_no_answer_is_ended",
         Edit("tools/mcp/jsonrpc.py", "Requests._is_too_much", "return False"),
+    ),
+    "54 followers of a flood": mutant(
+        "daemon/test_floods.py::test_those_who_follow_a_flood_of_events_take_turns",
+        Edit("turns.py", "Turns.give_way", "return"),
+    ),
+    "54 lists of executions": mutant(
+        "daemon/test_floods.py::test_a_list_of_executions_has_an_end", Edit("store/journal.py", "MAX_LISTED", "10**9")
     ),
     "54 values": mutant(
         "tools/mcp/test_large.py::test_values_have_limits[a result]",

@@ -66,7 +66,9 @@ from cellblock.errors import CellblockError, DaemonError, InvalidInputError, Pro
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
 from cellblock.named.sessions import NamedSessions
+from cellblock.turns import Turns
 from cellblock.wire.frames import Frame, FrameParser
+from cellblock.wire.packed import Packed, encode_item, pack_items
 
 _log = logging.getLogger("cellblock.daemon")
 
@@ -84,6 +86,7 @@ class Server:
         custodian: Holds the kernels, so that they outlive this process; None if nothing does.
         default_timeout: Seconds that code may run if its client does not say.
         uploads: Files that come in parts.
+        turns: What keeps answers to many clients from holding up the loop.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Server:
         self.default_timeout = default_timeout
         self.started = time.time()
         self.uploads = Uploads()
+        self.turns = Turns()
         self._ending: set[asyncio.Task[bool]] = set()
 
     @property
@@ -135,8 +139,7 @@ class Server:
                 made = await self.sessions.create(name, options, tags, fresh=fresh, lasting=not bound)
                 return made.shown().to_dict()
             case List(refresh=refresh):
-                records = await self.sessions.fresh_records() if refresh else self.sessions.records()
-                return [record.to_dict() for record in records]
+                return await self._listed(refresh)
             case Status(session=session):
                 return self.sessions.find(session).shown().to_dict()
             case Restart(session=session):
@@ -162,6 +165,15 @@ class Server:
                 return await checkpoints.answer(self.sessions, request)
             case Save() | Load() | Export() | Variables():
                 return await saving.answer(self.sessions, request)
+
+    async def _listed(self, refresh: bool) -> Packed:
+        """Pack the records of all sessions. There can be thousands."""
+        items: list[bytes] = []
+        for named in self.sessions.all():
+            await self.turns.give_way()
+            record = await self.sessions.fresh_record(named) if refresh else named.shown()
+            items.append(encode_item(record.to_dict()))
+        return pack_items(items)
 
     async def _approval(self, request: Pending | Decide | Allowed | Revoke) -> Any:
         approvals = self.sessions.approvals
@@ -198,6 +210,7 @@ class Server:
                     return (event.to_dict() async for event in submitted.follow())
                 return submitted.record.to_dict()
             case Executions(session=session, count=count):
+                await self.turns.give_way()
                 return [record.to_dict() for record in self.sessions.executions.last(self.sessions.find(session), count)]
         if isinstance(request, Lookup) and not request.execution:
             return self.sessions.executions.find_key(self.sessions.find(request.session), request.key).record.to_dict()
@@ -380,8 +393,9 @@ class Client(asyncio.Protocol):
                 self._bound.add(request.name)
 
     async def _answer_in_parts(self, number: int, parts: AsyncIterator[Any]) -> None:
-        """Send parts as they come, and then that there are no more."""
+        """Send parts as they come, and then that there are no more. Many clients can follow a flood of them."""
         async for part in parts:
+            await self._server.turns.give_way()
             await self._write(encode_reply(number, part, more=True))
         await self._write(encode_reply(number, None))
 

@@ -257,17 +257,18 @@ class NamedSessions:
         found.touch()
         return found
 
-    async def fresh_records(self) -> list[SessionRecord]:
-        """Return all sessions, oldest first, after a look at their kernels: one whose kernel has ended is ``dead``."""
-        shown = []
-        for named in [*self._sessions.values()]:
-            session, record = named.current, named.shown()
-            ended = record.status == "idle" and session is not None and not await session.has_kernel()
-            shown.append(dataclasses.replace(record, status="dead") if ended else record)
-        return shown
+    def all(self) -> list[NamedSession]:
+        """Return all sessions, oldest first."""
+        return [*self._sessions.values()]
+
+    async def fresh_record(self, named: NamedSession) -> SessionRecord:
+        """Return a session's record after a look at its kernel: if that has ended, it is ``dead``."""
+        session, record = named.current, named.shown()
+        ended = record.status == "idle" and session is not None and not await session.has_kernel()
+        return dataclasses.replace(record, status="dead") if ended else record
 
     def records(self) -> list[SessionRecord]:
-        """Return all sessions, oldest first."""
+        """Return the records of all sessions, oldest first."""
         return [named.shown() for named in self._sessions.values()]
 
     async def restart(self, session: str) -> SessionRecord:
