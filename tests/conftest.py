@@ -85,6 +85,7 @@ _shared: list[Host] = []
 @asynccontextmanager
 async def _sharing(host: Host) -> AsyncIterator[Host]:
     async with host:
+        host.store()  # which it makes when it is first needed, and then has a descriptor of
         _shared.append(host)
         yield host
         _shared.remove(host)

@@ -737,6 +737,10 @@ MUTANTS: dict[str, Mutant] = {
             "            await _take_answer(clients, question, answers[question.id])",
         ),
     ),
+    "59 another client's servers": mutant(
+        "mcp_server/test_server.py::test_over_http_what_a_client_registers_is_its_own",
+        Edit("mcp_server/clients.py", "Clients.folder", "return self.options.workspace"),
+    ),
     "59 whose question it is": mutant(
         "tools/mcp/test_elicit.py::test_a_question_that_could_be_anothers_is_shown_to_nobody",
         Edit("tools/mcp/elicit.py", "whose", "return next(iter(calls.values()), None)"),
@@ -825,6 +829,26 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "61 ids of executions": mutant(
         "store/test_journal.py::test_an_id_that_is_none_is_not_found", Edit("store/journal.py", "is_id", "return True")
+    ),
+    "63 compressed members": mutant(
+        "host/test_saved_file.py::test_a_compressed_archive_is_refused",
+        Edit("host/saved_file.py", "_check_stored", "pass"),
+    ),
+    "63 members that overlap": mutant(
+        "host/test_saved_file.py::test_members_are_not_longer_than_the_file",
+        Edit("host/saved_file.py", "_check_total", "pass"),
+    ),
+    "63 lengths that are claimed": mutant(
+        "host/test_saved_file.py::test_an_archive_cannot_make_the_reader_read_more_than_there_is",
+        Edit("host/saved_file.py", "_check_part", "pass"),
+    ),
+    "63 pickles": mutant(
+        "host/test_saving.py::test_the_code_in_a_file_runs_in_the_sandbox_alone",
+        Edit("host/saving.py", "_encoded", "import pickle\npickle.loads(piece)\nreturn base64.b64encode(piece).decode()"),
+    ),
+    "63 sessions that lie": mutant(
+        "host/test_saving.py::test_a_session_that_lies_is_not_saved",
+        Edit("host/saving.py", "_complete", "return state"),
     ),
     "62 links that are read": mutant(
         f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_kept", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")

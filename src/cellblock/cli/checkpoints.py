@@ -88,6 +88,8 @@ def undo(
         print(f"undone: [{cell['execution_count'] or ' '}] {printable(first, lines=False)[:100]}")
     for path in undone["files"]:
         print(f"changed back: {printable(path, lines=False)}")
+    if undone["files_left"]:
+        say(f"cellblock: files stay as they are: {printable(undone['files_left'], lines=False)}")
     for call in undone["outside"]:
         say(f"cellblock: not undone: what {printable(call, lines=False)} did")
     return OK

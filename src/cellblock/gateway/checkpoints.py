@@ -62,7 +62,8 @@ class UndoneModel(BaseModel):
     cells: list[UndoneCell]
     execution_count: int
     files: list[str]
-    outside: list[str]
+    files_left: str = Field(description="Why files were left as they are; empty if they were brought back.")
+    outside: list[str] = Field(description="Calls that were allowed meanwhile, and are not undone.")
 
 
 class WantedBranches(BaseModel):

@@ -20,6 +20,7 @@ from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
 from cellblock.host.checkpoints.checkpoint import rolling_of
 from cellblock.host.checkpoints.checkpoints import Checkpoints
+from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.session import WithCheckpoints
 from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_code, check_place, check_requirements, check_timeout
 from cellblock.host.closing import AsyncOnly, Closing
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
     from cellblock.sandbox.probe import Facts
+    from cellblock.snapshots import Store
 
 _log = logging.getLogger("cellblock.sessions")
 
@@ -82,6 +84,9 @@ class SessionHost(Protocol):
 
     def rolled(self, checkpoint: Checkpoint) -> None:
         """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many."""
+
+    def store(self) -> Store:
+        """Return where the files of checkpoints are kept."""
 
     def branch(self, checkpoint: Checkpoint) -> Session:
         """Make a session that begins with a checkpoint."""
@@ -177,6 +182,7 @@ class Session(WithCheckpoints, AsyncOnly):
         )
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
+        rules = resolved.policy.filesystem
         self._checkpoints = Checkpoints(
             self._name,
             host,
@@ -187,6 +193,12 @@ class Session(WithCheckpoints, AsyncOnly):
             rolling_of(options.recovery),
             (lambda _port: {}) if self._network is None else self._network.environment,
             hooks.outside,
+            CheckpointFiles(
+                resolved.cwd,
+                host.store,
+                automatic=resolved.stay_in is not None,
+                protected=(*rules.deny_read, *rules.deny_write) if isolate in ("native", "srt") else (),
+            ),
         )
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         self._closing = Closing()
@@ -223,6 +235,7 @@ class Session(WithCheckpoints, AsyncOnly):
                 import_guard.distrust(self._writable)
             if self._host.keeping is not None and self._remains is None:
                 self._host.keeping.session_made(self._number, self._label, self._place, self._env)
+            await self._checkpoints.files.recover()
             await self._adopt(on_input)
             await self._kernels.live()
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing

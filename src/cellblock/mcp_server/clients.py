@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellblock.approvals.rules import Rules
@@ -67,6 +68,14 @@ class Clients:
             return await self._only()
         if not handle:
             return await self._new()
+        return self.known(handle)
+
+    def known(self, handle: str) -> NamedSession:
+        """Return the session of a handle.
+
+        Raises:
+            NotFoundError: There is no such session, or no longer.
+        """
         try:
             return self.sessions.find(handle if _HANDLE.fullmatch(handle) else "")
         except NotFoundError:
@@ -74,6 +83,10 @@ class Clients:
                 "there is no session of this handle, or it was not used for a day: leave 'session' out, and use the handle "
                 "that the answer has from then on"
             ) from None
+
+    def folder(self, named: NamedSession) -> Path:
+        """Return the folder that a session works in."""
+        return Path(named.options["working_dir"])
 
     async def _only(self) -> NamedSession:
         try:

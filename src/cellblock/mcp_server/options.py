@@ -101,7 +101,7 @@ class ServerOptions:
 
     @property
     def tools(self) -> Path:
-        """Where typed APIs of MCP servers are generated."""
+        """Where typed APIs of MCP servers are that all sessions can use."""
         return self.workspace / "mcptools"
 
 

@@ -50,12 +50,14 @@ class Undone:
         cells: The cells, oldest first.
         execution_count: The number of the last cell that still counts.
         files: The files of the workspace that were changed back, removed or made again.
+        files_left: Why files were left as they are; empty if they were brought back.
         outside: Calls of tools, commands and connections that were allowed meanwhile. What they did outside is not undone.
     """
 
     cells: list[HistoryEntry]
     execution_count: int
     files: list[str] = field(default_factory=list)
+    files_left: str = ""
     outside: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,9 +66,16 @@ class Undone:
             {"code": cell.code, "status": cell.status, "execution_count": cell.execution_count, "abandoned": cell.abandoned}
             for cell in self.cells
         ]
-        return {"cells": cells, "execution_count": self.execution_count, "files": self.files, "outside": self.outside}
+        return {
+            "cells": cells,
+            "execution_count": self.execution_count,
+            "files": self.files,
+            "files_left": self.files_left,
+            "outside": self.outside,
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return it from JSON data."""
-        return cls([HistoryEntry(**cell) for cell in data["cells"]], data["execution_count"], data["files"], data["outside"])
+        cells = [HistoryEntry(**cell) for cell in data["cells"]]
+        return cls(cells, data["execution_count"], data["files"], data["files_left"], data["outside"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.past import Numbered
     from cellblock.host.kernels.family import Copy
     from cellblock.host.options import SessionOptions
+    from cellblock.snapshots import Snapshot
 
 
 class Owner(Protocol):
@@ -62,6 +64,7 @@ class Checkpoint:
         automatic: Whether it was made without being asked for. Such ones are dropped when there are too many.
         files: Whether the state of the workspace's files belongs to it.
         moment: What it holds; for the host.
+        snapshot: The files that it holds; None if it holds none.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class Checkpoint:
         self.automatic = automatic
         self.files = files
         self.moment = moment
+        self.snapshot: Snapshot | None = None
         self._owner = owner
+        self._drop_files: Callable[[], object] = lambda: None
         weakref.finalize(self, moment.copy.family.drop_soon, moment.copy)
 
     def __repr__(self) -> str:
@@ -103,8 +108,16 @@ class Checkpoint:
         if not self.alive:
             raise CheckpointError(f"checkpoint {self.name or self.id!r} is gone: it was dropped, or its process was killed")
 
+    def hold(self, snapshot: Snapshot, drop: Callable[[Snapshot], None]) -> None:
+        """Take files; `drop` is called with them when they are no longer needed."""
+        self.snapshot, self.files = snapshot, "copy"
+        finalizer = weakref.finalize(self, drop, snapshot)
+        finalizer.atexit = False  # the host removes all of them
+        self._drop_files = finalizer
+
     def discard(self) -> None:
         """Drop it, without waiting until its memory is free."""
+        self._drop_files()
         self.moment.copy.drop()
         self._owner.forget(self)
 
