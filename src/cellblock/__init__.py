@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     )
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
-    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling, Undone
+    from cellblock.host.checkpoints.diff import StateChanges
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.kernel_mgr.server import KernelGateway
@@ -200,6 +201,7 @@ _HOME = {
     "load": "sync",
     "export": "sync",
     "variables": "sync",
+    "StateChanges": "host.checkpoints.diff",
 }
 
 __all__ = [
@@ -270,6 +272,7 @@ __all__ = [
     "SessionOptions",
     "SessionRecord",
     "SnapshotError",
+    "StateChanges",
     "StateError",
     "StoreError",
     "SyncApprovalRequest",

@@ -226,12 +226,17 @@ class Checkpoints:
 
     async def restore(self, checkpoint: Checkpoint) -> Changes:
         """See `Session.restore`."""
-        self._check(checkpoint)
+        self.check(checkpoint)
         async with self._cells.turn(stop=True):
-            self._check(checkpoint)
+            self.check(checkpoint)
             return await self._go_to(checkpoint)
 
-    def _check(self, checkpoint: Checkpoint) -> None:
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Check that this session can use a checkpoint.
+
+        Raises:
+            InvalidInputError, CheckpointError: It is not one; it is gone, or belongs to another host.
+        """
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidInputError(f"a checkpoint is wanted, as Session.checkpoint() returns it, not {checkpoint!r:.100}")
         checkpoint.check()
