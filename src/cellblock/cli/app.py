@@ -82,7 +82,7 @@ def _say_how(error: Any, arguments: list[str]) -> int:
     """Say in one line what is wrong with the usage, and where the right one stands."""
     context = error.ctx
     path = context.command_path if context is not None else "cellblock"
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
     if not message:
         return USAGE  # there was no command, so that the help was printed
     commands = getattr(getattr(context, "command", None), "commands", {})
