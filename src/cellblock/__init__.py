@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
-    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling, Undone
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
     from cellblock.host.checkpoints.diff import StateChanges
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
