@@ -193,6 +193,7 @@ class Session(WithCheckpoints, AsyncOnly):
             self._kernels,
             rolling_of(options.recovery),
             (lambda _port: {}) if self._network is None else self._network.environment,
+            hooks.outside,
             CheckpointFiles(
                 resolved.cwd,
                 host.store,
@@ -712,6 +713,12 @@ class Session(WithCheckpoints, AsyncOnly):
         from cellblock.host.files import Files
 
         return Files(Path(self._cwd))
+
+    @property
+    def afresh(self) -> bool:
+        """Whether its kernel began without variables, and is not made of a checkpoint."""
+        kernel = self._kernels.current
+        return kernel is None or not kernel.of_copy
 
     @property
     def next_count(self) -> int:
