@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
-    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling, Undone
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
     from cellblock.host.checkpoints.diff import StateChanges
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.model.checkpoints import CheckpointRecord, Undone
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -72,16 +73,22 @@ if TYPE_CHECKING:
     from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
     from cellblock.store.approvals import Approvals
     from cellblock.sync import (
+        checkpoint,
+        checkpoints,
         destroy,
+        drop_checkpoint,
         execute,
         execute_with_retry,
         export,
+        fork,
         get_or_create,
         list_kernels,
         load,
         restart,
+        restore,
         save,
         status,
+        undo,
         variables,
         wipe,
     )
@@ -129,7 +136,8 @@ _HOME = {
     "SessionOptions": "host",
     "Checkpoint": "host.checkpoints.checkpoint",
     "Rolling": "host.checkpoints.checkpoint",
-    "Undone": "host.checkpoints.checkpoint",
+    "Undone": "model.checkpoints",
+    "CheckpointRecord": "model.checkpoints",
     "FileInfo": "host.files",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
@@ -183,6 +191,12 @@ _HOME = {
     "SaveReport": "model.saving",
     "LoadReport": "model.saving",
     "LeftOut": "model.saving",
+    "checkpoint": "sync",
+    "checkpoints": "sync",
+    "restore": "sync",
+    "drop_checkpoint": "sync",
+    "undo": "sync",
+    "fork": "sync",
     "save": "sync",
     "load": "sync",
     "export": "sync",
@@ -203,6 +217,7 @@ __all__ = [
     "ChangedVariable",
     "Checkpoint",
     "CheckpointError",
+    "CheckpointRecord",
     "Client",
     "CodeExecutionChunk",
     "CodeExecutionError",
@@ -270,18 +285,24 @@ __all__ = [
     "UnsupportedError",
     "Variable",
     "VariableChanges",
+    "checkpoint",
+    "checkpoints",
     "destroy",
+    "drop_checkpoint",
     "execute",
     "execute_with_retry",
     "export",
+    "fork",
     "generate_mcp_sources",
     "get_or_create",
     "list_kernels",
     "load",
     "printable",
     "restart",
+    "restore",
     "save",
     "status",
+    "undo",
     "variables",
     "wipe",
 ]

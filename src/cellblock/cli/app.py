@@ -9,7 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from cellblock.cli import actions, approvals, daemon, files, kernelspec, machine, mcp, saving, sessions, tokens, tools
+from cellblock.cli import (
+    actions,
+    approvals,
+    checkpoints,
+    daemon,
+    files,
+    kernelspec,
+    machine,
+    mcp,
+    saving,
+    sessions,
+    tokens,
+    tools,
+)
 from cellblock.cli.arguments import (
     AllowHost,
     Code,
@@ -183,6 +196,7 @@ def completion(
 
 sessions.add_to(app)
 saving.add_to(app)
+checkpoints.add_to(app)
 machine.add_to(app)
 app.command("mcp")(mcp.mcp)
 app.add_typer(actions.app, name="actions")
