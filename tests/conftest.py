@@ -83,7 +83,7 @@ _shared: list[Host] = []
 
 
 @asynccontextmanager
-async def _sharing(host: Host) -> AsyncIterator[Host]:
+async def sharing(host: Host) -> AsyncIterator[Host]:
     async with host:
         host.store()  # which it makes when it is first needed, and then has a descriptor of
         _shared.append(host)
@@ -94,28 +94,28 @@ async def _sharing(host: Host) -> AsyncIterator[Host]:
 @pytest.fixture(scope="session")
 async def zygote_host() -> AsyncIterator[Host]:
     """A warm host that forks its kernels."""
-    async with _sharing(Host(launch="zygote", isolate="none")) as host:
+    async with sharing(Host(launch="zygote", isolate="none")) as host:
         yield host
 
 
 @pytest.fixture(scope="session")
 async def spawn_host() -> AsyncIterator[Host]:
     """A host that starts an interpreter for each kernel."""
-    async with _sharing(Host(launch="spawn", isolate="none")) as host:
+    async with sharing(Host(launch="spawn", isolate="none")) as host:
         yield host
 
 
 @pytest.fixture(scope="session")
 async def native_host() -> AsyncIterator[Host]:
     """A warm host that sandboxes its kernels."""
-    async with _sharing(Host(isolate="native")) as host:
+    async with sharing(Host(isolate="native")) as host:
         yield host
 
 
 @pytest.fixture(scope="session")
 async def landlock_host() -> AsyncIterator[Host]:
     """A warm host whose sessions are kept in by Landlock."""
-    async with _sharing(Host(isolate="landlock")) as host:
+    async with sharing(Host(isolate="landlock")) as host:
         yield host
 
 

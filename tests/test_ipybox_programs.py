@@ -185,7 +185,7 @@ async def test_a_program_that_code_starts_itself_is_refused_by_name(cage: CodeEx
 async def cage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CodeExecutor]:
     """An executor in which only commands that were approved can run."""
     work = tmp_path_factory.mktemp("cage")
-    async with CodeExecutor(working_dir=work, approve_shell_cmds=True, require_shell_escape=True) as executor:
+    async with CodeExecutor(working_dir=work, approve_shell_cmds=True, require_shell_escape=True, recovery="none") as executor:
         await streamed(executor, "%%bash\necho approved", accept)
         yield executor
 

@@ -66,7 +66,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def srt_host(workspace: Path) -> AsyncIterator[Host]:
     """A host whose sandbox for the workspace is warm."""
     async with Host() as host:
-        async with host.session(isolate="srt", working_dir=workspace) as session:
+        async with host.session(isolate="srt", working_dir=workspace, recovery="none") as session:
             await ok(session, "1")
         yield host
 
@@ -74,7 +74,7 @@ async def srt_host(workspace: Path) -> AsyncIterator[Host]:
 @pytest.fixture
 async def confined(srt_host: Host, workspace: Path) -> AsyncIterator[Session]:
     """A session under srt, with the default policy."""
-    async with srt_host.session(isolate="srt", working_dir=workspace) as session:
+    async with srt_host.session(isolate="srt", working_dir=workspace, recovery="none") as session:
         yield session
 
 
@@ -252,7 +252,7 @@ async def test_variables_of_the_caller_win(srt_host: Host, workspace: Path) -> N
 
 async def test_sessions_of_one_policy_and_workspace_share_a_sandbox(srt_host: Host, workspace: Path) -> None:
     before = running(os.getpid())
-    sessions = [srt_host.session(isolate="srt", working_dir=workspace) for _ in range(4)]
+    sessions = [srt_host.session(isolate="srt", working_dir=workspace, recovery="none") for _ in range(4)]
     await asyncio.gather(*(session.start() for session in sessions))
     results = await asyncio.gather(*(session.execute(f"x = {n}; x") for n, session in enumerate(sessions)))
     assert [result.text for result in results] == ["0", "1", "2", "3"]
@@ -318,7 +318,7 @@ async def test_a_session_can_be_reset(confined: Session) -> None:
 
 
 async def test_a_daemon_of_the_code_is_gone_when_the_session_is(srt_host: Host, workspace: Path) -> None:
-    async with srt_host.session(isolate="srt", working_dir=workspace) as session:
+    async with srt_host.session(isolate="srt", working_dir=workspace, recovery="none") as session:
         await ok(session, "import subprocess; subprocess.Popen(['setsid', 'sleep', '9876'])")
         await eventually(lambda: [pid for pid in below(os.getpid()) if "sleep 9876" in command_line(pid)])
     await eventually(lambda: not [pid for pid in below(os.getpid()) if "sleep 9876" in command_line(pid)])

@@ -33,7 +33,9 @@ from processes import eventually
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyncCodeExecutor]:
     """An executor whose commands need approval."""
-    with SyncCodeExecutor(working_dir=tmp_path_factory.mktemp("workspace"), approve_shell_cmds=True) as executor:
+    with SyncCodeExecutor(
+        working_dir=tmp_path_factory.mktemp("workspace"), approve_shell_cmds=True, recovery="none"
+    ) as executor:
         executor.execute("!true")  # the first decision opens the record of decisions
         yield executor
     loop_thread.shared().close()

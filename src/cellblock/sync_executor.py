@@ -10,11 +10,13 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 from cellblock import loop_thread
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.executor import CodeExecutor
+from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
 from cellblock.loop_thread import LoopThread
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+from cellblock.model.checkpoints import FilesMode
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -112,6 +114,28 @@ class SyncApprovalRequest:
         return repr(self._original)
 
 
+class SyncCheckpoint:
+    """A `Checkpoint` for programs without an event loop.
+
+    Attributes:
+        id, name, made, execution_count, automatic, files, alive: As `Checkpoint` has them.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, thread: LoopThread) -> None:
+        self._original = checkpoint
+        self._thread = thread
+
+    drop = _sync(Checkpoint.drop)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._original, name)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+
 class SyncCodeExecutor:
     """Executes Python code in an IPython kernel, as `CodeExecutor` does, and returns instead of being awaited.
 
@@ -138,6 +162,7 @@ class SyncCodeExecutor:
     install = _sync(CodeExecutor.install)
     put = _sync(CodeExecutor.put)
     get = _sync(CodeExecutor.get)
+    undo = _sync(CodeExecutor.undo)
     variables = _sync(CodeExecutor.variables)
     save = _sync(CodeExecutor.save)
     load = _sync(CodeExecutor.load)
@@ -211,3 +236,28 @@ class SyncCodeExecutor:
         """
         for event in _iterate(self._thread, self._original.stream(code, timeout, chunks, on_input=on_input)):
             yield SyncApprovalRequest(event, self._thread) if isinstance(event, ApprovalRequest) else event
+
+    def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> SyncCheckpoint:
+        """Keep the state that the kernel has now, as `Session.checkpoint` does."""
+        return SyncCheckpoint(self._thread.run(self._original.checkpoint(name, files=files)), self._thread)
+
+    def checkpoints(self) -> list[SyncCheckpoint]:
+        """Return the checkpoints, oldest first, as `Session.checkpoints` does."""
+        return [SyncCheckpoint(checkpoint, self._thread) for checkpoint in self._original.checkpoints()]
+
+    def restore(self, checkpoint: SyncCheckpoint) -> None:
+        """Go back to a checkpoint, as `Session.restore` does."""
+        self._thread.run(self._original.restore(checkpoint._original))
+
+    def fork(self, n: int = 1) -> list[SyncCodeExecutor]:
+        """Make executors that begin with the state that this one has now, as `CodeExecutor.fork` does."""
+        return [self._of(branch) for branch in self._thread.run(self._original.fork(n))]
+
+    def _of(self, branch: CodeExecutor) -> SyncCodeExecutor:
+        made = SyncCodeExecutor.__new__(SyncCodeExecutor)
+        made._original, made._thread = branch, self._thread
+        return made
+
+    def adopt(self, branch: SyncCodeExecutor) -> None:
+        """Go on with the state of another executor, which is stopped by that, as `CodeExecutor.adopt` does."""
+        self._thread.run(self._original.adopt(branch._original))

@@ -124,7 +124,10 @@ def confined_policy(confined_workspace: Path) -> Policy:
 @pytest.fixture(scope="session")
 async def srt_host(confined_workspace: Path, confined_policy: Policy) -> AsyncIterator[Host]:
     """A host whose sandbox of srt is warm, and which closes others as soon as nobody uses them."""
-    async with Host(isolate="srt", policy=confined_policy) as host, host.session(working_dir=confined_workspace):
+    async with (
+        Host(isolate="srt", policy=confined_policy) as host,
+        host.session(working_dir=confined_workspace, recovery="none"),
+    ):
         host._launchers.idle_sandboxes = 0
         yield host
 

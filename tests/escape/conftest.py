@@ -12,6 +12,7 @@ from cellblock import Host, Session
 from cellblock.sandbox import landlock
 from cellblock.sandbox.syscall_numbers import AARCH64, X86_64
 from cells import ok
+from conftest import sharing
 
 from .landlock import DIFFERENT
 
@@ -20,14 +21,34 @@ NUMBERS = {"x86_64": X86_64, "aarch64": AARCH64}[os.uname().machine]
 _INSIDE = (Path(__file__).parent / "inside.py").read_text()
 
 
+_restoring: set[Host] = set()
+"""Hosts whose sessions are attacked in kernels that were made of checkpoints"""
+
+
 async def arm(session: Session) -> Session:
     """Give a session the attacker's tools, and the numbers of system calls as ``NR``."""
     await ok(session, f"{_INSIDE}\nNR = {NUMBERS!r}")
+    if session._host in _restoring:
+        checkpoint = await session.checkpoint()
+        await session.restore(checkpoint)
+        await checkpoint.drop()
     return session
 
 
 # In a native sandbox with names as if there were no other, because the table of attacks and the mutations name them.
-SANDBOXES = [pytest.param("native", id=pytest.HIDDEN_PARAM), pytest.param("landlock", marks=pytest.mark.slow)]
+SANDBOXES = [
+    pytest.param("native", id=pytest.HIDDEN_PARAM),
+    pytest.param("landlock", marks=pytest.mark.slow),
+    pytest.param("restored", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(scope="session")
+async def restored_host() -> AsyncIterator[Host]:
+    """A warm host whose sessions are attacked in kernels that were made of checkpoints."""
+    async with sharing(Host(isolate="native")) as host:
+        _restoring.add(host)
+        yield host
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,7 +76,10 @@ def attacked_host(request: pytest.FixtureRequest) -> Host:
 async def cell(attacked_host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
     """One sandboxed session for all attacks that change nothing."""
     place = tmp_path_factory.mktemp("cell")
-    async with attacked_host.session(working_dir=place, images_dir=place / "images") as session:
+    options = {"working_dir": place, "images_dir": place / "images"}
+    async with attacked_host.session(
+        **options, recovery="none"
+    ) as session:  # checkpoints would look like what a test has left
         yield await arm(session)
 
 

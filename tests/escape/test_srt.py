@@ -28,8 +28,8 @@ async def neighbours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
     ours, theirs = (tmp_path_factory.mktemp(name) for name in ("ours", "theirs"))
     async with (
         Host(isolate="srt") as host,
-        host.session(working_dir=ours, images_dir=ours / "images") as session,
-        host.session(working_dir=theirs, images_dir=theirs / "images") as other,
+        host.session(working_dir=ours, images_dir=ours / "images", recovery="none") as session,
+        host.session(working_dir=theirs, images_dir=theirs / "images", recovery="none") as other,
     ):
         await arm(session)
         await ok(other, "import os; open('secret', 'w').write('x'); open(os.path.expanduser('~/secret'), 'w').write('x')")
@@ -115,7 +115,10 @@ async def jailed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sess
     """A session that may be lost, and may use little memory."""
     place = tmp_path_factory.mktemp("jailed")
     policy = replace(Policy(), resources=Resources(memory=256 * 2**20))
-    async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=place, images_dir=place / "i") as session:
+    async with (
+        Host(isolate="srt", policy=policy) as host,
+        host.session(working_dir=place, images_dir=place / "i", recovery="none") as session,
+    ):
         yield session
 
 

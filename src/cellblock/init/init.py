@@ -363,10 +363,10 @@ class _Init:
         if not data:
             self._poll.unregister(family.fileno())
             self._family = None
+            if not self._seats:
+                self._end()  # which closes the connection last, so that the host sees the end when everything is gone
             self._parked.drop_all()
             family.close()
-            if not self._seats:
-                self._end()
             return
         match TO_FAMILY.decode(data):
             case Drop(number):
@@ -379,9 +379,10 @@ class _Init:
     def _resume(self, parked: Parked, message: Resume, descriptors: list[int]) -> None:
         """Have a kernel made of a copy. If that fails, its connection is closed."""
         channel, control, out, err = descriptors
-        descriptors.remove(control)
+        for kept in (control, out, err):
+            descriptors.remove(kept)
         seat = self._seat(control, None, self._programs.another())
-        seat.copy = message.number
+        seat.copy, seat.programs.outputs = message.number, (out, err)
         try:
             env = {**message.env, **self._listen_for(seat, message.listeners)}
             seat.programs.env = {**seat.programs.env, **env}
@@ -439,12 +440,13 @@ class _Init:
 
     def _forget(self, seat: Seat) -> None:
         """Close the connection of a kernel that has ended: that is how the host knows."""
+        if len(self._seats) == 1 and self._family is None:
+            self._end()
         if not seat.leaving:
             self._poll.unregister(seat.control.fileno())
         del self._seats[seat.control.fileno()]
+        seat.programs.close()
         seat.control.close()
-        if not self._seats and self._family is None:
-            self._end()
 
     def _reap(self) -> None:
         while True:

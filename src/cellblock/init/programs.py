@@ -35,6 +35,7 @@ class Programs:
             changes, which were shown when the program was approved.
         inherited: Variables that the sandbox around this one has set.
         confinement: What each program is kept in by.
+        outputs: Where they write: standard output and error of the kernel that they are run for; None: where init does.
         supervise: Returns a socket for the listener of a program's filter, if that needs one.
     """
 
@@ -42,6 +43,7 @@ class Programs:
         self.env: dict[str, str] = {}
         self.inherited: dict[str, str] = {}
         self.confinement: Confinement | None = None
+        self.outputs: tuple[int, int] | None = None
         self.supervise: Callable[[], socket.socket] | None = None
         self._running: dict[int, tuple[int, frozenset[int]]] = {}
         """pid → the host's number, and what there was when it began"""
@@ -65,6 +67,12 @@ class Programs:
         other.env, other.inherited = self.env, self.inherited
         other.confinement, other.supervise = self.confinement, self.supervise
         return other
+
+    def close(self) -> None:
+        """Close what they write to."""
+        for output in self.outputs or ():
+            os.close(output)
+        self.outputs = None
 
     def below(self) -> set[int]:
         """Return what runs, and what it has started."""
@@ -105,6 +113,8 @@ class Programs:
             processes.die_with_parent(signal.SIGKILL)
             # Out of the way of what is closed, and of what confining puts in place of standard input.
             source = fcntl.fcntl(descriptors[0], fcntl.F_DUPFD_CLOEXEC, processes.HIGH) if descriptors else None
+            for place, output in enumerate(self.outputs or (), 1):
+                os.dup2(output, place)
             if supervisor is not None:
                 kept = socket.socket(fileno=fcntl.fcntl(supervisor.detach(), fcntl.F_DUPFD_CLOEXEC, processes.HIGH))
                 supervisor = kept
