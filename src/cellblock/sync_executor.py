@@ -119,10 +119,11 @@ class SyncCheckpoint:
 
     Attributes:
         id, name, made, execution_count, automatic, files, alive: As `Checkpoint` has them.
+        original: The checkpoint.
     """
 
     def __init__(self, checkpoint: Checkpoint, thread: LoopThread) -> None:
-        self._original = checkpoint
+        self._original = self.original = checkpoint
         self._thread = thread
 
     drop = _sync(Checkpoint.drop)
@@ -247,7 +248,7 @@ class SyncCodeExecutor:
 
     def restore(self, checkpoint: SyncCheckpoint) -> None:
         """Go back to a checkpoint, as `Session.restore` does."""
-        self._thread.run(self._original.restore(checkpoint._original))
+        self._thread.run(self._original.restore(checkpoint.original))
 
     def fork(self, n: int = 1) -> list[SyncCodeExecutor]:
         """Make executors that begin with the state that this one has now, as `CodeExecutor.fork` does."""
@@ -255,9 +256,9 @@ class SyncCodeExecutor:
 
     def _of(self, branch: CodeExecutor) -> SyncCodeExecutor:
         made = SyncCodeExecutor.__new__(SyncCodeExecutor)
-        made._original, made._thread = branch, self._thread
+        made._original, made._thread = branch, self._thread  # noqa: SLF001  # of this class
         return made
 
     def adopt(self, branch: SyncCodeExecutor) -> None:
         """Go on with the state of another executor, which is stopped by that, as `CodeExecutor.adopt` does."""
-        self._thread.run(self._original.adopt(branch._original))
+        self._thread.run(self._original.adopt(branch._original))  # of this class

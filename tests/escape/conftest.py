@@ -76,10 +76,8 @@ def attacked_host(request: pytest.FixtureRequest) -> Host:
 async def cell(attacked_host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
     """One sandboxed session for all attacks that change nothing."""
     place = tmp_path_factory.mktemp("cell")
-    options = {"working_dir": place, "images_dir": place / "images"}
-    async with attacked_host.session(
-        **options, recovery="none"
-    ) as session:  # checkpoints would look like what a test has left
+    # Checkpoints that it makes by itself would look like what a test has left behind.
+    async with attacked_host.session(working_dir=place, images_dir=place / "images", recovery="none") as session:
         yield await arm(session)
 
 
