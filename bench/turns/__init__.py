@@ -61,3 +61,11 @@ def watched() -> Iterator[Turns]:
         yield turns
     finally:
         loop._selector = selector
+
+
+def forget() -> None:
+    """Forget what was seen of the running loop so far: it was preparation."""
+    loop: Any = asyncio.get_running_loop()
+    turns = loop._selector._turns
+    turns.worst, turns.busiest, turns.count = 0.0, 0.0, 0
+    loop._selector._since = None

@@ -67,6 +67,8 @@ _log = logging.getLogger("cellblock.daemon")
 _AT_ONCE = 256
 """Requests of one client that are worked on at once; more have to wait in its socket."""
 
+_TURN = 0.005  # seconds of one turn of the loop for the parts of one answer
+
 
 class Server:
     """What the clients of one daemon share.
@@ -373,8 +375,12 @@ class Client(asyncio.Protocol):
 
     async def _answer_in_parts(self, number: int, parts: AsyncIterator[Any]) -> None:
         """Send parts as they come, and then that there are no more."""
+        until = time.monotonic() + _TURN
         async for part in parts:
             await self._write(encode_reply(number, part, more=True))
+            if time.monotonic() >= until:  # thousands can be there already, and a client can be quick
+                await asyncio.sleep(0)
+                until = time.monotonic() + _TURN
         await self._write(encode_reply(number, None))
 
     def _send(self, data: bytes) -> None:
