@@ -1,4 +1,6 @@
-"""Tokens that a generated module costs a model, compared with ipybox's: real servers, the same schemas, one tokenizer.
+"""Tokens that tools cost a model: generated modules, compared with ipybox's, and what `search_tools` shows for a task.
+
+Real servers, the same schemas, one tokenizer.
 
 Usage: python -m bench.tokens [DIRECTORY]
 
@@ -15,11 +17,14 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench import peers
 from cellblock.errors import McpServerError
+from cellblock.tools.apigen.package import write_package
 from cellblock.tools.apigen.render import render
+from cellblock.tools.calling import search
 from cellblock.tools.calling.content import ToolSpec
 from cellblock.tools.mcp.params import parse_params
 from cellblock.tools.mcp.servers import Servers
@@ -47,6 +52,8 @@ _SERVERS: dict[str, tuple[str, ...]] = {
     "github": ("mcp-server-github",),
     "brave-search": ("brave-search-mcp-server", "--transport", "stdio"),
 }
+
+_TASKS = ("commits of a git repository", "create a pull request", "convert time between time zones", "search the web")
 
 # What ipybox's generator writes, by the functions that it writes it with.
 _THEIRS = """
@@ -93,6 +100,22 @@ async def _tools(name: str, home: Path) -> list[ToolSpec]:
         return await servers.list_tools(name)
 
 
+def _definitions(tools: list[ToolSpec]) -> str:
+    """Return what a client shows a model of tools that it has not hidden behind code."""
+    shown = [{"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema} for tool in tools]
+    return json.dumps(shown, separators=(",", ":"))
+
+
+def _searched(found: dict[str, list[ToolSpec]], words: str) -> str:
+    """Return what `search_tools` shows for a task: tools by words, the signatures of two, and the module of one."""
+    with TemporaryDirectory() as root:
+        for server, tools in found.items():
+            write_package(root, server.replace("-", "_"), tools)
+        names = search.names(words, root_dir=root)
+        signatures = search.signatures(*names[:2], root_dir=root)
+        return "\n".join([*names, *signatures, search.interface(names[0], root_dir=root)])
+
+
 def _counted(home: Path, modules: list[list[str]]) -> list[int]:
     done = subprocess.run(
         ["node", "count.mjs"], cwd=home, input=json.dumps(modules), capture_output=True, text=True, check=True
@@ -106,6 +129,7 @@ async def main(home: Path) -> None:
     _install(home)
     theirs_python = peers.python()
     measured = []
+    found: dict[str, list[ToolSpec]] = {}
     print(f"{'server':22}{'tools':>6}{'cellblock':>11}{'ipybox':>8}{'ratio':>7}")
     for name in _SERVERS:
         try:
@@ -113,13 +137,22 @@ async def main(home: Path) -> None:
         except (McpServerError, StopIteration) as error:
             print(f"{name:22}left out: {str(error).splitlines()[0] if str(error) else 'not installed'}")
             continue
+        found[name] = tools
         given = json.dumps([asdict(tool) for tool in tools])
         done = subprocess.run([theirs_python, "-c", _THEIRS], input=given, capture_output=True, text=True, check=True)
         ours, theirs = _counted(home, [[module.source for module in render(tools)], json.loads(done.stdout)])
         print(f"{name:22}{len(tools):6}{ours:11}{theirs:8}{ours / theirs:7.2f}", flush=True)
         measured.append({"server": name, "tools": len(tools), "cellblock": ours, "ipybox": theirs})
     versions = peers.versions(theirs_python, ("ipybox", "mcpygen"))
-    _RESULTS.write_text(json.dumps({"versions": versions, "servers": measured}, indent=1) + "\n")
+    definitions, *searches = _counted(
+        home, [[*map(_definitions, found.values())], *([_searched(found, task)] for task in _TASKS)]
+    )
+    print(
+        f"{definitions} tokens of definitions; a search shows",
+        ", ".join(f"{task!r}: {n}" for task, n in zip(_TASKS, searches, strict=True)),
+    )
+    searched = {"definitions": definitions, "tasks": dict(zip(_TASKS, searches, strict=True))}
+    _RESULTS.write_text(json.dumps({"versions": versions, "servers": measured, "search": searched}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from cellblock.cli.app import app
 ROOT = Path(__file__).parent.parent
 PLUGINS = sorted(path.parent.parent for path in ROOT.glob("plugin/*/.claude-plugin/plugin.json"))
 GUIDE = (ROOT / "docs" / "mcp-server.md").read_text()
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 SKILL = (ROOT / "plugin" / "codeact" / "skills" / "codeact" / "SKILL.md").read_text()
 BLOCK = re.compile(r"^ *```(json|toml|python)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
@@ -81,6 +82,8 @@ def test_the_entry_for_the_registry_of_servers() -> None:
     assert entry["$schema"] == "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
     assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", entry["name"])
     assert f"mcp-name: {entry['name']} " in (ROOT / "README.md").read_text()
+    owner = REPOSITORY.split("/")[3]
+    assert (entry["name"], entry["repository"]["url"]) == (f"io.github.{owner}/cellblock", REPOSITORY)
     assert 0 < len(entry["description"]) <= 100
     assert entry["version"] == package["version"] == __version__
     assert (package["registryType"], package["identifier"]) == ("pypi", "cellblock")
@@ -88,6 +91,10 @@ def test_the_entry_for_the_registry_of_servers() -> None:
     positional, named = package["packageArguments"]
     assert (positional["type"], named["type"]) == ("positional", "named")
     assert (positional["value"], named["name"]) == tuple(arguments()[0][:2])
+
+
+def test_the_guide_installs_the_plugin_from_the_repository() -> None:
+    assert f"claude plugin marketplace add {REPOSITORY}\n" in GUIDE
 
 
 def test_the_skill_is_described_within_limits() -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bench.turns import forget
+from bench.turns import begin, end
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.messages import Create, Executions, Follow, History
 from cellblock.daemon.server import Server
@@ -56,10 +56,11 @@ async def case_trimming() -> None:
     most, journal.MAX_EXECUTIONS = journal.MAX_EXECUTIONS, 3
     try:
         with _store() as store:
-            forget()
+            begin()
             for _ in range(8):
                 await _add(store, "one", events=MAX_EVENTS)
             assert len(store.journal.last("one", 100)) < 8
+            end()
     finally:
         journal.MAX_EXECUTIONS = most
 
@@ -76,7 +77,7 @@ async def case_questions_about_a_session() -> None:
             made = await connection.call(Create("one", {"sandbox": False}))
             for _ in range(20_000):
                 await _add(store, "other", events=1)
-            forget()
+            begin()
             long = await _add(store, made["kernel_id"], events=MAX_EVENTS)
             for _ in range(10):
                 assert len(await connection.call(Executions("one"))) == 1
@@ -85,5 +86,6 @@ async def case_questions_about_a_session() -> None:
             async for _ in connection.follow(Follow(long.id)):
                 events += 1
             assert events == MAX_EVENTS
+            end()
             await connection.close()
             await sessions.close()

@@ -35,7 +35,7 @@ async def measure(area: str, case: str) -> turns.Turns:
 def main() -> int:
     if sys.argv[1:2] == ["--one"]:
         seen = asyncio.run(measure(*sys.argv[2].split(".")))
-        print(json.dumps({"worst": seen.worst, "busiest": seen.busiest, "count": seen.count}))
+        print(json.dumps({"worst": seen.worst, "elapsed": seen.elapsed, "count": seen.count}))
         return 0
     over = 0
     for area, case in cases():
@@ -49,10 +49,10 @@ def main() -> int:
             over += 1
             continue
         seen = json.loads(done.stdout)
-        worst, busiest = seen["worst"], seen["busiest"]
+        worst, elapsed = seen["worst"], seen["elapsed"]
         over += worst > TARGET
         note = "  over the target" if worst > TARGET else ""
-        print(f"{area}.{case:32} {worst * 1000:8.1f} ms, processor {busiest * 1000:6.1f} ms{note}")
+        print(f"{area}.{case:32} {worst * 1000:8.1f} ms, with other programs {elapsed * 1000:6.1f} ms{note}")
     return 1 if over else 0
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -89,6 +90,13 @@ def test_the_inspector_lists_and_calls_tools(run: Run, era: str) -> None:
     assert len(listed["tools"]) == 5
     call = ("--method", "tools/call", "--tool-name", "execute_ipython_cell", "--tool-arg", "code=6 * 7")
     assert run(*inspect, *call, *server)["content"] == [{"type": "text", "text": "42"}]
+
+
+def test_the_entry_for_the_registry_is_valid_by_its_schema() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = files("skillsaw") / "schemas" / "mcp_registry" / "v2025_12_11" / "server.schema.json"
+    entry = json.loads((PROGRAMS.parents[3] / "server.json").read_text())
+    jsonschema.validate(entry, json.loads(schema.read_text()), format_checker=jsonschema.FormatChecker())
 
 
 async def test_the_conformance_suite(run: Run, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import threading
 import h11
 import pytest
 
-from cellblock.egress.turns import Turns
+from cellblock.turns import Turns
 
 from .conftest import Starter
 

@@ -147,7 +147,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "30 taking turns": mutant(
         "egress/test_turns.py::test_tiny_chunks_let_the_loop_go_on[response]",
-        Edit("egress/turns.py", "Turns.give_way", "return"),
+        Edit("turns.py", "Turns.give_way", "return"),
     ),
     "30 interim responses": mutant(
         "egress/test_turns.py::test_a_response_that_takes_long_to_read_is_refused[interim responses]",
@@ -219,6 +219,14 @@ MUTANTS: dict[str, Mutant] = {
         "host/kernels/test_kernel.py::test_the_kernel_waits_for_a_slow_disk_and_nobody_else_does",
         Edit("host/kernels/channel.py", "Channel._wait_if_behind", "pass"),
     ),
+    "37 readers that are slow": mutant(
+        "host/kernels/test_cell.py::test_a_slow_reader_makes_the_kernel_wait_until_half_is_read",
+        Edit("host/kernels/cell.py", "Cell._queue", "self._events.append((event, size))\nself._queued += size"),
+    ),
+    "37 readers of a cell that is being stopped": mutant(
+        "host/kernels/test_cell.py::test_a_cell_that_is_being_stopped_waits_for_no_reader_and_queues_no_more",
+        Edit("host/kernels/cell.py", "Cell.release", "pass"),
+    ),
     "38 terminals": mutant(
         "test_terminal.py::test_sequences_are_shown_and_not_obeyed",
         Edit("terminal.py", "_escaped", "return found.group()"),
@@ -231,7 +239,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("cli/live.py", "_shown", "return text"),
     ),
     "38 decisions that nobody saw": mutant(
-        "cli/test_live.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
+        "cli/test_questions.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
         Edit("cli/questions.py", "Questions._forget_what_was_typed", "pass"),
     ),
     "38 tables": mutant(
@@ -284,7 +292,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/kernels/cells.py", "Cells._check_not_answering", "pass"),
     ),
     "36 launchers that do not answer": mutant(
-        f"{LIFE}a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
+        "host/launch/test_launchers.py::test_a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on",
         Edit("host/launch/launchers.py", "Launchers.retire", "pass"),
     ),
     "39 frames of Python objects": mutant(
@@ -354,6 +362,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in page tables]",
         Edit("init/processes.py", "_kept_by_kernel", "return 0"),
     ),
+    "45 between short cells": mutant(
+        f"{HERE}memory.py::test_short_cells_do_not_hide_what_grows_behind_them",
+        Edit("host/kernels/memory.py", "MemoryWatch.look_soon", "pass"),
+    ),
     "45 one process": mutant(f"{HERE}memory.py::test_memory_of_one_process_is_an_error_that_names_the_limit", MEMORY),
     "49 servers that nobody registered": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
@@ -422,6 +434,17 @@ MUTANTS: dict[str, Mutant] = {
     "54 requests of servers": mutant(
         "tools/mcp/test_servers.py::test_a_server_that_asks_without_end_and_reads_no_answer_is_ended",
         Edit("tools/mcp/jsonrpc.py", "Requests._is_too_much", "return False"),
+    ),
+    "54 cookies": mutant(
+        "tools/mcp/test_web_floods.py::test_the_head_of_a_response_has_limits[cookies-150-more than 100 cookies]",
+        Edit("tools/mcp/web.py", "_Client._refuse", "pass"),
+    ),
+    "54 followers of a flood": mutant(
+        "daemon/test_floods.py::test_those_who_follow_a_flood_of_events_take_turns",
+        Edit("turns.py", "Turns.give_way", "return"),
+    ),
+    "54 lists of executions": mutant(
+        "daemon/test_floods.py::test_a_list_of_executions_has_an_end", Edit("store/journal.py", "MAX_LISTED", "10**9")
     ),
     "54 values": mutant(
         "tools/mcp/test_large.py::test_values_have_limits[a result]",
@@ -712,6 +735,14 @@ MUTANTS: dict[str, Mutant] = {
         "gateway/test_jupyter.py::test_requests_do_not_wait_without_limit",
         Edit("jupyter/kernel.py", "check_room", "return True"),
     ),
+    "58 values": mutant(
+        "jupyter/test_messages.py::test_a_message_of_too_many_values_is_refused",
+        Edit("jupyter/json_values.py", "has_too_many_values", "return False"),
+    ),
+    "58 turns": mutant(
+        "gateway/test_jupyter.py::test_a_flood_of_messages_lets_others_have_their_turn",
+        Edit("gateway/jupyter.py", "Turns.give_way", "pass"),
+    ),
     "58 kernels that are killed": mutant(
         "jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
         Edit("daemon/server.py", "Client._bind", "pass"),
@@ -729,6 +760,10 @@ MUTANTS: dict[str, Mutant] = {
             "        if question.id in answers:\n"
             "            await _take_answer(clients, question, answers[question.id])",
         ),
+    ),
+    "59 another client's servers": mutant(
+        "mcp_server/test_server.py::test_over_http_what_a_client_registers_is_its_own",
+        Edit("mcp_server/clients.py", "Clients.folder", "return self.options.workspace"),
     ),
     "59 whose question it is": mutant(
         "tools/mcp/test_elicit.py::test_a_question_that_could_be_anothers_is_shown_to_nobody",
@@ -755,11 +790,16 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "60 pages of others": mutant(f"{GUARD}other_web_pages_are_refused", Edit("gateway/guard.py", "check_origin", "pass")),
     "60 bodies that are announced": mutant(
-        f"{GUARD}a_body_is_refused_before_it_has_come[Content-Length: 10001]", Edit("gateway/guard.py", "check_length", "pass")
+        f"{GUARD}a_body_is_refused_before_it_has_come[Content-Length: 1000001]",
+        Edit("gateway/guard.py", "check_length", "pass"),
     ),
     "60 bodies that are not": mutant(
         f"{GUARD}a_body_is_refused_before_it_has_come[Transfer-Encoding: chunked]",
         Edit("gateway/guard.py", "check_left", "pass"),
+    ),
+    "60 values": mutant(
+        f"{GUARD}a_body_of_too_many_values_is_not_parsed[/sessions/x/executions]",
+        Edit("gateway/guard.py", "check_values", "pass"),
     ),
     "60 other machines": mutant(
         f"{GUARD}without_tokens_nobody_elsewhere_is_served", Edit("gateway/guard.py", "check_local", "pass")
@@ -818,6 +858,26 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "61 ids of executions": mutant(
         "store/test_journal.py::test_an_id_that_is_none_is_not_found", Edit("store/journal.py", "is_id", "return True")
+    ),
+    "63 compressed members": mutant(
+        "host/test_saved_file.py::test_a_compressed_archive_is_refused",
+        Edit("host/saved_file.py", "_check_stored", "pass"),
+    ),
+    "63 members that overlap": mutant(
+        "host/test_saved_file.py::test_members_are_not_longer_than_the_file",
+        Edit("host/saved_file.py", "_check_total", "pass"),
+    ),
+    "63 lengths that are claimed": mutant(
+        "host/test_saved_file.py::test_an_archive_cannot_make_the_reader_read_more_than_there_is",
+        Edit("host/saved_file.py", "_check_part", "pass"),
+    ),
+    "63 pickles": mutant(
+        "host/test_saving.py::test_the_code_in_a_file_runs_in_the_sandbox_alone",
+        Edit("host/saving.py", "_encoded", "import pickle\npickle.loads(piece)\nreturn base64.b64encode(piece).decode()"),
+    ),
+    "63 sessions that lie": mutant(
+        "host/test_saving.py::test_a_session_that_lies_is_not_saved",
+        Edit("host/saving.py", "_complete", "return state"),
     ),
     "62 links that are read": mutant(
         f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_kept", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")

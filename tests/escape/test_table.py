@@ -13,7 +13,7 @@ from .landlock import DIFFERENT
 from .test_mutants import MUTANTS
 from .test_mutations import CODE, DATA
 
-ATTACKS = range(1, 63)
+ATTACKS = range(1, 64)
 WITHOUT_MUTATION = {46, 48}
 """The document says why; 48 waits for checkpoints."""
 

@@ -128,6 +128,12 @@ LIBRARIES: dict[str, Library] = {
         f"import numpy as np, xgboost as x; {_FIT}\nm = x.XGBClassifier(n_estimators=9, n_jobs=2).fit(X, y)",
         "x.XGBClassifier(n_estimators=9, n_jobs=2).fit(X, y); m.predict(X).shape == (4000,)",
     ),
+    "OpenMP of LLVM": Library(
+        "import ctypes, importlib.metadata as m; l = ctypes.CDLL(str(next(f for f in m.files('intel-openmp') if f.name == 'libiomp5.so').locate()))\n"
+        "seen = []; f = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: seen.append(l.omp_get_thread_num())); l.GOMP_parallel(f, None, 2, 0)",
+        "seen.clear(); l.GOMP_parallel(f, None, 2, 0); sorted(seen) == [0, 1]",
+        package="intel-openmp",
+    ),
     "torch": Library(
         "import torch; n = torch.nn.Linear(300, 300); x = torch.rand(900, 300)\n"
         "def step(): n(x).square().sum().backward(); return (x.T @ x).sum().item()\nr = step()",
@@ -155,7 +161,7 @@ LIBRARIES: dict[str, Library] = {
         "ask(c)",
         "ask(c) == ask(grpc.insecure_channel(a)) == b'ba'",
         package="grpcio",
-        told="Processes",
+        refused="grpc",
     ),
     "polars": Library(
         "import polars as pl; d = pl.DataFrame({'a': range(9999)}); n = d.group_by('a').len().height",
@@ -249,7 +255,18 @@ LIBRARIES: dict[str, Library] = {
 }
 
 
-LARGE = ("torch", "torch, DataLoader", "lightgbm", "xgboost", "numba, parallel", "grpc", "polars", "polars, imported", "jax")
+LARGE = (
+    "torch",
+    "torch, DataLoader",
+    "lightgbm",
+    "xgboost",
+    "OpenMP of LLVM",
+    "numba, parallel",
+    "grpc",
+    "polars",
+    "polars, imported",
+    "jax",
+)
 """Libraries that the slow tests have not got."""
 
 PYTHONS = {

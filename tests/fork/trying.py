@@ -87,7 +87,7 @@ def _restore(library: Library, names: dict[str, Any], writer: int) -> NoReturn:
         signal.alarm(_DEADLINE)
         try:
             names["in_copy"] = True
-            told = fork_safety.repair(writer)
+            told = fork_safety.repair()
             start = time.monotonic()
             works = run(library.again, names)
             answer = {"outcome": "works" if works else "wrong", "told": told, "seconds": round(time.monotonic() - start, 2)}

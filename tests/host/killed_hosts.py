@@ -1,4 +1,4 @@
-"""A chain of hosts on one custodian, each killed at another point of a cell. Run as a program, for `test_adoption`.
+"""A chain of hosts on one custodian, each killed at another point of a cell. Run as a program, for `test_keeping`.
 
 Usage: killed_hosts.py STATE WORKSPACE ISOLATION FIRST LAST STEP [early]. Each host is a fork of this process: it goes on with
 the session of the host before, says what became of the last cell, and begins the next one. It is killed at its own point of

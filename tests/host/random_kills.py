@@ -1,4 +1,4 @@
-"""Hosts on one custodian, each killed at a random moment. Run as a program, for `test_adoption`.
+"""Hosts on one custodian, each killed at a random moment. Run as a program, for `test_keeping`.
 
 Usage: random_kills.py STATE WORKSPACE ISOLATION KILLS SEED. Each host goes on with all sessions of the host before, and then
 runs cells, resets, makes and closes sessions until it is killed. Each cell writes its tag to a file of the workspace. Says a

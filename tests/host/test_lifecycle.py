@@ -6,12 +6,9 @@ What is left after a test, `nothing_left_behind` counts: processes, descriptors,
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
-import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cellblock import CellblockError, CodeExecutor, Host, InvalidInputError, LaunchError, Session, StateError
-from cellblock.host import host as host_module
-from cellblock.host.launch import start
 from cellblock.host.shared import _shared
 from iterations import cancelled_after
-from processes import descriptors, eventually
+from processes import eventually
 
 _NUMBERS = {"zygote": (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30), "spawn": (0, 1, 2, 3, 5, 8)}
 
@@ -207,37 +202,6 @@ async def test_a_kernel_that_dies_as_soon_as_it_is_ready_is_an_error_of_launchin
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_reader_who_reads_no_more_keeps_nobody_waiting_past_the_timeout(session: Session) -> None:
-    code = "import sys\nwhile True: sys.stdout.write('x' * 10000)"
-    async with aclosing(session.stream(code, timeout=0.3)) as events:
-        await anext(events)  # and not again
-        assert (await session.execute("1 + 1")).return_value == "2"
-        await session.reset()
-        assert (await session.execute("2 + 2")).return_value == "4"
-
-
-async def test_a_reader_who_reads_no_more_does_not_keep_a_reset_waiting(session: Session) -> None:
-    async with aclosing(session.stream("print(1, flush=True)\nimport time; time.sleep(600)", timeout=None)) as events:
-        await anext(events)
-        await session.reset()
-        assert (await session.execute("1 + 1")).return_value == "2"
-
-
-async def test_leaving_a_stream_does_not_swallow_a_cancellation(session: Session) -> None:
-    events = session.stream("print(1, flush=True)\nimport time; time.sleep(600)")
-    await anext(events)
-    reached = False
-
-    async def leave() -> None:
-        nonlocal reached
-        await events.aclose()
-        reached = True
-
-    await cancelled_after(2, leave())
-    assert not reached
-    assert (await session.execute("1 + 1")).return_value == "2"
-
-
 # -- lines of input ----------------------------------------------------------------------------------------------------
 
 ASK = "try: input()\nexcept EOFError: print('no line')"
@@ -311,67 +275,6 @@ async def test_repeated_questions_leave_the_programs_own_threads_alone(session: 
 
 
 # -- launchers ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Let this process open no more descriptors."""
-    limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(descriptors()) + 2, limits[1]))
-    try:
-        with suppress(OSError):
-            while True:
-                taken.append(os.dup(0))
-        yield
-    finally:
-        for descriptor in taken:
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-@pytest.mark.parametrize("launch", ["zygote", "spawn"])
-async def test_a_want_of_descriptors_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Any) -> None:
-    monkeypatch.setattr(host_module, "_make_room_for", lambda _kernels: None)
-    for warm in (True, False):
-        async with aclosing_host(Host(isolate="none", launch=launch)) as host:
-            if warm:
-                await host.start()
-            session, later = host.session(images_dir=tmp_path), host.session(images_dir=tmp_path)
-            with no_descriptors(), pytest.raises(LaunchError, match=r"(?i)too many (files open|open files)"):
-                await session.start()
-            async with later:
-                assert (await later.execute("1")).return_value == "1"
-
-
-@asynccontextmanager
-async def aclosing_host(host: Host) -> AsyncIterator[Host]:
-    """Close a host that is not started at once."""
-    try:
-        yield host
-    finally:
-        await host.close()
-
-
-async def test_a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start, "_PATIENCE", 0.1)
-    monkeypatch.setattr("cellblock.host.kernels.kernel._GRACE", 0.05)
-    async with Host(isolate="none", start_timeout=20) as host, host.session(images_dir=tmp_path) as kept:
-        await kept.execute("x = 1")
-        (launcher,) = host._launchers.in_use.values()
-        zygote: int = launcher._process.pid  # type: ignore[attr-defined]
-        host._start_timeout = 0.2
-        os.kill(zygote, signal.SIGSTOP)
-        try:
-            with pytest.raises(LaunchError, match="was not ready within"):
-                await host.session(images_dir=tmp_path).start()
-            host._start_timeout = 20
-            async with host.session(images_dir=tmp_path) as other:
-                assert (await other.execute("1")).return_value == "1"
-            assert (await kept.execute("x")).return_value == "1"
-        finally:
-            os.kill(zygote, signal.SIGCONT)
 
 
 # -- everything at once ------------------------------------------------------------------------------------------------

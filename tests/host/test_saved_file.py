@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import resource
@@ -16,7 +17,7 @@ import pytest
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.host.saved_file import CELLS, MANIFEST, VARIABLES, WORKSPACE, LoadedFile, SavedFile
 from cellblock.model import HistoryEntry
-from cellblock.wire.saved import MAX_STATE, Group, State
+from cellblock.wire.saved import MAX_STATE, Group, Manifest, State, write
 
 STATE = State((Group(("x",), 4, False),), {}, (), {}, ".", 3, "3.11", {}, ())
 ENTRIES = [HistoryEntry("x = 1", "success", 1), HistoryEntry("\ud800 é", "died", None)]
@@ -147,7 +148,7 @@ def test_what_is_not_a_saved_session_is_refused(
 def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bomb"
     archive(path, lambda m: m.update({WORKSPACE: b"\0" * 10_000_000}), compression=zipfile.ZIP_DEFLATED)
-    with pytest.raises(InvalidInputError, match="compressed"):
+    with pytest.raises(InvalidInputError, match="is compressed or encrypted"):
         load(path)
 
 
@@ -162,6 +163,19 @@ def test_an_archive_cannot_make_the_reader_read_more_than_there_is(tmp_path: Pat
         file.seek(200_000_000, os.SEEK_CUR)
         file.write(b"PK\5\6" + struct.pack("<4H2LH", 0, 0, 65535, 65535, 200_000_000, end, 0))
     with pytest.raises(InvalidInputError, match="limit"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", [VARIABLES, CELLS])
+def test_members_are_not_longer_than_the_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "s.cellblock"
+    state = dataclasses.replace(STATE, groups=(Group(("x",), 10_000_000, False),))
+    archive(path, lambda m: m.update({MANIFEST: write(Manifest(1, "", "", state))}))
+    with zipfile.ZipFile(path, "a") as made:
+        member = made.getinfo(name)
+        member.file_size = member.compress_size = 10_000_000
+        made._didModify = True  # type: ignore[attr-defined]  # so that the directory is written again
+    with pytest.raises(InvalidInputError, match="overlap"):
         load(path)
 
 

@@ -22,6 +22,7 @@ from cellblock.mcp_server.server import INSTRUCTIONS, build
 from mcp_clients import data, run, text
 
 TIME = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
+HOSTILE = str(Path(__file__).parents[1] / "servers" / "hostile_server.py")
 CONVERT = """
 from mcptools.time.convert_time import Params, run
 for hour in ("09:30", "10:30"):
@@ -92,8 +93,13 @@ async def test_long_output_is_cut_and_kept_in_a_file(client: Connect, tmp_path: 
     async with client(tmp_path) as connected:
         result = await run(connected, "print('a' * 9000 + 'b' * 9000)", max_output_chars=1000)
         assert len(text(result)) < 1100
-        assert "outputs/cell-1.txt" in text(result)
-        assert (tmp_path / "outputs" / "cell-1.txt").read_text() == "a" * 9000 + "b" * 9000
+        (kept,) = (tmp_path / "outputs").glob("cell-1-*.txt")
+        assert f"outputs/{kept.name}" in text(result)
+        assert kept.read_text() == "a" * 9000 + "b" * 9000
+        await connected.call_tool("reset", {})
+        await run(connected, "print('c' * 9000)", max_output_chars=1000)
+        assert len([*(tmp_path / "outputs").glob("cell-1-*.txt")]) == 2
+        assert kept.read_text() == "a" * 9000 + "b" * 9000
 
 
 async def test_pictures_are_pictures(client: Connect, tmp_path: Path) -> None:
@@ -289,6 +295,25 @@ async def test_over_http_each_client_has_a_session_of_its_own(client: Connect, t
         other = await run(connected, f"import os\nos.path.exists('../{one}')", session=two)
         assert text(other).endswith("\nFalse")
         assert (await run(connected, "x", session="s-" + "0" * 32)).is_error
+
+
+async def test_over_http_what_a_client_registers_is_its_own(client: Connect, tmp_path: Path) -> None:
+    def call(action: str) -> dict[str, Any]:
+        return {"server_name": "bad", "server_params": {"command": sys.executable, "args": [HOSTILE, action]}}
+
+    async with client(tmp_path, transport="http", token="t") as connected:
+        first = await connected.call_tool("register_mcp_server", call("good"))
+        one, two = data(first)["session"], data(await run(connected, "1"))["session"]
+        assert text(first).startswith(f"[session {one}]\nbad is registered, with ")
+        found = [await connected.call_tool("search_tools", {"words": "pid", "session": session}) for session in (one, two, "")]
+        assert ["mcptools.bad.pid" in text(answer) for answer in found] == [True, False, False]
+        use = "from mcptools.bad.pid import Params, run\nrun(Params()).isdigit()"
+        assert "ModuleNotFoundError" in text(await run(connected, use, session=two))
+        assert not (await connected.call_tool("register_mcp_server", {**call("pages"), "session": two})).is_error
+        assert text(await run(connected, use, session=one)).endswith("\nTrue")
+        say = "from mcptools.bad.pid import Params, run\nprint(run(Params()))"
+        first_pid, second_pid = [text(await run(connected, say, session=session)).split()[-1] for session in (one, two)]
+        assert first_pid != second_pid
 
 
 async def test_what_the_definitions_cost_a_model(client: Connect, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cellblock import __version__
 from cellblock.custody.client import Custodian
-from cellblock.daemon import files, saving
+from cellblock.daemon import checkpoints, files, saving
 from cellblock.daemon.codec import decode_request, encode_error, encode_refusal, encode_reply
 from cellblock.daemon.messages import (
     MAX_REQUEST,
@@ -21,14 +21,17 @@ from cellblock.daemon.messages import (
     Allowed,
     Answer,
     Cancel,
+    Checkpoints,
     Complete,
     Create,
     Decide,
     Destroy,
+    DropCheckpoint,
     End,
     Executions,
     Export,
     Follow,
+    Fork,
     Hello,
     History,
     Inspect,
@@ -38,17 +41,20 @@ from cellblock.daemon.messages import (
     ListFiles,
     Load,
     Lookup,
+    MakeCheckpoint,
     Pending,
     ReadFile,
     ReadPart,
     RemoveFile,
     Request,
     Restart,
+    Restore,
     Revoke,
     Save,
     Source,
     Status,
     Submit,
+    Undo,
     Variables,
     Wipe,
     WriteFile,
@@ -60,14 +66,14 @@ from cellblock.errors import CellblockError, DaemonError, InvalidInputError, Pro
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
 from cellblock.named.sessions import NamedSessions
+from cellblock.turns import Turns
 from cellblock.wire.frames import Frame, FrameParser
+from cellblock.wire.packed import Packed, encode_item, pack_items
 
 _log = logging.getLogger("cellblock.daemon")
 
 _AT_ONCE = 256
 """Requests of one client that are worked on at once; more have to wait in its socket."""
-
-_TURN = 0.005  # seconds of one turn of the loop for the parts of one answer
 
 
 class Server:
@@ -80,6 +86,7 @@ class Server:
         custodian: Holds the kernels, so that they outlive this process; None if nothing does.
         default_timeout: Seconds that code may run if its client does not say.
         uploads: Files that come in parts.
+        turns: What keeps answers to many clients from holding up the loop.
     """
 
     def __init__(
@@ -92,6 +99,7 @@ class Server:
         self.default_timeout = default_timeout
         self.started = time.time()
         self.uploads = Uploads()
+        self.turns = Turns()
         self._ending: set[asyncio.Task[bool]] = set()
 
     @property
@@ -131,8 +139,7 @@ class Server:
                 made = await self.sessions.create(name, options, tags, fresh=fresh, lasting=not bound)
                 return made.shown().to_dict()
             case List(refresh=refresh):
-                records = await self.sessions.fresh_records() if refresh else self.sessions.records()
-                return [record.to_dict() for record in records]
+                return await self._listed(refresh)
             case Status(session=session):
                 return self.sessions.find(session).shown().to_dict()
             case Restart(session=session):
@@ -154,8 +161,19 @@ class Server:
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
             case Pending() | Decide() | Allowed() | Revoke():
                 return await self._approval(request)
+            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Fork():
+                return await checkpoints.answer(self.sessions, request)
             case Save() | Load() | Export() | Variables():
                 return await saving.answer(self.sessions, request)
+
+    async def _listed(self, refresh: bool) -> Packed:
+        """Pack the records of all sessions. There can be thousands."""
+        items: list[bytes] = []
+        for named in self.sessions.all():
+            await self.turns.give_way()
+            record = await self.sessions.fresh_record(named) if refresh else named.shown()
+            items.append(encode_item(record.to_dict()))
+        return pack_items(items)
 
     async def _approval(self, request: Pending | Decide | Allowed | Revoke) -> Any:
         approvals = self.sessions.approvals
@@ -192,6 +210,7 @@ class Server:
                     return (event.to_dict() async for event in submitted.follow())
                 return submitted.record.to_dict()
             case Executions(session=session, count=count):
+                await self.turns.give_way()
                 return [record.to_dict() for record in self.sessions.executions.last(self.sessions.find(session), count)]
         if isinstance(request, Lookup) and not request.execution:
             return self.sessions.executions.find_key(self.sessions.find(request.session), request.key).record.to_dict()
@@ -374,13 +393,10 @@ class Client(asyncio.Protocol):
                 self._bound.add(request.name)
 
     async def _answer_in_parts(self, number: int, parts: AsyncIterator[Any]) -> None:
-        """Send parts as they come, and then that there are no more."""
-        until = time.monotonic() + _TURN
+        """Send parts as they come, and then that there are no more. Many clients can follow a flood of them."""
         async for part in parts:
+            await self._server.turns.give_way()
             await self._write(encode_reply(number, part, more=True))
-            if time.monotonic() >= until:  # thousands can be there already, and a client can be quick
-                await asyncio.sleep(0)
-                until = time.monotonic() + _TURN
         await self._write(encode_reply(number, None))
 
     def _send(self, data: bytes) -> None:

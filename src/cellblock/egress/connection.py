@@ -12,7 +12,7 @@ from cellblock.egress import http, socks
 from cellblock.egress.exchange import HEAD_READ, Exchange
 from cellblock.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
 from cellblock.egress.tunnel import Tunnel
-from cellblock.egress.turns import turns
+from cellblock.turns import turns
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1024 * 1024

@@ -11,7 +11,7 @@ import h11
 from cellblock.egress.gate import EgressLimits, UnreachableError
 from cellblock.egress.http import CHUNKED_READ, check_between_chunks, check_head, response_headers
 from cellblock.egress.tunnel import BUFFER, reset
-from cellblock.egress.turns import turns
+from cellblock.turns import turns
 
 HEAD_READ = CHUNKED_READ  # a chunked body may begin behind a head
 _MAX_INTERIM = 50

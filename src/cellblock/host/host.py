@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
     from cellblock.host.session import Session
+    from cellblock.snapshots import Store
     from cellblock.wire.control import Setup
 
     Recovered: TypeAlias = tuple[Kernel, Cell | None]
@@ -136,6 +137,7 @@ class Host(AsyncOnly):
         self._launchers = Launchers(self._make_launcher, start_timeout)
         self._kernels: set[Kernel] = set()
         self._rolled: deque[Checkpoint] = deque()
+        self._store: Store | None = None
         self._families: set[Family] = set()
         """Those with copies"""
         self._sessions: set[Session] = set()
@@ -209,6 +211,8 @@ class Host(AsyncOnly):
             await asyncio.gather(*(family.close() for family in [*self._families]))
             if self._sweeping is not None and not self._sweeping.done():
                 await asyncio.wait([self._sweeping])
+            if self._store is not None:
+                await asyncio.to_thread(self._store.close)
         await self._launchers.close()
         if self._groups is not None:
             self._groups.close()
@@ -461,6 +465,18 @@ class Host(AsyncOnly):
             await kernel.close()
             raise
         return kernel
+
+    def store(self) -> Store:
+        """Return where the files of checkpoints are kept: a directory that is made when it is first needed.
+
+        Raises:
+            SnapshotError: It cannot be made.
+        """
+        if self._store is None:
+            from cellblock.host.checkpoints.files import make_store
+
+            self._store = make_store()
+        return self._store
 
     def rolled(self, checkpoint: Checkpoint) -> None:
         """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many.

@@ -25,7 +25,7 @@ from cellblock.model.saving import SaveReport
 from cellblock.wire.saved import FORMAT, MAX_STATE, Manifest, State, read, write
 
 MANIFEST, VARIABLES, CELLS, WORKSPACE = "manifest.json", "variables.pickle", "cells.jsonl", "workspace.tar"
-PIECE = 3 * 1024 * 1024
+PIECE = 1024 * 1024
 """Bytes that are read or written at once."""
 
 _MAX_DIRECTORY = 128 * 1024
@@ -115,13 +115,17 @@ class _Bounded(io.FileIO):
     def read(self, size: int | None = -1, /) -> bytes:
         """Return exactly as many bytes, unless the file ends before."""
         size = self.most + 1 if size is None or size < 0 else size
+        _check_part(size, self.most)
         pieces = []
-        if size > self.most + 1:
-            raise InvalidInputError(f"a part of {size:,} bytes is over the limit of {self.most:,}")
         while size and (piece := super().read(size)):
             pieces.append(piece)
             size -= len(piece)
         return b"".join(pieces)
+
+
+def _check_part(size: int, most: int) -> None:
+    if size > most + 1:
+        raise InvalidInputError(f"a part of {size:,} bytes is over the limit of {most:,}")
 
 
 class LoadedFile:
@@ -223,11 +227,8 @@ class LoadedFile:
         if len(set(found)) < len(found) or not known - {WORKSPACE} <= set(found) <= known:
             raise InvalidInputError(f"it must hold {MANIFEST}, {VARIABLES}, {CELLS}, and {WORKSPACE} at most, each once")
         for member in members:
-            # Not compressed: so nothing becomes larger than it is in the file.
-            if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size or member.flag_bits & 1:
-                raise InvalidInputError(f"{member.filename} is compressed or encrypted, which a saved session never is")
-        if sum(member.file_size for member in members) > size:
-            raise InvalidInputError("its members overlap")
+            _check_stored(member)
+        _check_total(members, size)
         if self._zip.getinfo(MANIFEST).file_size > MAX_STATE:
             raise InvalidInputError(f"its manifest is over the limit of {MAX_STATE:,} bytes")
 
@@ -240,6 +241,17 @@ class LoadedFile:
                 if number == _MAX_CELLS or len(line) > _MAX_CELL:
                     raise InvalidInputError(f"it has more than {_MAX_CELLS:,} cells, or one of more than {_MAX_CELL:,} bytes")
                 yield _cell(json.loads(line))
+
+
+def _check_stored(member: zipfile.ZipInfo) -> None:
+    """Check that a member is not compressed: so nothing becomes larger than it is in the file."""
+    if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size or member.flag_bits & 1:
+        raise InvalidInputError(f"{member.filename} is compressed or encrypted, which a saved session never is")
+
+
+def _check_total(members: list[zipfile.ZipInfo], size: int) -> None:
+    if sum(member.file_size for member in members) > size:
+        raise InvalidInputError("its members overlap, or are longer than the file")
 
 
 def report(path: str | os.PathLike[str]) -> SaveReport:

@@ -112,6 +112,11 @@ async def _take_state(ends: Ends, file: SavedFile, timeout: float | None) -> Sta
     if piece <= 0:
         raise InvalidInputError(f"a session whose values may have {ends.room:,} bytes cannot be saved: raise Limits(media=…)")
     sent(await ends.run_and_take(f"{_SAVE}({piece})", None, take, timeout), "the session was not saved")
+    return _complete(state, size)
+
+
+def _complete(state: State | None, size: int) -> State:
+    """Return the state of a session that has sent so many bytes of pickles, if that is all of it."""
     if state is None or any(group.size < 0 for group in state.groups) or sum(group.size for group in state.groups) != size:
         raise ProtocolError("the session did not send all of its state")
     return state

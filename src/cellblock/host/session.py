@@ -20,6 +20,7 @@ from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import exchange, import_guard
 from cellblock.host.checkpoints.checkpoint import rolling_of
 from cellblock.host.checkpoints.checkpoints import Checkpoints
+from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.session import WithCheckpoints
 from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_code, check_place, check_requirements, check_timeout
 from cellblock.host.closing import AsyncOnly, Closing
@@ -43,13 +44,15 @@ from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspe
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.diff import StateChanges
     from cellblock.host.files import Files
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.host.kernels.family import Anew, Copy
     from cellblock.host.saving import Ends
     from cellblock.model.saving import LoadReport, SaveReport
-    from cellblock.model.variables import Variable
+    from cellblock.model.variables import Survey, Variable
     from cellblock.sandbox.probe import Facts
+    from cellblock.snapshots import Store
 
 _log = logging.getLogger("cellblock.sessions")
 
@@ -82,6 +85,9 @@ class SessionHost(Protocol):
 
     def rolled(self, checkpoint: Checkpoint) -> None:
         """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many."""
+
+    def store(self) -> Store:
+        """Return where the files of checkpoints are kept."""
 
     def branch(self, checkpoint: Checkpoint) -> Session:
         """Make a session that begins with a checkpoint."""
@@ -177,6 +183,7 @@ class Session(WithCheckpoints, AsyncOnly):
         )
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
+        rules = resolved.policy.filesystem
         self._checkpoints = Checkpoints(
             self._name,
             host,
@@ -186,6 +193,13 @@ class Session(WithCheckpoints, AsyncOnly):
             self._kernels,
             rolling_of(options.recovery),
             (lambda _port: {}) if self._network is None else self._network.environment,
+            hooks.outside,
+            CheckpointFiles(
+                resolved.cwd,
+                host.store,
+                automatic=resolved.stay_in is not None,
+                protected=(*rules.deny_read, *rules.deny_write) if isolate in ("native", "srt") else (),
+            ),
         )
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         self._closing = Closing()
@@ -222,6 +236,7 @@ class Session(WithCheckpoints, AsyncOnly):
                 import_guard.distrust(self._writable)
             if self._host.keeping is not None and self._remains is None:
                 self._host.keeping.session_made(self._number, self._label, self._place, self._env)
+            await self._checkpoints.files.recover()
             await self._adopt(on_input)
             await self._kernels.live()
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing
@@ -507,7 +522,36 @@ class Session(WithCheckpoints, AsyncOnly):
         Raises:
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
-        return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
+        return [*(await self.survey()).variables.values()]
+
+    async def survey(self, seconds: float | None = None) -> Survey:
+        """Return the variables of the session as `diff_variables` compares them.
+
+        Args:
+            seconds: How long digests of their values may take; None for no digests.
+
+        Raises:
+            CellblockError: As for `variables`.
+        """
+        return await exchange.survey(self._cells.run_silently, seconds)
+
+    async def diff(self, checkpoint: Checkpoint) -> StateChanges:
+        """Return what has changed since a checkpoint: which variables are new, have changed, or are deleted.
+
+        Values are compared by digests of what pickling writes. A kernel is made of the checkpoint for it, for a moment. What
+        cannot be compared, such as a lock, or not within two seconds, is listed as unknown.
+
+        Args:
+            checkpoint: The checkpoint, of this session or another one of the same host.
+
+        Raises:
+            CheckpointError: It is gone, or belongs to another host.
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        from cellblock.host.checkpoints.diff import diff  # few programs need it
+
+        self._checkpoints.check(checkpoint)
+        return await diff(self, self._host.branch(checkpoint))
 
     async def save(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
@@ -679,6 +723,12 @@ class Session(WithCheckpoints, AsyncOnly):
         from cellblock.host.files import Files
 
         return Files(Path(self._cwd))
+
+    @property
+    def afresh(self) -> bool:
+        """Whether its kernel began without variables, and is not made of a checkpoint."""
+        kernel = self._kernels.current
+        return kernel is None or not kernel.of_copy
 
     @property
     def next_count(self) -> int:

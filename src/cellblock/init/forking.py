@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import posix
 import random
 import signal
 import socket
-import stat
 import sys
 import warnings
 from typing import Any
@@ -22,6 +20,7 @@ from typing import Any
 from cellblock.init import processes
 from cellblock.init.specialise import reseed
 from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_COPY, Copied, Start, Taken, encode_control
+from cellblock.worker import fork_safety
 
 _GUESSED = 256
 
@@ -30,7 +29,7 @@ _exit = posix._exit  # noqa: SLF001  # a public name with an underscore, as in `
 
 
 def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
-    """Make a copy of this process. There must be no other thread.
+    """Make a copy of this process, which `fork_safety.prepare` has got ready.
 
     Args:
         channel: The descriptor of this worker's channel, which the copy does not have.
@@ -44,7 +43,6 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
         OSError: No copy could be made.
     """
     init, state = os.getppid(), random.getstate()  # each fork draws a new one
-    paths = _descriptors()
     if not _fork_below(init):
         return None
     # From here on, only in the copy and in what is made of it. Nothing may return or raise into code that is not to run twice.
@@ -52,16 +50,16 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
         with open(os.devnull, "rb+", buffering=0) as null:
             for descriptor in (1, 2, channel):
                 os.dup2(null.fileno(), descriptor, inheritable=descriptor < channel)
-        own_descriptors(paths, nursery)
+        fork_safety.part(nursery)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, socket.socket(fileno=os.dup(nursery)) as told:
             socket.send_fds(told, [encode_control(Copied(number))], [theirs.fileno()])
-        return _wait(ours, channel, init, state, paths)
+        return _wait(ours, channel, init, state)
     except BaseException:  # whatever it is
         _exit(1)
 
 
-def _wait(ours: socket.socket, channel: int, init: int, state: Any, paths: dict[int, str]) -> Start:
+def _wait(ours: socket.socket, channel: int, init: int, state: Any) -> Start:
     """In a copy: wait to be made a kernel of, again and again. Returns in the kernels."""
     while True:
         try:
@@ -75,7 +73,6 @@ def _wait(ours: socket.socket, channel: int, init: int, state: Any, paths: dict[
         except OSError:
             made = False  # there is no room for a process now: the host hears of no kernel, and says so
         if made:
-            own_descriptors(paths, channel + 1)  # again: the copy is to keep its positions
             return _become(TO_COPY.decode(data), descriptors, ours, channel, state)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -143,61 +140,3 @@ def _fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there are threads: it was looked at whether this matters
         return os.fork()
-
-
-def _descriptors() -> dict[int, str]:
-    """Return the open descriptors, and the paths of those that are files.
-
-    A fork in a sandbox of Landlock has no /proc/self, so that its descriptors are guessed, and the paths are not known.
-    """
-    found: dict[int, str] = {}
-    try:
-        names = os.listdir("/proc/self/fd")
-    except OSError:
-        return dict.fromkeys(range(_GUESSED), "")
-    for name in names:
-        with contextlib.suppress(OSError):  # the descriptor that has listed them
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-    return found
-
-
-def own_descriptors(paths: dict[int, str], last: int) -> None:
-    """In a copy: share no position in a file and no connection with the original.
-
-    Files are opened again. A connection looks as if the other side had closed it.
-
-    Args:
-        paths: What the original has open.
-        last: The last descriptor that is ours.
-    """
-    ours, theirs = socket.socketpair()
-    with ours:
-        theirs.close()
-        for descriptor, path in paths.items():
-            with contextlib.suppress(OSError):  # it is closed, or may not be opened again: then it stays shared
-                if descriptor <= last or descriptor == ours.fileno():
-                    continue
-                status = os.fstat(descriptor)
-                if stat.S_ISREG(status.st_mode):
-                    _reopen(descriptor, path, status)
-                elif stat.S_ISSOCK(status.st_mode) and _is_connection(descriptor):
-                    os.dup2(ours.fileno(), descriptor, inheritable=os.get_inheritable(descriptor))
-
-
-def _reopen(descriptor: int, path: str, status: os.stat_result) -> None:
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC) | os.O_CLOEXEC
-    try:
-        new = os.open(f"/proc/self/fd/{descriptor}", flags)
-    except OSError:
-        new = os.open(path, flags | os.O_NOFOLLOW)
-    try:
-        if os.path.samestat(os.fstat(new), status):
-            os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-            os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
-    finally:
-        os.close(new)
-
-
-def _is_connection(descriptor: int) -> bool:
-    with socket.socket(fileno=os.dup(descriptor)) as sock:
-        return sock.family in (socket.AF_INET, socket.AF_INET6)

@@ -70,7 +70,10 @@ def reseed(seed: int | None = None) -> None:
     # Modules that were not preloaded will seed themselves when they are imported.
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
-    if (numpy := sys.modules.get("numpy.random")) is not None:
+    numpy = sys.modules.get("numpy.random")
+    if seed is not None and numpy is None:  # it loads this part of itself late, and would draw something new then
+        numpy = getattr(sys.modules.get("numpy"), "random", None)
+    if numpy is not None:
         numpy.seed(None if seed is None else seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
         torch.seed() if seed is None else torch.manual_seed(seed)

@@ -32,23 +32,29 @@ def text(shown: str, *, error: bool = False, **structured: Any) -> CallToolResul
     return CallToolResult(content=[TextContent(type="text", text=shown)], structured_content=told or None, is_error=error)
 
 
-async def cell(named: NamedSession, result: CodeExecutionResult, most: int, handle: str) -> CallToolResult:
+def with_handle(shown: str, handle: str) -> str:
+    """Return a text that tells a client the handle of its session, if it has to know it."""
+    return f"[session {handle}]\n{shown}" if handle else shown
+
+
+async def cell(named: NamedSession, execution: str, result: CodeExecutionResult, most: int, handle: str) -> CallToolResult:
     """Return the answer for a cell: its text, its pictures, and what has changed.
 
     Args:
         named: The session.
+        execution: The execution's id.
         result: The result.
         most: Characters of the text. What is longer lies in a file of the workspace, which the text names.
         handle: The session's handle, if the client has to know it.
     """
     whole = result.text or ""
     if len(whole) > most:
-        path = f"outputs/cell-{result.execution_count or 0}.txt"
+        path = f"outputs/cell-{result.execution_count or 0}-{execution[-8:]}.txt"  # numbers begin again with each kernel
         await named.session.files.write(path, whole)
         result = replace(result, spilled=[Path(path)])
     # Pictures come with the answer: their paths on this machine would mean nothing inside the session.
     shown = replace(result, images=[]).for_model(max(most, 200))
-    content: list[ContentBlock] = [TextContent(type="text", text=f"[session {handle}]\n{shown}" if handle else shown)]
+    content: list[ContentBlock] = [TextContent(type="text", text=with_handle(shown, handle))]
     pictures, left_out = _pictures(result)
     content += pictures
     if left_out:

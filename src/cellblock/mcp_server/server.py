@@ -80,7 +80,7 @@ class Tools:
             number = execution.record.id
             shown = f"The code is still running. Call this tool again with cell={number!r} to wait for it.\n{execution.said}"
             return answers.text(shown[-max_output_chars:], status="running", cell=number, session=handle)
-        return await answers.cell(named, await execution.wait(), max_output_chars, handle)
+        return await answers.cell(named, execution.record.id, await execution.wait(), max_output_chars, handle)
 
     async def register_mcp_server(
         self,
@@ -102,13 +102,16 @@ class Tools:
 
         if (question := await decide_registration(self._clients, server_name, server_params, ctx)) is not None:
             return question
-        names = await generate_mcp_sources(server_name, server_params, self._options.tools)
-        if not names:
-            return answers.text(f"{server_name} is registered, and has no tools.", server=server_name, tools=[])
-        example = f"from mcptools.{server_name}.{names[0]} import Params, run"
-        listed = search.signatures(server_name, root_dir=self._options.tools)
-        shown = f"{server_name} is registered, with {len(names)} tools. For example:\n{example}\n\n" + "\n".join(listed)
-        return answers.text(shown[:_LISTED], server=server_name, tools=names)
+        named = await self._clients.session(session)
+        root = self._clients.folder(named) / "mcptools"
+        names = await generate_mcp_sources(server_name, server_params, root)
+        handle = self._handle(named.record.name)
+        shown = answers.with_handle(f"{server_name} is registered, with {len(names)} tools.", handle)
+        if names:
+            example = f"from mcptools.{server_name}.{names[0]} import Params, run"
+            listed = "\n".join(search.signatures(server_name, root_dir=root))
+            shown = f"{shown} For example:\n{example}\n\n{listed}"[:_LISTED]
+        return answers.text(shown, server=server_name, tools=names, session=handle)
 
     async def search_tools(
         self,
@@ -118,26 +121,25 @@ class Tools:
         session: _SESSION = "",
     ) -> _Answer:
         """Find tools of registered MCP servers, and saved actions: modules for words, signatures of modules, one in full."""
+        roots = self._roots(session)
         if module:
-            root, path = self._place(module)
-            return answers.text(search.source(path, root_dir=root))
+            root, path = _place(module, roots)
+            return answers.text(search.interface(path, root_dir=root))
         if tools:
-            places = map(self._place, tools)
+            places = (_place(tool, roots) for tool in tools)
             found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
             return answers.text("\n".join(found) or "There are no such tools.")
-        found = [f"{root.name}.{name}" for root in self._roots for name in search.names(words, root_dir=root)]
-        return answers.text("\n".join(found) or "No tool was found. Is its server registered?")
+        found = [f"{root.name}.{name}" for root in roots for name in search.names(words, root_dir=root)]
+        return answers.text("\n".join(dict.fromkeys(found)) or "No tool was found. Is its server registered?")
 
-    @property
-    def _roots(self) -> tuple[Path, ...]:
-        return self._options.tools, self._options.workspace / "gentools"
-
-    def _place(self, module: str) -> tuple[Path, str]:
-        """Return where a module lies, and its name there: ``gentools.github.top`` is ``github.top`` in ``gentools``."""
-        for root in self._roots:
-            if module.startswith(f"{root.name}."):
-                return root, module.removeprefix(f"{root.name}.")
-        return self._options.tools, module
+    def _roots(self, session: str) -> list[Path]:
+        """Return where tools lie that a session can import, its own first."""
+        if self._options.transport == "stdio":
+            return [self._options.tools, self._options.workspace / "gentools"]
+        if not session:
+            return [self._options.tools]
+        folder = self._clients.folder(self._clients.known(session))
+        return [folder / "mcptools", folder / "gentools", self._options.tools]
 
     async def install_package(
         self,
@@ -159,6 +161,14 @@ class Tools:
 
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""
+
+
+def _place(module: str, roots: list[Path]) -> tuple[Path, str]:
+    """Return where a module lies, and its name there: ``gentools.github.top`` is ``github.top`` in ``gentools``."""
+    package, _, rest = module.partition(".")
+    known = [root for root in roots if root.name == package]
+    places = [(root, rest) for root in known] or [(root, module) for root in roots]
+    return next((place for place in places if search.signatures(place[1], root_dir=place[0])), places[0])
 
 
 _ANNOTATIONS = {

@@ -19,6 +19,7 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, ExecutionS
 from cellblock.named.event_log import EventLog
 from cellblock.named.kernel_types import OWN, cell
 from cellblock.store.journal import Journal, new_id
+from cellblock.turns import turns
 from cellblock.wire.messages import Comm
 from cellblock.wire.packed import Packed, pack
 
@@ -248,6 +249,7 @@ class Execution:
                 self._take(event, approvals, auto)
                 if not self.ended:
                     self._journal.writer.flush()
+                    await turns().give_way()  # thousands can be there, which are read without waiting
 
     def _take(self, event: object, approvals: PendingApprovals, auto: bool) -> None:
         match event:

@@ -17,6 +17,7 @@ from typing import Any
 from cellblock.approvals.elicitation import Elicitation
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
+from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.keeping import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
@@ -138,6 +139,8 @@ class NamedSessions:
         *,
         fresh: bool = False,
         lasting: bool = True,
+        read: Options | None = None,
+        start_from: Checkpoint | None = None,
     ) -> NamedSession:
         """Make a session, or return the one of that name. Callers who ask for one name at once get one session.
 
@@ -147,6 +150,8 @@ class NamedSessions:
             tags: Labels, likewise.
             fresh: Whether it is an error if there is one already.
             lasting: Whether the next process goes on with it if this one is killed; else it is ended then.
+            read: Its options, if they were read already.
+            start_from: The checkpoint that it begins with, if it is made.
 
         Raises:
             ConflictError: There is one already.
@@ -165,9 +170,9 @@ class NamedSessions:
             return found if found is not None else await self._made(name)
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
-        read = self._fixed or read_options(options or {}, self._host)
+        read = self._fixed or read or read_options(options or {}, self._host)
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
-        named = NamedSession(self._host, record, dict(options or {}), read)
+        named = NamedSession(self._host, record, dict(options or {}), read, start_from)
         self._making[name] = task = asyncio.create_task(self._make(named, lasting))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
@@ -252,17 +257,18 @@ class NamedSessions:
         found.touch()
         return found
 
-    async def fresh_records(self) -> list[SessionRecord]:
-        """Return all sessions, oldest first, after a look at their kernels: one whose kernel has ended is ``dead``."""
-        shown = []
-        for named in [*self._sessions.values()]:
-            session, record = named.current, named.shown()
-            ended = record.status == "idle" and session is not None and not await session.has_kernel()
-            shown.append(dataclasses.replace(record, status="dead") if ended else record)
-        return shown
+    def all(self) -> list[NamedSession]:
+        """Return all sessions, oldest first."""
+        return [*self._sessions.values()]
+
+    async def fresh_record(self, named: NamedSession) -> SessionRecord:
+        """Return a session's record after a look at its kernel: if that has ended, it is ``dead``."""
+        session, record = named.current, named.shown()
+        ended = record.status == "idle" and session is not None and not await session.has_kernel()
+        return dataclasses.replace(record, status="dead") if ended else record
 
     def records(self) -> list[SessionRecord]:
-        """Return all sessions, oldest first."""
+        """Return the records of all sessions, oldest first."""
         return [named.shown() for named in self._sessions.values()]
 
     async def restart(self, session: str) -> SessionRecord:

@@ -30,6 +30,11 @@ class Journal:
         name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
         self._path, self._lock = directory / f"{name}.json", directory / f"{name}.lock"
 
+    @property
+    def exists(self) -> bool:
+        """Whether something is written there."""
+        return self._path.exists()
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the journal, for as long as the context lasts.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 from cellblock.errors import SnapshotError
 from cellblock.snapshots import restore as restoring
@@ -68,6 +69,10 @@ class FileChanges:
     deleted: tuple[FileChange, ...] = ()
 
 
+class _StoppedError(Exception):
+    """A snapshot was given up."""
+
+
 class Snapshots:
     """The snapshots of one workspace. Its methods block, and can be called from any thread.
 
@@ -97,11 +102,19 @@ class Snapshots:
         with self._opened("use") as top:
             self._top = os.fstat(top)
 
-    def take(self) -> Snapshot:
+    @overload
+    def take(self) -> Snapshot: ...
+    @overload
+    def take(self, limits: SnapshotLimits, stopped: Callable[[], bool]) -> Snapshot | None: ...
+    def take(self, limits: SnapshotLimits | None = None, stopped: Callable[[], bool] = lambda: False) -> Snapshot | None:
         """Take a snapshot. What has not changed since the last one is not read.
 
+        Args:
+            limits: What this one holds, if that is something else.
+            stopped: Asked now and then, and at the end: whether to give up.
+
         Returns:
-            The snapshot, which is kept until `drop` is called.
+            The snapshot, which is kept until `drop` is called; None if it was given up.
 
         Raises:
             SnapshotError: It cannot be kept; nothing of it is.
@@ -109,17 +122,23 @@ class Snapshots:
         added: list[bytes] = []
 
         def add(source: int, limit: int) -> tuple[bytes, int]:
+            if stopped():
+                raise _StoppedError
             found = self._store.add(source, limit)
             added.append(found[0])
             return found
 
-        walk = Walk(self._limits, add)
+        walk = Walk(limits or self._limits, add)
         with self._lock, self._opened("keep the files of") as top:
             try:
                 root = walk.whole(top, self._known)
-                snapshot = Snapshot(root, walk.files, walk.bytes, tuple(walk.left_out), walk.left_out_count)
+                snapshot = Snapshot(root, walk.files, walk.bytes, tuple(walk.left_out), walk.left_out_count, walk.whole_tree)
+                if stopped():
+                    return None
                 self._store.keep(snapshot)
                 self._know(root)
+            except _StoppedError:
+                return None
             finally:
                 for digest in added:
                     self._store.release_file(digest)
@@ -198,6 +217,11 @@ class Snapshots:
         """
         with self._lock, self._opened("finish restoring the files of") as top, self._journal.locked():
             return restoring.recover(top, self._journal)
+
+    @staticmethod
+    def is_pending(workspace: Path, journals: Path) -> bool:
+        """Whether there may be a restore to finish: a quick look, before anything is made."""
+        return Journal(journals, workspace).exists
 
     def close(self) -> None:
         """Forget what was read last. Snapshots stay. More than once is fine."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import secrets
 import threading
 from collections import Counter
 from pathlib import Path
 from typing import Self
 
 from cellblock.errors import SnapshotError
-from cellblock.leftovers import make_place, remove_place
+from cellblock.leftovers import make_place, remove_abandoned, remove_place
 from cellblock.snapshots import content
 from cellblock.snapshots.beneath import create_file, open_file
 from cellblock.snapshots.tree import MIB, File, Folder, Snapshot
@@ -52,6 +53,21 @@ class Store:
         self._sizes: dict[bytes, int] = {}
         self._snapshots: set[Snapshot] = set()
         self._folders: dict[int, tuple[Folder, int]] = {}
+
+    @classmethod
+    def make(cls, directory: Path) -> Self:
+        """Make a store below a directory, and remove those there whose process was killed.
+
+        Raises:
+            SnapshotError: It cannot be made.
+        """
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in os.listdir(directory):
+                remove_abandoned(str(directory / name))
+        except OSError as error:
+            raise SnapshotError(f"cannot make a directory for snapshots, {directory}: {error.strerror}") from error
+        return cls(directory / f"{os.getpid()}-{secrets.token_hex(8)}")
 
     def __enter__(self) -> Self:
         return self

@@ -116,6 +116,7 @@ class Snapshot:
         bytes: How many bytes they have.
         left_out: Paths that it does not hold, and why: a hundred at most.
         left_out_count: How many these are in all.
+        whole: Whether nothing is left out because it is too large or there is too much.
     """
 
     root: Folder
@@ -123,6 +124,7 @@ class Snapshot:
     bytes: int
     left_out: tuple[tuple[str, str], ...] = ()
     left_out_count: int = 0
+    whole: bool = True
 
 
 def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:

@@ -44,6 +44,8 @@ _CROWDED = LeftOut("there are too many files before it", folder=True)
 _LARGE = LeftOut("it is too large", folder=False, ours=True)
 _FULL = LeftOut("all files together are too large", folder=False, ours=True)
 
+_TOO_MUCH = (_DEEP, _CROWDED, _LARGE, _FULL)
+
 
 class Walk:
     """One walk through a workspace.
@@ -54,6 +56,7 @@ class Walk:
         bytes: How many bytes these have.
         left_out: Paths that are left out, and why: a hundred at most.
         left_out_count: How many these are in all.
+        whole_tree: Whether nothing was left out because it is too large or there is too much.
         max_files: How many files, folders and links it looks at.
     """
 
@@ -71,6 +74,7 @@ class Walk:
         self.bytes = 0
         self.left_out: list[tuple[str, str]] = []
         self.left_out_count = 0
+        self.whole_tree = True
         self._loosened: list[tuple[str, int]] = []
         self._read = read
         self._searching = searching
@@ -129,7 +133,7 @@ class Walk:
         with os.scandir(fd) as entries:
             for entry in entries:
                 if self.count >= self.max_files:
-                    complete = False
+                    complete = self.whole_tree = False
                     self._leave_out(path, "", "there are more files than a snapshot holds")
                     break
                 self.count += 1
@@ -248,6 +252,8 @@ class Walk:
 
     def _left(self, path: str, name: str, entry: LeftOut) -> LeftOut:
         self._leave_out(path, name, entry.reason)
+        if entry in _TOO_MUCH:
+            self.whole_tree = False
         return entry
 
     def _leave_out(self, path: str, name: str, reason: str) -> None:

@@ -42,6 +42,7 @@ CREATE TABLE IF NOT EXISTS executions (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS executions_by_session ON executions (session);
 CREATE UNIQUE INDEX IF NOT EXISTS executions_by_key ON executions (session, key) WHERE key <> '';
+CREATE INDEX IF NOT EXISTS executions_by_session ON executions (session);
 CREATE TABLE IF NOT EXISTS events (
     execution INTEGER NOT NULL,
     seq INTEGER NOT NULL,
@@ -57,6 +58,9 @@ MAX_INLINE = 64 * 1024
 
 MAX_CODE = 64 * 1024
 """Characters of code that are kept, to be shown."""
+
+MAX_LISTED = 1000
+"""Executions of a session that are listed at most."""
 
 MAX_EXECUTIONS = 50_000
 MAX_BYTES = 1024 * 1024 * 1024
@@ -243,11 +247,9 @@ class Journal:
         return ExecutionRecord(*rows[0][1:])
 
     def last(self, session: str, count: int) -> list[ExecutionRecord]:
-        """Return the last executions of a session, newest first."""
-        return [
-            ExecutionRecord(*row)
-            for row in self.writer.read(f"{_SELECT} WHERE session = ? ORDER BY n DESC LIMIT ?", (session, max(count, 0)))
-        ]
+        """Return the last executions of a session, newest first, at most `MAX_LISTED`."""
+        query, limit = f"{_SELECT} WHERE session = ? ORDER BY n DESC LIMIT ?", min(max(count, 0), MAX_LISTED)
+        return [ExecutionRecord(*row) for row in self.writer.read(query, (session, limit))]
 
     def history(self, session: str, before: float, count: int) -> list[HistoryEntry]:
         """Return the last cells of a session that ended before a time, oldest first, with what is kept of their code."""

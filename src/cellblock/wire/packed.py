@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 from cellblock.errors import ProtocolError
@@ -25,6 +26,9 @@ class Packed(bytes):
 
 
 _Taken = tuple[list[str | int], bool, int]
+_Path = tuple[Any, str | int] | None
+"""Where a value is: the path of what holds it, and its key there."""
+_SMALL = frozenset((bool, float, int, type(None)))
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -39,9 +43,20 @@ def pack(data: Any) -> Packed:
         return data
     taken: list[_Taken] = []
     values: list[bytes] = []
-    rest = _without_large(data, [], taken, values)
+    rest = _without_large(data, None, taken, values)
     head = _encode([rest, taken]).encode("utf-8", "replace")
     return Packed(b"".join([_LENGTH.pack(len(head)), head, *values]))
+
+
+def encode_item(data: Any) -> bytes:
+    """Return JSON data without bytes in it, as an item for `pack_items`."""
+    return _encode(data).encode("utf-8", "replace")
+
+
+def pack_items(items: Iterable[bytes]) -> Packed:
+    """Return a list, of which each item was encoded by itself, as `pack` does: encoding all at once may take long."""
+    head = b"[[%s],[]]" % b",".join(items)
+    return Packed(_LENGTH.pack(len(head)) + head)
 
 
 def unpack(packed: bytes) -> Any:
@@ -65,24 +80,38 @@ def unpack(packed: bytes) -> Any:
     return data
 
 
-def _without_large(
-    value: Any, path: list[str | int], taken: list[tuple[list[str | int], bool, int]], values: list[bytes]
-) -> Any:
-    """Return data without what is large, which is put into `values`."""
+def _without_large(value: Any, path: _Path, taken: list[_Taken], values: list[bytes]) -> Any:
+    """Return data without what is large, which is put into `values`. What has nothing large in it is not copied."""
     kind = type(value)
-    if kind is str:
+    if kind is str or kind is bytes:
+        return _take(value, path, taken, values)
+    if kind is not dict and kind is not list and kind is not tuple:
+        return value
+    made: Any = None
+    for key, inner in value.items() if kind is dict else enumerate(value):
+        kind_of_inner = type(inner)
+        if kind_of_inner in _SMALL or (kind_of_inner is str and len(inner) < _LONG):
+            continue
+        other = _without_large(inner, (path, key), taken, values)
+        if other is not inner:
+            if made is None:
+                made = dict(value) if kind is dict else list(value)
+            made[key] = other
+    return value if made is None else made
+
+
+def _take(value: str | bytes, path: _Path, taken: list[_Taken], values: list[bytes]) -> str | None:
+    if isinstance(value, str):
         if len(value) < _LONG:
             return value
         data = value.encode("utf-8", "replace")
-    elif kind is bytes:
-        data = value
-    elif kind is dict:
-        return {name: _without_large(inner, [*path, name], taken, values) for name, inner in value.items()}
-    elif kind is list or kind is tuple:
-        return [_without_large(inner, [*path, number], taken, values) for number, inner in enumerate(value)]
     else:
-        return value
-    taken.append((path, kind is str, len(data)))
+        data = value
+    keys: list[str | int] = []
+    while path is not None:
+        path, key = path
+        keys.append(key)
+    taken.append((keys[::-1], isinstance(value, str), len(data)))
     values.append(data)
     return None
 

@@ -12,7 +12,7 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from cellblock.worker.fork_pools import instances
@@ -28,7 +28,46 @@ _TRACKERS = (
     "joblib.externals.loky.backend.resource_tracker",
     "loky.backend.resource_tracker",
 )
+_OF_PROCESSES = ("pidfd:", "anon_inode:[pidfd]")
+_GUESSED = 1024
 _CTL_ADD = 1
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """What a process has open.
+
+    Attributes:
+        paths: The descriptors, with what each is in words of /proc.
+        watched: What each epoll object watches: descriptor, events and data.
+    """
+
+    paths: dict[int, str] = field(default_factory=dict)
+    watched: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls) -> Descriptors:
+        """Return what this process has open now.
+
+        A fork in a sandbox of Landlock has no /proc/self, so its descriptors are guessed, and nothing is known about them.
+        """
+        found = cls()
+        try:
+            names = os.listdir("/proc/self/fd")
+        except OSError:
+            return cls(dict.fromkeys(range(_GUESSED), ""))
+        for descriptor in map(int, names):
+            with contextlib.suppress(OSError):  # the one that has listed them
+                path = found.paths[descriptor] = os.readlink(f"/proc/self/fd/{descriptor}")
+                if path == "anon_inode:[eventpoll]":
+                    watched = _WATCHED.findall(_information(descriptor))
+                    found.watched[descriptor] = [(int(a), int(b, 16), int(c, 16)) for a, b, c in watched]
+        return found
+
+
+def _information(descriptor: int) -> str:
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="utf-8") as file:
+        return file.read()
 
 
 def locked_file() -> str | None:
@@ -37,26 +76,21 @@ def locked_file() -> str | None:
     Databases lock their file so: SQLite during a transaction that writes, DuckDB for as long as the file is open.
     """
     query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-    for descriptor in _descriptors():
-        try:
+    for descriptor, path in Descriptors.now().paths.items():
+        with contextlib.suppress(OSError):  # closed meanwhile, or something that knows no locks
             # Locks of open file descriptions conflict with those of processes, even with those of this one.
             answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
-            if _FLOCK.unpack(answer)[0] == fcntl.F_UNLCK or not _is_ours(descriptor):
-                continue
-            return os.readlink(f"/proc/self/fd/{descriptor}")
-        except OSError:
-            continue  # closed meanwhile, or something that knows no locks
+            if _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK and _is_own(descriptor):
+                return path or f"with descriptor {descriptor}"
     return None
 
 
-def _is_ours(descriptor: int) -> bool:
-    """Whether the lock is this process's own: of files that it only opened, others may have locks."""
-    with open(f"/proc/self/fdinfo/{descriptor}", encoding="utf-8") as info:
-        return _OWN_LOCK.search(info.read()) is not None
-
-
-def _descriptors() -> list[int]:
-    return [int(name) for name in os.listdir("/proc/self/fd")]
+def _is_own(descriptor: int) -> bool:
+    """Whether the lock on a file is this process's own. If that cannot be known, it is."""
+    try:
+        return _OWN_LOCK.search(_information(descriptor)) is not None
+    except OSError:
+        return True
 
 
 def is_sqlite(path: str) -> bool:
@@ -68,41 +102,52 @@ def is_sqlite(path: str) -> bool:
         return False
 
 
-def separate(above: int = 2) -> list[str]:
+def separate(seen: Descriptors, above: int) -> list[str]:
     """In a copy: share no descriptor with the original, or with another copy, that only one of them may use.
 
     Files get a position of their own. Connections and pipes to other processes look as if the other side had closed them:
     clients that keep connections make new ones then. Whatever is only within this process gets a new one of its kind.
 
     Args:
+        seen: What the original has open.
         above: The highest of the descriptors that the caller sees to.
 
     Returns:
         Which connections did not come along, in sentences.
     """
     told = []
-    watched = _watch_lists()  # while everything is there: what the last process closes disappears from them
     pipes: dict[tuple[int, int], dict[int, int]] = {}
     kept = _of_trackers()
-    for descriptor in _descriptors():
+    for descriptor, path in seen.paths.items():
         if descriptor <= above or descriptor in kept:
             continue
         with contextlib.suppress(OSError):  # closed meanwhile; or a file that may not be opened again, which stays shared
             status = os.fstat(descriptor)
-            if stat.S_ISSOCK(status.st_mode):
+            if path.startswith(_OF_PROCESSES):
+                _silence(descriptor)
+            elif stat.S_ISSOCK(status.st_mode):
                 if sentence := _cut(descriptor):
                     told.append(sentence)
             elif stat.S_ISREG(status.st_mode):
-                _reopen(descriptor)
+                _reopen(descriptor, path, status)
             elif stat.S_ISFIFO(status.st_mode):
                 way = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
                 pipes.setdefault((status.st_dev, status.st_ino), {})[descriptor] = way
     for ends in pipes.values():
         _renew_pipe(ends)
-    for epoll, targets in watched.items():
+    for epoll, targets in seen.watched.items():
         with contextlib.suppress(OSError):
             _renew_epoll(epoll, targets)
     return told
+
+
+def _silence(descriptor: int) -> None:
+    """Put something in place of a descriptor that never has anything to say."""
+    silent = os.eventfd(0)
+    try:
+        _replace(descriptor, silent)
+    finally:
+        os.close(silent)
 
 
 def _of_trackers() -> set[int]:
@@ -111,12 +156,16 @@ def _of_trackers() -> set[int]:
     return {descriptor for descriptor in found if isinstance(descriptor, int)}
 
 
-def _reopen(descriptor: int) -> None:
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    new = os.open(f"/proc/self/fd/{descriptor}", flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC) | os.O_CLOEXEC)
+def _reopen(descriptor: int, path: str, status: os.stat_result) -> None:
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC) | os.O_CLOEXEC
     try:
-        os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-        _replace(descriptor, new)
+        new = os.open(f"/proc/self/fd/{descriptor}", flags)
+    except OSError:
+        new = os.open(path, flags | os.O_NOFOLLOW)
+    try:
+        if os.path.samestat(os.fstat(new), status):
+            os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+            _replace(descriptor, new)
     finally:
         os.close(new)
 
@@ -186,17 +235,6 @@ def _address(name: Any) -> str:
     return repr(os.fsdecode(name))
 
 
-def _watch_lists() -> dict[int, list[tuple[int, int, int]]]:
-    """Return what each epoll object watches: descriptor, events and data."""
-    found = {}
-    for epoll in _descriptors():
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{epoll}") == "anon_inode:[eventpoll]":
-                with open(f"/proc/self/fdinfo/{epoll}", encoding="utf-8") as info:
-                    found[epoll] = [(int(a), int(b, 16), int(c, 16)) for a, b, c in _WATCHED.findall(info.read())]
-    return found
-
-
 def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:
     """Put an epoll object of its own in place of one: what a copy watched with a shared one would wake the original."""
     add = ctypes.CDLL(None).epoll_ctl
@@ -206,13 +244,13 @@ def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:
         _replace(epoll, fresh.fileno())
 
 
-def reopen_databases() -> list[str]:
+def reopen_databases(seen: Descriptors) -> list[str]:
     """In a copy: open SQLite's files again, and tell what the new connections lack.
 
     SQLite does not support connections that went through a fork: what it believes of the locks on the file is not true there.
     """
     sqlite = sys.modules.get("sqlite3")
-    if sqlite is None or not any(_open_databases()):
+    if sqlite is None or not _has_database(seen):
         return []
     told = []
     for connection in instances(sqlite.Connection):
@@ -224,15 +262,12 @@ def reopen_databases() -> list[str]:
     return told
 
 
-def _open_databases() -> Iterator[str]:
-    for descriptor in _descriptors():
-        try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                path = os.readlink(f"/proc/self/fd/{descriptor}")
-                if os.pread(descriptor, len(_SQLITE), 0) in (_SQLITE, b""):
-                    yield path
-        except OSError:
-            continue
+def _has_database(seen: Descriptors) -> bool:
+    for descriptor in seen.paths:
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.fstat(descriptor).st_mode) and os.pread(descriptor, len(_SQLITE), 0) in (_SQLITE, b""):
+                return True
+    return False
 
 
 def _open_again(connection: Any) -> str | None:

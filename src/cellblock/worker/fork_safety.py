@@ -1,40 +1,43 @@
 """What has to happen around a fork of a live kernel, so that the libraries in it go on working in the copy.
 
-`refusal` tells why a fork would not give a working copy. `prepare` comes right before the fork, `repair` after it in the copy
-that goes on, and `reseed` if that is a branch. None of them imports anything that is not imported already.
+`refusal` tells why a fork would not give a working copy. `prepare` comes right before the fork, `part` after it in the copy,
+and `repair` in each kernel that is made of the copy. None of them imports anything that is not imported already.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import random
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
 
-from cellblock.worker.fork_descriptors import is_sqlite, locked_file, reopen_databases, separate
+from cellblock.worker.fork_descriptors import Descriptors, is_sqlite, locked_file, reopen_databases, separate
 from cellblock.worker.fork_pools import Reset, forget_workers, leave_processes, reset_of
-from cellblock.worker.fork_threads import file_of, other_threads, owners
+from cellblock.worker.fork_threads import file_of, other_threads
 
-_SURVIVES = ("openblas", "libgomp", "libarrow", "_duckdb", "cv2.")
+_SURVIVES = ("openblas", "libiomp", "libomp.", "libarrow", "_duckdb", "cv2.")
 """Parts of the names of libraries whose threads are no loss: they start others, and see to their locks at a fork themselves.
 
-OpenMP of GNU does so once it was paused. Each of them is tried by `make libraries`.
+Each of them is tried by `make libraries`.
 """
 
 _HARMLESS = ("jemalloc_bg_thd", "polars-ooc-clea")
 """Names of threads that libraries start when they are imported, and that a copy does without."""
 
 _OPENMP = "libgomp"
-_PAUSE_HARD = 2
+_PAUSE, _PAUSE_HARD = "omp_pause_resource_all", 2
 _ENDING = (0.0002, 0.001, 0.005)
 """Seconds to wait for threads that Python has forgotten already: they end a moment after `join` returns."""
+
+_UNKNOWN = "of unknown name"
+"""What a process is called in a sandbox of Landlock, where each sees itself only."""
+
+_LONG = 300
+"""More characters of a name are not shown."""
 
 _NEVER = (
     "and it does not work in a copy of the process. It cannot be stopped either: use it in a process or in a session of its "
@@ -74,7 +77,8 @@ class _Prepared:
     resets: list[Reset] = field(default_factory=list)
     processes: list[str] = field(default_factory=list)
     connections: list[str] = field(default_factory=list)
-    random: tuple[Any, ...] | None = None
+    seen: Descriptors = field(default_factory=Descriptors)
+    last: int = 2
 
 
 _prepared = _Prepared()
@@ -87,9 +91,10 @@ def refusal(ours: Collection[int] = ()) -> str | None:
         ours: The ids (`threading.get_native_id`) of threads that the caller sees to.
     """
     if (path := locked_file()) is not None:
+        name = _shown(path)
         if is_sqlite(path):
-            return f"a transaction is open in the SQLite database {path}: commit it, or roll it back"
-        return f"the file {path} is locked by this session, and a copy would not have the lock: close the file"
+            return f"a transaction is open in the SQLite database {name}: commit it, or roll it back"
+        return f"the file {name} is locked by this session, and a copy would not have the lock: close the file"
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return f"CUDA has been used, {_NEVER}"
@@ -104,19 +109,17 @@ def refusal(ours: Collection[int] = ()) -> str | None:
 
 def _look(ours: Collection[int]) -> _Threads:
     found = _Threads()
-    others = set(other_threads()).difference(ours)
+    others = {number: file for number, file in other_threads().items() if number not in ours}
     if not others:
         return found
-    started = owners()
     python = file_of(ctypes.cast(ctypes.pythonapi.Py_GetVersion, ctypes.c_void_p).value or 0)
     libraries: Counter[str] = Counter()
-    for number in others:
-        file = started.get(number, "")
-        if _OPENMP in file:
+    for number, file in others.items():
+        if _OPENMP in file and hasattr(ctypes.CDLL(file), _PAUSE):  # one of 2018 has not got it
             found.openmp.add(file)
         elif file != python and not _survives(number, file):
             libraries[_library(file)] += 1
-    _look_at_python(found, {number for number in others if started.get(number) == python})
+    _look_at_python(found, {number for number, file in others.items() if file == python})
     for library, count in libraries.items():
         found.objections.append(f"{library} has started {_number(count, 'thread')}, {_NEVER}")
     return found
@@ -129,8 +132,10 @@ def _survives(number: int, file: str) -> bool:
     try:
         with open(f"/proc/self/task/{number}/comm", encoding="utf-8", errors="replace") as name:
             return name.read().strip() in _HARMLESS
-    except OSError:
+    except FileNotFoundError:
         return True  # it has ended
+    except OSError:
+        return False
 
 
 def _look_at_python(found: _Threads, numbers: set[int]) -> None:
@@ -148,7 +153,7 @@ def _look_at_python(found: _Threads, numbers: set[int]) -> None:
         if reset is not None:
             found.resets.append(reset)
             continue
-        name = str(thread.name)[:80]
+        name = _shown(str(thread.name))
         found.objections.append(f'the thread "{name}" is running, which a copy would not have: stop it, or wait until it ends')
 
 
@@ -158,11 +163,18 @@ def _library(file: str) -> str:
         return "a library"
     packages = [part for part in file.split("site-packages/")[-1].split("/") if part]
     name = packages[0] if "site-packages/" in file else packages[-1]
-    return _NAMES.get(name.removesuffix(".libs"), name.removesuffix(".libs"))
+    name = name.removesuffix(".libs")
+    return _NAMES.get(name, _shown(name))
 
 
 _NAMES = {"jaxlib": "jax", "_polars_runtime": "polars", "_polars_runtime_32": "polars", "_polars_runtime_64": "polars"}
 """What users call a package, where it differs from the name of its directory."""
+
+
+def _shown(name: str) -> str:
+    """Return a name that the code has chosen, for a message."""
+    name = name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}"
+    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _number(count: int, word: str) -> str:
@@ -171,14 +183,12 @@ def _number(count: int, word: str) -> str:
 
 def prepare() -> None:
     """Get this process ready to be forked now. It goes on as before."""
+    global _prepared
     threads = _look(())
     for file in threads.openmp:
         # Otherwise the next parallel loop in the copy waits for threads that are not there. Here it starts them again.
-        ctypes.CDLL(file).omp_pause_resource_all(_PAUSE_HARD)
-    _prepared.resets = threads.resets
-    _prepared.processes = _processes()
-    _prepared.connections = []
-    _prepared.random = random.getstate()
+        getattr(ctypes.CDLL(file), _PAUSE)(_PAUSE_HARD)
+    _prepared = _Prepared(threads.resets, _processes(), seen=Descriptors.now())
 
 
 def _processes() -> list[str]:
@@ -187,8 +197,16 @@ def _processes() -> list[str]:
     for module, (owner, attribute) in _HELPERS.items():
         if module in sys.modules:
             hidden.add(getattr(getattr(sys.modules[module], owner, None), attribute, None))
-    names = []
-    for thread in os.listdir("/proc/self/task"):
+    names: list[str] = []
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return names  # as mostly
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:
+        return [_UNKNOWN]
+    for thread in threads:
         try:
             with open(f"/proc/self/task/{thread}/children", encoding="utf-8") as file:
                 children = [int(number) for number in file.read().split()]
@@ -202,27 +220,27 @@ def _process_name(process: int) -> str:
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             name, _, rest = file.read().partition("(")[2].rpartition(")")
+    except FileNotFoundError:
+        return ""  # it has ended
     except OSError:
-        return ""
-    return "" if rest.split()[0] in "ZX" else name
+        return _UNKNOWN
+    return "" if rest.split()[0] in "ZX" else _shown(name)
 
 
-def part(above: int = 2) -> None:
+def part(last: int) -> None:
     """In a copy that waits: share no connection with the original, whose other side shall see when the original closes it.
 
     Args:
-        above: The highest of the descriptors that the caller sees to.
+        last: The last of the descriptors that the caller sees to.
     """
-    _prepared.connections += separate(above)
+    _prepared.last = last
+    _prepared.connections += separate(_prepared.seen, last)
 
 
-def repair(above: int = 2) -> list[str]:
-    """In a copy that goes on: have pools, connections and databases work again, and the random state be what it was.
+def repair() -> list[str]:
+    """In a process that was made of a copy: have pools, connections and databases work again.
 
     The files of the session have to be what they will be: databases are opened again.
-
-    Args:
-        above: The highest of the descriptors that the caller sees to.
 
     Returns:
         What did not come along, in sentences for the user.
@@ -237,39 +255,12 @@ def repair(above: int = 2) -> list[str]:
             return
         told.extend([result] if isinstance(result, str) else result if isinstance(result, list) else [])
 
-    part(above)
+    part(_prepared.last)
     told += _prepared.connections
-    for step in (*_prepared.resets, reopen_databases, _restore_random):
+    for step in (*_prepared.resets, lambda: reopen_databases(_prepared.seen)):
         attempt(step)
     if names := _prepared.processes:
         attempt(leave_processes)
         told.append(f"Processes that did not come along: {', '.join(sorted(names))[:200]}.")
     attempt(forget_workers)
     return list(dict.fromkeys(told))
-
-
-def _restore_random() -> None:
-    """Undo what Python does to `random` at a fork. A branch gets a new seed all the same, from `reseed`."""
-    if _prepared.random is not None:
-        random.setstate(_prepared.random)
-
-
-def reseed(seed: int | None = None) -> None:
-    """Draw everything random again, so that no two forks share it. Generators that the code has made itself are not known.
-
-    Args:
-        seed: What to draw from; None for something new. Names of temporary files and keys are always new.
-    """
-    random.seed(seed)
-    setattr(tempfile, "_name_sequence", None)  # noqa: B010  # private, and the only way to draw new names
-    tempfile.tempdir = None
-    # Modules that were not preloaded will seed themselves when they are imported.
-    if (process := sys.modules.get("multiprocessing.process")) is not None:
-        process.current_process().authkey = os.urandom(32)
-    numpy = sys.modules.get("numpy.random")
-    if seed is not None and numpy is None:  # it loads this part of itself late, and would draw something new then
-        numpy = getattr(sys.modules.get("numpy"), "random", None)
-    if numpy is not None:
-        numpy.seed(None if seed is None else [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF])
-    if (torch := sys.modules.get("torch")) is not None:
-        _ = torch.seed() if seed is None else torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)

@@ -2,23 +2,28 @@
 
 A fork has only the thread that forked. Whether that matters depends on the library that started the others. /proc knows their
 ids only, so the function that a thread was started with is read from glibc's own record of it, at the offsets that glibc
-publishes for debuggers.
+publishes for debuggers. The record may change meanwhile, because threads end. So memory is read by system calls, which fail if
+nothing is mapped there, and not through /proc, which a fork in a sandbox of Landlock does not have.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
-import struct
+import sys
 from collections.abc import Iterator
 
 _MOST = 10_000
 """More threads than this are not looked at: the record may be damaged, and going round in circles."""
 
-_POINTER = struct.Struct("@N")
+_POINTER, _INTEGER = ctypes.sizeof(ctypes.c_void_p), ctypes.sizeof(ctypes.c_int)
 _RUNTIME = "libstdc++"
 """It starts the threads of C++ libraries for them."""
+
+
+_write = ctypes.CDLL(None).write
 
 
 class _Found(ctypes.Structure):
@@ -30,28 +35,51 @@ class _Found(ctypes.Structure):
     )
 
 
-def other_threads() -> list[int]:
-    """Return the ids of all threads but the main one."""
-    main = os.getpid()
-    return [thread for name in os.listdir("/proc/self/task") if (thread := int(name)) != main]
-
-
-def owners() -> dict[int, str]:
-    """Return the file whose code each thread was started with, by the thread's id; of some it may be unknown.
-
-    A thread that runs or ends meanwhile is no danger: its record is read through /proc, which fails where nothing is mapped.
-    """
+def other_threads() -> dict[int, str]:
+    """Return the ids of all threads but the main one, and the file whose code each was started with, if that is known."""
+    main, started = os.getpid(), _started()
     try:
-        record = _layout()
-        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return {}  # another C library, or a sandbox that hides its memory
-    try:
-        return {thread: file for thread, file in _started(memory, *record) if file}
+        numbers = [int(name) for name in os.listdir("/proc/self/task")]
     except OSError:
-        return {}
-    finally:
-        os.close(memory)
+        numbers = list(started)
+    return {number: started.get(number, "") for number in numbers if number != main}
+
+
+def _started() -> dict[int, str]:
+    found: dict[int, str] = {}
+    try:
+        lists, link, number, function = _layout()
+        with _Memory() as memory:
+            for record in _records(memory, lists, link):
+                found[memory.integer(record + number)] = _starter(memory, record + function)
+    except (OSError, ValueError):
+        pass  # another C library, or a list that has changed
+    return found
+
+
+class _Memory:
+    """Reads this process's memory."""
+
+    def __enter__(self) -> _Memory:
+        self._reader, self._writer = os.pipe()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def word(self, place: int) -> int:
+        """Return the pointer at a place."""
+        return int.from_bytes(self._read(place, _POINTER), sys.byteorder)
+
+    def integer(self, place: int) -> int:
+        """Return the C integer at a place."""
+        return int.from_bytes(self._read(place, _INTEGER), sys.byteorder)
+
+    def _read(self, place: int, size: int) -> bytes:
+        if _write(self._writer, ctypes.c_void_p(place), size) != size:
+            raise OSError(errno.EFAULT, "nothing is mapped there")
+        return os.read(self._reader, size)
 
 
 @functools.cache
@@ -67,35 +95,27 @@ def _layout() -> tuple[tuple[int, ...], int, int, int]:
     return lists, offset("pthread_list"), offset("pthread_tid"), offset("pthread_start_routine")
 
 
-def _started(memory: int, lists: tuple[int, ...], link: int, thread: int, function: int) -> Iterator[tuple[int, str]]:
+def _records(memory: _Memory, lists: tuple[int, ...], link: int) -> Iterator[int]:
+    """Yield the places of the records of all threads."""
     for head in lists:
-        node = _word(memory, head)
+        node = memory.word(head)
         for _ in range(_MOST):
             if node == head:
                 break
-            record = node - link
-            (number,) = struct.unpack("@i", os.pread(memory, 4, record + thread))
-            yield number, _starter(memory, record + function)
-            node = _word(memory, node)
+            yield node - link
+            node = memory.word(node)
 
 
-def _starter(memory: int, place: int) -> str:
+def _starter(memory: _Memory, place: int) -> str:
     """Return the file whose code a thread runs, given the place of its function, which its argument follows."""
-    file = file_of(_word(memory, place))
+    file = file_of(memory.word(place))
     if _RUNTIME not in os.path.basename(file):
         return file
     # std::thread: the argument is an object of a class that the library has made for its function.
     try:
-        return file_of(_word(memory, _word(memory, place + _POINTER.size)))
+        return file_of(memory.word(memory.word(place + _POINTER)))
     except OSError:
         return file
-
-
-def _word(memory: int, place: int) -> int:
-    data = os.pread(memory, _POINTER.size, place)
-    if len(data) < _POINTER.size:
-        raise OSError("nothing is mapped there")
-    return int(_POINTER.unpack(data)[0])
 
 
 @functools.lru_cache(maxsize=1000)  # it looks through all symbols of a library, which takes a while in large ones

@@ -43,6 +43,7 @@ from cellblock.wire.messages import (
     Reply,
     Shutdown,
 )
+from cellblock.worker import fork_safety
 from cellblock.worker.changes import Variables
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
@@ -300,6 +301,12 @@ class Worker:
         if self.fork_copy is None:
             return "this system cannot copy a running kernel", None
         self._outbox.settle()
+        try:
+            if (reason := fork_safety.refusal()) is not None:
+                return reason, None
+            fork_safety.prepare()
+        except BaseException as error:  # whatever the code has done to what is looked at
+            return f"it cannot be told whether a copy would work: {CellError.of(error).evalue}", None
         self._outbox.parking = True
         try:
             return None, self.fork_copy(request.number)
@@ -312,11 +319,14 @@ class Worker:
         """As a kernel that was made of a copy: go on where the original was, with a channel of its own."""
         self._channel.renew()
         renew(self.loop)
+        lost = fork_safety.repair()
         self._waiting.clear()
         self.stay_in = anew.stay_in
         with contextlib.suppress(OSError):  # the code has removed the directory it was in
             self._shell.note_directory(Path.cwd())
         self._outbox.send(Ready(VERSION))
+        for sentence in lost:
+            self._outbox.write("stderr", f"[cellblock] {sentence}\n")
 
     def _changed(self) -> Changed:
         try:

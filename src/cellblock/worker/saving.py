@@ -93,6 +93,9 @@ class _Out:
         """Take bytes of a pickle."""
         view = memoryview(data).cast("B")
         self.written += len(view)
+        while not self._held and len(view) >= self._piece:  # of what is large, no copy but one is made
+            self.send(b"".join((DATA, view[: self._piece])))
+            view = view[self._piece :]
         while view:
             room = self._piece - len(self._held)
             self._held += view[:room]

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,8 +16,6 @@ import pytest
 
 from cellblock import FilesError
 from cellblock.host.files import FileLimits, Files, Skipped
-from cellblock.host.files.beneath import READ, Tree, Walk
-from cellblock.host.files.removal import remove_tree
 
 SECRET = b"the caller's own secret"
 Operation = Callable[[Files, Path], Awaitable[object]]
@@ -97,16 +91,6 @@ async def test_a_link_is_described_removed_and_left_out_but_what_it_points_to_is
     assert not (workspace / "tree").exists()
 
 
-async def test_a_magic_link_leads_nowhere(outside: Path, walk: Walk) -> None:
-    fd = os.open(outside, os.O_RDONLY)
-    try:
-        with pytest.raises(FilesError) as caught:
-            await Files("/proc/self", walk=walk).read(f"fd/{fd}/secret")
-        assert caught.value.errno == errno.ELOOP
-    finally:
-        os.close(fd)
-
-
 @pytest.mark.parametrize("operation", ["read", "write", "download", "tar", "upload", "list"])
 @pytest.mark.parametrize("kind", ["fifo", "socket"])
 async def test_a_fifo_and_a_socket_are_refused_at_once(
@@ -133,27 +117,6 @@ async def test_a_fifo_and_a_socket_are_refused_at_once(
                 await operations[operation]()
         assert caught.value.errno == (errno.ENOTDIR if operation == "list" else errno.ENXIO)
         assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("device", ["zero", "null", "full", "tty"])
-async def test_a_device_is_not_read(device: str, walk: Walk) -> None:
-    with pytest.raises(FilesError, match="a device; only regular files") as caught:
-        await Files("/dev", walk=walk).read(device)
-    assert caught.value.errno == errno.ENXIO
-
-
-async def test_what_is_no_regular_file_is_not_even_opened(workspace: Path, walk: Walk) -> None:
-    opened: list[tuple[str, ...]] = []
-
-    def watched(directory: int, parts: tuple[str, ...], flags: int) -> int:
-        if flags == READ:
-            opened.append(parts)
-        return walk(directory, parts, flags)
-
-    os.mkfifo(workspace / "pipe")
-    with pytest.raises(FilesError, match="a FIFO"):
-        await Files(workspace, walk=watched).read("pipe")
-    assert opened == []
 
 
 async def test_special_files_in_a_folder_are_left_out_and_named(files: Files, workspace: Path, tmp_path: Path) -> None:
@@ -214,22 +177,6 @@ async def test_folders_a_thousand_deep_are_refused_and_can_be_removed(files: Fil
     assert not (tmp_path / "out").exists()
 
 
-def test_a_walk_goes_deeper_than_a_path_may_be_long(workspace: Path, walk: Walk) -> None:
-    names = tuple(f"{level:03}" + "n" * 250 for level in range(60))
-    with Tree.at(str(workspace), walk) as tree:
-        os.close(tree.make_directories(names))
-        assert tree.lstat((*names,)).st_nlink == 2
-        with pytest.raises(FileNotFoundError):
-            tree.lstat((*names, "missing"))
-        os.close(tree.open((), os.O_RDONLY | os.O_DIRECTORY))
-
-
-def test_a_name_with_a_nul_opens_nothing(workspace: Path, walk: Walk) -> None:
-    (workspace / "a").write_bytes(b"")
-    with Tree.at(str(workspace), walk) as tree, pytest.raises(ValueError, match="null"):
-        tree.open(("a\0b",), os.O_RDONLY)
-
-
 async def test_names_of_any_bytes_come_and_go_unchanged(files: Files, workspace: Path, tmp_path: Path) -> None:
     names = [b"line\nbreak", b"\x1b[2Jescape", b"\xff\xfe", "ü".encode(), b"-rf", b"a\\b", b"*", b" ", b"\xed\xa0\x80"]
     for name in names:
@@ -250,48 +197,6 @@ async def test_a_planted_name_cannot_write_to_a_terminal_through_a_message(files
         await files.read("\x1b]0;owned\x07\n\udcff")
     assert str(caught.value).isprintable()
     str(caught.value).encode()
-
-
-async def test_a_hard_link_is_never_written_through(files: Files, workspace: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").write_bytes(b"kept")
-    os.link(tmp_path / "other", workspace / "x")
-    (tmp_path / "local").write_bytes(b"mine")
-    await files.write("x", b"new", mode=0o777)
-    assert ((tmp_path / "other").read_bytes(), (tmp_path / "other").stat().st_mode & 0o111) == (b"kept", 0)
-    os.unlink(workspace / "x")
-    os.link(tmp_path / "other", workspace / "x")
-    await files.upload(tmp_path / "local", "x")
-    await files.remove("x")
-    assert (tmp_path / "other").read_bytes() == b"kept"
-
-
-async def test_a_file_under_a_lease_is_an_error_at_once(files: Files, workspace: Path) -> None:
-    (workspace / "x").write_bytes(b"1")
-    program = (
-        "import fcntl, os, signal, sys; signal.signal(signal.SIGIO, signal.SIG_IGN); fd = os.open('x', os.O_RDWR)\n"
-        f"fcntl.fcntl(fd, {fcntl.F_SETLEASE}, fcntl.F_WRLCK); print(flush=True); signal.pause()"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", program], cwd=workspace, stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    try:
-        holder.stdout.readline()
-        # An open() that waits breaks the lease after 45 seconds, and succeeds.
-        with pytest.raises(FilesError, match="holds a lease") as caught:
-            await files.read("x")
-        assert caught.value.errno == errno.EAGAIN
-    finally:
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-        holder.stdout.close()
-
-
-async def test_a_folder_whose_modes_were_taken_away_can_be_removed(files: Files, workspace: Path) -> None:
-    (workspace / "a" / "b" / "c").mkdir(parents=True)
-    (workspace / "a" / "b" / "f").write_bytes(b"")
-    for name in ("a/b/c", "a/b", "a"):
-        (workspace / name).chmod(0)
-    await files.remove("a", recursive=True)
-    assert not list(workspace.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -427,24 +332,6 @@ for folder in (".", "new", "old"):
                         await files.remove(f"{name}/{entry}", recursive=True)
 
 
-@pytest.mark.slow
-async def test_a_folder_that_is_filled_while_it_is_removed_ends_in_an_error_or_an_end(
-    files: Files, workspace: Path, attacker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cellblock.host.files.removal._MOST", 2000)
-    met: set[object] = set()
-    fill = "for n in range(300):\n    os.makedirs(f'x/{n}/y', exist_ok=True)"
-    with attacker(fill):
-        async with asyncio.timeout(60):
-            for _round in range(3):
-                (workspace / "x").mkdir(exist_ok=True)
-                try:
-                    await files.remove("x", recursive=True)
-                except FilesError as error:
-                    met.add(error.errno)
-    assert met <= {errno.ENOTEMPTY, errno.ENOENT}
-
-
 async def test_a_file_that_grows_is_copied_as_far_as_it_was(files: Files, tmp_path: Path, attacker: Any) -> None:
     await files.write("log", b"x")
     grow = 'with open("log", "ab", 0) as f: f.write(b"x" * 65536)\nif os.path.getsize("log") > 2**22: os.truncate("log", 1)'
@@ -452,22 +339,6 @@ async def test_a_file_that_grows_is_copied_as_far_as_it_was(files: Files, tmp_pa
         async with asyncio.timeout(30):
             for _round in range(10):
                 assert not (await files.read("log", max_bytes=2**23)).strip(b"x")
-
-
-def test_a_folder_swapped_for_a_full_one_while_it_is_removed_is_an_error_soon(workspace: Path, walk: Walk) -> None:
-    (workspace / "x").mkdir()
-    (workspace / "full" / "entry").mkdir(parents=True)
-    (workspace / "x" / "a").touch()
-    with Tree.at(str(workspace), walk) as tree:
-        steps = remove_tree(tree.fd, "x", walk)
-        next(steps)
-        (workspace / "x").rename(workspace / "away")
-        (workspace / "full").rename(workspace / "x")
-        with pytest.raises(OSError, match="not empty") as caught:
-            for _count, _step in zip(range(10_000), steps, strict=False):
-                pass
-    assert caught.value.errno == errno.ENOTEMPTY
-    assert (workspace / "x" / "entry").is_dir()
 
 
 def test_limits_have_the_documented_defaults() -> None:

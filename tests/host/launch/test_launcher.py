@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -60,13 +58,6 @@ def odd_python(tmp_path_factory: pytest.TempPathFactory, odd_modules: Path) -> P
     return make_venv(tmp_path_factory.mktemp("odd") / "venv", sysconfig.get_path("purelib"), odd_modules)
 
 
-def kernels(host: Host) -> set[int]:
-    """Every process of a host."""
-    (launcher,) = host._launchers.in_use.values()
-    process = launcher._process  # type: ignore[attr-defined]
-    return {process.pid, *below(process.pid)}
-
-
 # -- interpreters ------------------------------------------------------------------------------------------------------
 
 
@@ -77,47 +68,6 @@ async def test_an_interpreter_without_ipython_says_how_to_install_it(tmp_path: P
         async with host, host.session():
             pass
     await host.close()
-
-
-@pytest.mark.parametrize("launch", ["zygote", "spawn"])
-async def test_an_interpreter_that_is_too_old_is_refused(tmp_path: Path, launch: str) -> None:
-    fake = tmp_path / "python3.10"
-    pretend = (
-        "import sys, runpy; sys.version_info = (3, 10, 0); sys.argv = sys.argv[1:];"
-        "runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-    fake.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$@"\n')
-    fake.chmod(0o755)
-    host = Host(python=fake, launch=launch)  # type: ignore[arg-type]
-    with pytest.raises(InterpreterError, match=r"older than Python 3\.11"):
-        async with host, host.session():
-            pass
-    await host.close()
-
-
-def _old_pythons() -> list[str]:
-    found = [shutil.which(f"python{version}") for version in ("2.7", "3.6", "3.8", "3.10")]
-    found += [str(path) for path in Path.home().glob(".pyenv/versions/*/bin/python")]
-    old = []
-    for python in filter(None, found):
-        asked = subprocess.run(
-            [python, "-c", "import sys; print(sys.version_info < (3, 11))"], capture_output=True, check=False
-        )
-        if asked.stdout.strip() == b"True":
-            old.append(python)
-    return old
-
-
-@pytest.mark.slow
-async def test_interpreters_that_are_really_too_old_are_refused() -> None:
-    old = _old_pythons()
-    if not old:
-        pytest.skip("none here")
-    for python in old:
-        host = Host(python=python)
-        with pytest.raises(InterpreterError, match=r"older than Python 3\.11"):
-            await host.start()
-        await host.close()
 
 
 @pytest.mark.parametrize(
@@ -249,15 +199,6 @@ async def test_modules_that_print_or_flood_do_not_disturb(odd_python: Path, tmp_
         assert (await ok(session, "print(1)")).text == "1"
 
 
-@pytest.mark.slow
-async def test_sessions_with_other_preloads_get_a_zygote_of_their_own(host: Host, tmp_path: Path) -> None:
-    async with Host() as other:
-        async with other.session(images_dir=tmp_path, preload=["colorsys"]) as session:
-            assert await value(session, "import sys; 'colorsys' in sys.modules") is True
-        async with other.session(images_dir=tmp_path) as session:
-            assert await value(session, "import sys; 'colorsys' in sys.modules") is False
-
-
 def test_a_launch_that_fails_leaves_no_control_group(tmp_path: Path) -> None:
     class Directory(Group):
         def remove(self) -> bool:
@@ -272,37 +213,6 @@ def test_a_launch_that_fails_leaves_no_control_group(tmp_path: Path) -> None:
 
 
 # -- what is killed ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-async def test_a_zygote_that_is_killed_takes_its_kernels_along_and_is_replaced(tmp_path: Path) -> None:
-    async with Host() as host, host.session(images_dir=tmp_path) as session:
-        await ok(session, "lost = 1")
-        old = kernels(host)
-        running = asyncio.create_task(session.execute("import time; time.sleep(60)"))
-        await asyncio.sleep(0.1)
-        (launcher,) = host._launchers.in_use.values()
-        os.kill(launcher._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
-        result = await asyncio.wait_for(running, 5)
-        assert result.status == "died"
-        assert result.state_lost
-        await eventually(lambda: not any(map(alive, old)))
-        assert (await session.execute("lost")).status == "error"
-        assert await value(session, "40 + 2") == 42
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dead", [True, False], ids=["dead", "dying"])
-async def test_a_zygote_that_is_killed_while_nothing_runs_is_replaced(tmp_path: Path, dead: bool) -> None:
-    async with Host() as host:
-        await host.start()
-        (launcher,) = host._launchers.in_use.values()
-        zygote: int = launcher._process.pid  # type: ignore[attr-defined]
-        os.kill(zygote, signal.SIGKILL)
-        if dead:  # and the host has had no time to hear of it
-            os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)
-        async with host.session(images_dir=tmp_path) as session:
-            assert await value(session, "1") == 1
 
 
 async def test_an_init_that_is_killed_ends_its_session_only(host: Host, tmp_path: Path) -> None:

@@ -109,3 +109,14 @@ def test_it_reads_files_with_the_standard_library_and_imports_none_of_them(root:
         "assert not loaded & {'pydantic', 'mcp', 'asyncio', 'sqlite3'}, loaded\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_long_enumeration_is_shown_on_one_line(root: Path) -> None:
+    values = "".join(f"    {name} = {name!r}\n" for name in ("de", "en", "fr", "it", "ja", "ko", "pt"))
+    few = "class Size(Enum):\n    s = 's'\n    l = 'l'\n"
+    head = "from enum import Enum\n\n\nclass Language(Enum):\n    zh_hans = 'zh-hans'\n"
+    module = f"{head}{values}\n\n{few}\n\nclass Params:\n    x: Size\n"
+    (root / "files" / "readfile.py").write_text(module)
+    shown = search.interface("files.readfile", root)
+    assert "class Language(Enum): ...  # zh_hans='zh-hans' de en fr it ja ko pt\n\n\n" + few in shown
+    assert shown.endswith("class Params:\n    x: Size\n")

@@ -80,7 +80,7 @@ class Source:
 
 @record
 class Executions:
-    """List the last executions of a session, newest first. Answered by a list of `ExecutionRecord`."""
+    """List the last executions of a session, newest first, at most 1,000. Answered by a list of `ExecutionRecord`."""
 
     op: ClassVar[str] = "executions"
     session: str

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from cellblock.errors import CheckpointError, InvalidInputError
-from cellblock.model import HistoryEntry
+from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.past import Numbered
     from cellblock.host.kernels.family import Copy
     from cellblock.host.options import SessionOptions
-
-FilesMode: TypeAlias = Literal["shared", "copy"]
-"""What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
+    from cellblock.snapshots import Snapshot
 
 
 class Owner(Protocol):
@@ -65,6 +64,7 @@ class Checkpoint:
         automatic: Whether it was made without being asked for. Such ones are dropped when there are too many.
         files: Whether the state of the workspace's files belongs to it.
         moment: What it holds; for the host.
+        snapshot: The files that it holds; None if it holds none.
     """
 
     def __init__(
@@ -78,13 +78,21 @@ class Checkpoint:
         self.automatic = automatic
         self.files = files
         self.moment = moment
+        self.snapshot: Snapshot | None = None
         self._owner = owner
+        self._drop_files: Callable[[], object] = lambda: None
         weakref.finalize(self, moment.copy.family.drop_soon, moment.copy)
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         gone = "" if self.alive else ", gone"
         return f"<Checkpoint {self.id}{name} after cell {self.execution_count}{gone}>"
+
+    @property
+    def record(self) -> CheckpointRecord:
+        """The checkpoint as data."""
+        made = self.made.isoformat()
+        return CheckpointRecord(self.id, self.name, made, self.execution_count, self.automatic, self.files)
 
     @property
     def alive(self) -> bool:
@@ -100,8 +108,16 @@ class Checkpoint:
         if not self.alive:
             raise CheckpointError(f"checkpoint {self.name or self.id!r} is gone: it was dropped, or its process was killed")
 
+    def hold(self, snapshot: Snapshot, drop: Callable[[Snapshot], None]) -> None:
+        """Take files; `drop` is called with them when they are no longer needed."""
+        self.snapshot, self.files = snapshot, "copy"
+        finalizer = weakref.finalize(self, drop, snapshot)
+        finalizer.atexit = False  # the host removes all of them
+        self._drop_files = finalizer
+
     def discard(self) -> None:
         """Drop it, without waiting until its memory is free."""
+        self._drop_files()
         self.moment.copy.drop()
         self._owner.forget(self)
 
@@ -109,21 +125,6 @@ class Checkpoint:
         """End it, and free its memory. Sessions that were made of it go on. Dropping twice is fine."""
         self.discard()
         await self.moment.copy.family.settle()
-
-
-@dataclass(frozen=True, slots=True)
-class Undone:
-    """What `Session.undo` has undone.
-
-    Attributes:
-        cells: The cells, oldest first.
-        files: The files of the workspace that were changed back, removed or made again.
-        execution_count: The number of the last cell that still counts.
-    """
-
-    cells: list[HistoryEntry]
-    execution_count: int
-    files: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

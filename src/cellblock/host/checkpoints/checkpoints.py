@@ -10,14 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError
-from cellblock.host.checkpoints.checkpoint import Checkpoint, FilesMode, Moment, Restored, Rolling, Undone
+from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError, SnapshotError
+from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
+from cellblock.model.checkpoints import FilesMode, Undone
+from cellblock.snapshots import Changes
 from cellblock.wire.control import Listener
 from cellblock.wire.protocol import State
 
 if TYPE_CHECKING:
+    from cellblock.host.checkpoints.files import CheckpointFiles
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy, Family
     from cellblock.host.kernels.kernel import Kernel
@@ -44,6 +47,8 @@ class Checkpoints:
 
     Attributes:
         skipped: Why the last automatic checkpoint was not made; empty if it was.
+        files_skipped: Why the last automatic checkpoint has no files; empty if it has.
+        files: The files of the session's directory.
         ports: Where the session's services listen in the sandbox of `serving`, by name.
         serving: The kernels that can reach these.
         seed: What the random generators of the first kernel begin with, if that is made of a checkpoint; None: something new.
@@ -60,6 +65,8 @@ class Checkpoints:
         kernels: KernelSlot,
         rolling: Rolling | None,
         environment: Callable[[int], Mapping[str, str]],
+        outside: Callable[[float], list[str]],
+        files: CheckpointFiles,
     ) -> None:
         """Begin without checkpoints.
 
@@ -72,6 +79,8 @@ class Checkpoints:
             kernels: Where that runs.
             rolling: How automatic checkpoints are made; None: they are not.
             environment: Returns the variables for a proxy that listens on a port in the session.
+            outside: Returns what was allowed outside since a time.
+            files: The files of the session's directory.
         """
         self._name = name
         self._host = host
@@ -81,6 +90,10 @@ class Checkpoints:
         self._kernels = kernels
         self._rolling = rolling
         self._environment = environment
+        self._outside = outside
+        self.files = files
+        self._filing: asyncio.Task[None] | None = None
+        self._cells_begun = 0
         self._kept: list[Checkpoint] = []
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -88,6 +101,7 @@ class Checkpoints:
         self.seed: int | None = None
         self.same_random_state = False
         self.skipped = ""
+        self.files_skipped = ""
         self.ports: dict[str, int] = {}
         self.serving: Family | None = None
         cells.on_begin = self._stop_waiting
@@ -104,14 +118,21 @@ class Checkpoints:
         if files not in ("shared", "copy"):
             raise InvalidInputError(f"files must be 'shared' or 'copy', not {files!r}")
         async with self._cells.turn():
-            return await self._copy(await self._kernels.live(), name=name, files=files, automatic=False)
+            checkpoint = await self._copy(await self._kernels.live(), name=name, automatic=False)
+            if files == "copy":
+                try:
+                    checkpoint.hold(await self.files.take(), self.files.drop)
+                except BaseException:
+                    checkpoint.discard()
+                    raise
+            return checkpoint
 
-    async def _copy(self, kernel: Kernel, *, name: str = "", files: FilesMode = "shared", automatic: bool) -> Checkpoint:
+    async def _copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
         """Make a checkpoint of a kernel, while it is nobody else's turn."""
         ask = functools.partial(answer_to, kernel)
         copy = await kernel.family.copy(kernel.control, ask, thorough=not automatic)
         moment = Moment(copy, self._host, self._options, self._cells.past.line, self._cells.past.begun)
-        checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, files=files, execution_count=kernel.count)
+        checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, files="shared", execution_count=kernel.count)
         self._kept.append(checkpoint)
         return checkpoint
 
@@ -128,6 +149,7 @@ class Checkpoints:
     # -- without being asked -------------------------------------------------------------------------------------------
 
     def _stop_waiting(self) -> None:
+        self._cells_begun += 1
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -163,6 +185,25 @@ class Checkpoints:
                 _log.info("%s: no more automatic checkpoints: %s", self._name, self.skipped)
         self._drop_oldest(rolling.keep)
         self._host.rolled(checkpoint)
+        if self.files.automatic:
+            self._filing = asyncio.create_task(self._keep_files(checkpoint, self._cells_begun, self._filing))
+
+    async def _keep_files(self, checkpoint: Checkpoint, begun: int, before: asyncio.Task[None] | None) -> None:
+        """Keep the files for an automatic checkpoint. The next cell does not wait for this: it makes it give up."""
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            snapshot = await self.files.take_small(lambda: self._cells_begun != begun)
+        except SnapshotError as error:
+            self.files_skipped = str(error)
+            return
+        if snapshot is None:
+            self.files_skipped = "the next cell came at once"
+        elif checkpoint.alive:
+            checkpoint.hold(snapshot, self.files.drop)
+            self.files_skipped = ""
+        else:
+            self.files.drop(snapshot)
 
     @property
     def automatic(self) -> list[Checkpoint]:
@@ -183,29 +224,52 @@ class Checkpoints:
 
     # -- going back ----------------------------------------------------------------------------------------------------
 
-    async def restore(self, checkpoint: Checkpoint) -> list[int]:
+    async def restore(self, checkpoint: Checkpoint) -> Changes:
         """See `Session.restore`."""
-        self._check(checkpoint)
+        self.check(checkpoint)
         async with self._cells.turn(stop=True):
-            self._check(checkpoint)
-            await self._go_to(checkpoint)
-        return []
+            self.check(checkpoint)
+            return await self._go_to(checkpoint)
 
-    def _check(self, checkpoint: Checkpoint) -> None:
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Check that this session can use a checkpoint.
+
+        Raises:
+            InvalidInputError, CheckpointError: It is not one; it is gone, or belongs to another host.
+        """
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidInputError(f"a checkpoint is wanted, as Session.checkpoint() returns it, not {checkpoint!r:.100}")
         checkpoint.check()
         if checkpoint.moment.host is not self._host:
             raise CheckpointError("the checkpoint belongs to another host: sessions can only go back to those of their own")
 
-    async def _go_to(self, checkpoint: Checkpoint) -> None:
-        await self._kernels.swap(functools.partial(self.resume, checkpoint))
+    async def _go_to(self, checkpoint: Checkpoint) -> Changes:
+        changes = Changes()
+
+        async def launch() -> Kernel:
+            nonlocal changes
+            kernel = await self.resume(checkpoint)
+            changes = await self._bring_files_back(checkpoint, kernel)
+            return kernel
+
+        await self._kernels.swap(launch)
         self._cells.past.go_to(checkpoint.moment.past)
         # What was made since is of a state that was left; named ones stay.
         line = checkpoint.moment.numbers
         for other in self.automatic:
             if not other.moment.numbers <= line:
                 other.discard()
+        return changes
+
+    async def _bring_files_back(self, checkpoint: Checkpoint, kernel: Kernel) -> Changes:
+        """Bring back the files of a checkpoint, if it holds any, before a kernel that was made of it is used."""
+        if checkpoint.snapshot is None:
+            return Changes()
+        try:
+            return await self.files.restore(checkpoint.snapshot)
+        except BaseException:
+            await kernel.close()
+            raise
 
     async def undo(self, count: int) -> Undone:
         """See `Session.undo`."""
@@ -216,20 +280,33 @@ class Checkpoints:
             line = past.line
             if count > len(line):
                 raise CheckpointError(f"there are {len(line)} cells to undo, not {count}")
+            changes, left = Changes(), ""
             target, before = line[-count][0], {number for number, _ in line[:-count]}
             candidates = [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
             if candidates:
-                checkpoint = max(candidates, key=lambda one: len(one.moment.past))
-                await self._go_to(checkpoint)
-                execution_count = checkpoint.execution_count
+                checkpoint = max(candidates, key=lambda one: (len(one.moment.past), one.snapshot is not None))
+                changes = await self._go_to(checkpoint)
+                execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
+                if checkpoint.snapshot is None:
+                    left = self._why_files_stay(checkpoint)
             elif target == line[0][0] and self._fresh:
                 await self._kernels.renew()
                 past.go_to(())
-                execution_count = 0
+                execution_count, since = 0, 0.0
+                left = "no files were kept before the first cell"
             else:
                 raise CheckpointError(self._cannot_undo())
             kept = {number for number, _ in past.line}
-            return Undone([entry for number, entry in line if number not in kept], execution_count)
+            cells = [entry for number, entry in line if number not in kept]
+            files = sorted({*changes.written, *changes.removed})
+            return Undone(cells, execution_count, files, left, self._outside(since))
+
+    def _why_files_stay(self, checkpoint: Checkpoint) -> str:
+        if not checkpoint.automatic:
+            return "the checkpoint was made with files='shared'"
+        if not self.files.automatic:
+            return "files are kept after each cell only if the session has a working_dir of its own"
+        return self.files_skipped or "they were not kept in time"
 
     def _cannot_undo(self) -> str:
         reason = f" ({self.skipped})" if self.skipped else ""
@@ -241,6 +318,7 @@ class Checkpoints:
         """Make the session's first kernel, of a checkpoint."""
         checkpoint.check()
         kernel = await self.resume(checkpoint, first=True)
+        await self._bring_files_back(checkpoint, kernel)
         self._cells.past.go_to(checkpoint.moment.past)
         return kernel
 
@@ -280,7 +358,7 @@ class Checkpoints:
         kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
         if listeners:
             self.serving = family
-        kernel.count = checkpoint.execution_count
+        kernel.count, kernel.of_copy = checkpoint.execution_count, True
         return kernel
 
     # -- after a crash -------------------------------------------------------------------------------------------------
@@ -315,6 +393,9 @@ class Checkpoints:
         self._stop_waiting()
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
+        if self._filing is not None and not self._filing.done():
+            await asyncio.wait([self._filing])
         for checkpoint in self.automatic:
             checkpoint.discard()
         self._kept.clear()
+        await self.files.close()

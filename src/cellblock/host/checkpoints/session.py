@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
 from cellblock.errors import InvalidInputError
-from cellblock.host.checkpoints.checkpoint import Checkpoint, FilesMode, Undone
+from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.model.checkpoints import FilesMode, Undone
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.session import Session, SessionHost
+    from cellblock.snapshots import Changes
 
 _MAX_BRANCHES = 1000
 
@@ -34,6 +36,7 @@ class WithCheckpoints:
             files: Whether the state of the workspace's files belongs to it (``copy``), or they stay as they are (``shared``).
 
         Raises:
+            SnapshotError: The files cannot be kept. There is no checkpoint then.
             CheckpointError: The state would not survive, for example because of a library with threads of its own. The message
                 names it, and says what to do. The session goes on.
             InvalidInputError, StateError, LaunchError, KernelDiedError: As for `execute`.
@@ -49,7 +52,7 @@ class WithCheckpoints:
         """Why the last automatic checkpoint was not made; empty if it was."""
         return self._checkpoints.skipped
 
-    async def restore(self, checkpoint: Checkpoint) -> None:
+    async def restore(self, checkpoint: Checkpoint) -> Changes:
         """Go back to a checkpoint: of this session, or of another one of the same host, also of one that was closed.
 
         What runs is stopped, as by `reset`. If going back fails, the session stays as it is.
@@ -57,14 +60,20 @@ class WithCheckpoints:
         Args:
             checkpoint: The checkpoint, which stays.
 
+        Returns:
+            Which files were brought back, if it was made with ``files="copy"``.
+
         Raises:
             CheckpointError: It is gone, or belongs to another host.
+            SnapshotError: The files cannot be brought back.
             StateError, LaunchError: As for `reset`.
         """
-        await self._checkpoints.restore(checkpoint)
+        return await self._checkpoints.restore(checkpoint)
 
     async def undo(self, count: int = 1) -> Undone:
-        """Go back over the last cells: variables, directory, environment, execution count and history.
+        """Go back over the last cells: variables, directory, environment, execution count, history, and files.
+
+        Files come back if the session has a ``working_dir`` of its own that is not too large (docs/checkpoints.md).
 
         The session goes back to the last checkpoint from before these cells, which may undo more: if cells follow each other
         at once, there is no checkpoint between them.

@@ -19,10 +19,14 @@ from collections import Counter
 
 from cellblock.tools.calling.catalog import Tool, source, tools
 
-__all__ = ["names", "signatures", "source", "tools"]
+__all__ = ["interface", "names", "signatures", "source", "tools"]
 
 # Okapi BM25 with its usual constants; a word in a name says more than one in a description.
 _SATURATION, _LENGTH, _NAME_WEIGHT = 1.2, 0.75, 3
+
+_ENUMERATION = re.compile(r"^(?P<head>class \w+\(Enum\):)\n(?P<members>(?:    \w+ = .+\n)+)", re.MULTILINE)
+_MEMBER = re.compile(r"^    (\w+) = (.+)$", re.MULTILINE)
+_MANY = 8
 
 
 def names(words: str = "", root_dir: str | os.PathLike[str] = "mcptools", limit: int = 20) -> list[str]:
@@ -55,6 +59,24 @@ def signatures(*paths: str, root_dir: str | os.PathLike[str] = "mcptools") -> li
     """
     chosen = [tool for tool in tools(root_dir) if not paths or tool.path in paths or tool.server in paths]
     return [f"{tool.server}.{tool.signature}" + (f"  # {tool.summary}" if tool.summary else "") for tool in chosen]
+
+
+def interface(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
+    """Return a module as `source` does, but with the members of a long enumeration on one line: models read it.
+
+    Args:
+        path: The tool, as ``server.module``.
+        root_dir: The directory that `cellblock.generate_mcp_sources` was given.
+    """
+    return _ENUMERATION.sub(_folded, source(path, root_dir=root_dir))
+
+
+def _folded(enumeration: re.Match[str]) -> str:
+    members = _MEMBER.findall(enumeration["members"])
+    if len(members) < _MANY:
+        return enumeration[0]
+    shown = (name if value == repr(name) else f"{name}={value}" for name, value in members)
+    return f"{enumeration['head']} ...  # {' '.join(shown)}\n"
 
 
 def _scores(known: list[Tool], words: str) -> list[float]:

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import cellblock
 
 RUN = str(Path(cellblock.__file__).parent / "worker" / "run_pip.py")
 
 
+@pytest.mark.slow
 def test_an_interpreter_without_pip_uses_the_one_that_comes_with_python() -> None:
     # Without site-packages (-S) pip is not found there.
     done = subprocess.run([sys.executable, "-I", "-S", RUN, "--version"], capture_output=True, text=True, check=True)

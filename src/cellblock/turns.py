@@ -1,4 +1,4 @@
-"""Taking turns: parsing must not hold up the loop, neither for one connection nor for many together."""
+"""Taking turns: work for others must not hold up the loop, neither for one connection nor for many together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections import deque
 from weakref import WeakKeyDictionary
 
 _SLICE = 0.01
-"""Seconds for which the connections of all proxies of a loop may work in one turn of the loop."""
+"""Seconds for which all that share turns may work in one turn of the loop."""
+_SHORTEST = 0.001
+"""Seconds that one of them has if many wait, so that the last does not wait for long."""
 
 
 class Turns:
@@ -25,7 +27,7 @@ class Turns:
     async def give_way(self) -> None:
         """Return at once while there is time left in this turn of the loop, or else when it is our turn again.
 
-        Call it before each piece of work that takes a moment: parsing a head, a chunk, a read.
+        Call it before each piece of work that takes a moment: parsing a head, a chunk, a read, packing an answer.
         """
         if time.monotonic() < self._until:
             return
@@ -43,7 +45,7 @@ class Turns:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():  # it was cancelled
-                self._until = time.monotonic() + _SLICE
+                self._until = time.monotonic() + max(_SLICE / (1 + len(self._waiting)), min(_SHORTEST, _SLICE))
                 turn.set_result(None)
                 break
         if self._waiting:
@@ -55,5 +57,5 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary(
 
 
 def turns() -> Turns:
-    """Return the turns of the running loop, which all proxies share."""
+    """Return the turns of the running loop, which all of its connections share."""
     return _turns.setdefault(asyncio.get_running_loop(), Turns())

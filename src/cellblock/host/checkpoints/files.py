@@ -1,0 +1,163 @@
+"""The files of one session's checkpoints: kept, compared and brought back, in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cellblock import config
+from cellblock.errors import SnapshotError
+from cellblock.host.kernels.stopping import despite_cancellation
+from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store
+from cellblock.snapshots.tree import MIB
+
+_log = logging.getLogger("cellblock.sessions")
+T = TypeVar("T")
+
+# What is kept after each cell, without being asked for, is to cost little.
+_SMALL = SnapshotLimits(max_files=20_000, max_total_bytes=256 * MIB, max_file_bytes=64 * MIB)
+
+
+class CheckpointFiles:
+    """What `Checkpoints` does with the files of the session's directory.
+
+    Attributes:
+        automatic: Whether files are kept without being asked for: the program has given the session a directory of its own.
+    """
+
+    def __init__(self, workspace: str, store: Callable[[], Store], *, automatic: bool, protected: Iterable[str]) -> None:
+        """Look at nothing yet.
+
+        Args:
+            workspace: The directory.
+            store: Returns where the host keeps files.
+            automatic: Whether to keep files without being asked for.
+            protected: Names that the session cannot read or write: what is there is not the session's.
+        """
+        self.automatic = automatic
+        self._workspace = Path(os.path.realpath(workspace))
+        self._make_store = store
+        ignored = (*SnapshotLimits().ignore, *(f"/{name}" for name in protected if not name.startswith(("/", "~"))))
+        self._limits = SnapshotLimits(ignore=ignored)
+        self._small = replace(_SMALL, ignore=ignored)
+        self._made: Snapshots | None = None
+        self._lock = threading.Lock()
+
+    async def take(self) -> Snapshot:
+        """Keep the files as they are.
+
+        Raises:
+            SnapshotError: They cannot be kept.
+        """
+        store = self._make_store()
+        return await _owned(lambda: self._snapshots(store).take(), store.drop)
+
+    async def take_small(self, stopped: Callable[[], bool]) -> Snapshot | None:
+        """Keep the files as they are, unless something begins to change them, or they are many.
+
+        Args:
+            stopped: Returns whether something changes them. Asked in another thread.
+
+        Returns:
+            The snapshot; None if there is none.
+
+        Raises:
+            SnapshotError: They cannot be kept; or they are too many, and the message says so.
+        """
+        store = self._make_store()
+        return await _owned(lambda: self._take_small(store, stopped), lambda kept: None if kept is None else store.drop(kept))
+
+    def _take_small(self, store: Store, stopped: Callable[[], bool]) -> Snapshot | None:
+        snapshot = self._snapshots(store).take(self._small, stopped)
+        if snapshot is not None and not snapshot.whole:
+            store.drop(snapshot)
+            small = self._small
+            raise SnapshotError(
+                f"files are kept after each cell only if they are at most {small.max_files:,}, of {small.max_file_bytes:,} "
+                f"bytes each and {small.max_total_bytes:,} together; session.checkpoint(files='copy') keeps more"
+            )
+        return snapshot
+
+    async def restore(self, snapshot: Snapshot) -> Changes:
+        """Bring the files back.
+
+        Raises:
+            SnapshotError: They are as they were, unless the message says more.
+        """
+        store = self._make_store()
+        return await _owned(lambda: self._snapshots(store).restore(snapshot), _forget)
+
+    async def diff(self, before: Snapshot) -> FileChanges:
+        """Return what has changed since.
+
+        Raises:
+            SnapshotError: The files cannot be read.
+        """
+        store = self._make_store()
+        return await _owned(lambda: self._snapshots(store).diff(before), _forget)
+
+    async def recover(self) -> None:
+        """Finish what a program has begun to restore here and was killed at, before the session starts."""
+        if not Snapshots.is_pending(self._workspace, _journals()):
+            return
+        try:
+            store = self._make_store()
+            if await _owned(lambda: self._snapshots(store).recover(), _forget):
+                _log.warning("the files of %s are restored, as a program that was killed had begun to", self._workspace)
+        except SnapshotError as error:
+            _log.warning("%s", error)
+
+    def drop(self, snapshot: Snapshot) -> None:
+        """Forget a snapshot. Its files are removed in a thread: they may be many."""
+        store = self._make_store()
+        threading.Thread(target=store.drop, args=(snapshot,), name="cellblock-files").start()
+
+    async def close(self) -> None:
+        """Forget what was read last. Snapshots stay. It can be repeated."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            await _owned(made.close, _forget)
+
+    def _snapshots(self, store: Store) -> Snapshots:
+        with self._lock:
+            if self._made is None:
+                self._made = Snapshots(self._workspace, store, _journals(), self._limits)
+            return self._made
+
+
+def make_store() -> Store:
+    """Make a place for the files of one host's checkpoints, and remove those of hosts that were killed.
+
+    Not with the other directories of a host: files of one session are not to be read by another one whose policy is wide.
+
+    Raises:
+        SnapshotError: It cannot be made.
+    """
+    return Store.make(config.state_directory() / "snapshots")
+
+
+def _journals() -> Path:
+    return config.state_directory() / "restores"
+
+
+async def _owned(work: Callable[[], T], forget: Callable[[T], Any]) -> T:
+    """Do something in a thread. It is waited for even if the caller is cancelled; what it has made is then forgotten."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await despite_cancellation(task)
+    except asyncio.CancelledError:
+        if task.exception() is None:
+            forget(task.result())
+        raise
+    return task.result()
+
+
+def _forget(_: object) -> None:
+    """Nothing was made that somebody has to own."""

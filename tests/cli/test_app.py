@@ -1,0 +1,103 @@
+"""The terminal front, as a person and as a program use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import cellblock
+from cellblock import Approvals, Decision
+from cellblock.cli import main
+from cli_runs import run_here
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nosuch"], "there is no command 'nosuch' (see 'cellblock --help')"),
+        (["lsit"], "there is no command 'lsit'; did you mean 'list'? (see 'cellblock --help')"),
+        (["files", "lss"], "there is no command 'lss'; did you mean 'ls'? (see 'cellblock files --help')"),
+        (["doctor", "--nosuch"], "no such option: --nosuch (see 'cellblock doctor --help')"),
+        (["attach"], "missing argument 'NAME' (see 'cellblock attach --help')"),
+        (["attach", "a"], "attach needs a terminal; for programs there is 'cellblock exec --name a CODE'"),
+        (["completion", "tcsh"], "there is no completion for 'tcsh': it is one of bash, zsh, fish, powershell"),
+    ],
+)
+def test_wrong_usage_is_one_line_with_the_way_out(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", f"cellblock: {said}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["policy"], ["files"]])
+def test_no_command_shows_which_there_are(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(arguments) == 2
+    assert "Commands" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"cellblock {cellblock.__version__}\n"
+
+
+def test_settings_are_shown_with_where_they_are_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELBOX_MAX_RETRIES", "7")
+    assert main(["config"]) == 0
+    found = {setting["name"]: setting for setting in json.loads(capsys.readouterr().out)["settings"]}
+    assert (found["max_retries"]["value"], found["max_retries"]["source"]) == (7, "KERNELBOX_MAX_RETRIES")
+    assert found["execution_timeout"]["source"] == "default"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_is_closed_is_no_error(closed: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m cellblock config {closed}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_completion_knows_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CELLBLOCK_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "cellblock st")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert main([]) == 0
+    assert capsys.readouterr().out.split() == ["status"]
+
+
+def test_a_script_for_completion_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CELLBLOCK_COMPLETE", "")  # so that what the command sets is taken back
+    assert main(["completion", "bash"]) == 0
+    assert "_CELLBLOCK_COMPLETE=complete_bash" in capsys.readouterr().out
+
+
+def test_help_needs_no_event_loop() -> None:
+    script = "import sys; from cellblock.cli import main; main(['--help']); print('asyncio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+async def test_what_was_decided_is_shown_for_persons_and_for_programs() -> None:
+    with Approvals() as trail:
+        for number in range(3):
+            arguments = b'{"text":"\\u001b[31m%d"}' % number
+            await trail.add(Decision("allow", "person", "the session\x1b[1m", "tool", "files", "write", arguments, 1e9))
+        await trail.add(Decision("deny", "nobody", "another", "shell", "shell", "shell", b"{}" * 500, 1e9, "no one"))
+    lines = run_here("approvals", "--last", "2").stdout.splitlines()
+    assert len(lines) == 2
+    assert 'allow  files.write {"text":"\\u001b[31m2"}  (person)' in lines[0]
+    assert "\x1b" not in lines[0]
+    assert lines[1].endswith("…  (nobody: no one)")
+    found = json.loads(run_here("approvals", "--session", "another", "--json").stdout)
+    assert [(each["outcome"], each["by"], each["arguments"]) for each in found] == [("deny", "nobody", "{}" * 500)]
+    assert run_here("approvals", "--session", "nobody's").stdout == "No decision of session nobody's is on record.\n"
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many", "1" * 20, "²"])
+def test_a_number_of_decisions_that_is_none_is_refused(count: str) -> None:
+    done = run_here("approvals", f"--last={count}")
+    assert done.returncode == 2
+    assert done.stderr.startswith("cellblock: invalid value for '--last'")

@@ -1,0 +1,190 @@
+"""The files of checkpoints, through sessions: what comes back with the memory, and what is said if they stay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from cellblock import Host, Rolling, Session, SnapshotError
+from cellblock.host.checkpoints import files as checkpoint_files
+from cellblock.snapshots import SnapshotLimits
+from processes import eventually
+
+
+@pytest.fixture(params=["none", "native", "landlock"])
+def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
+    """A warm host of each kind of isolation."""
+    return {"none": zygote_host, "native": native_host, "landlock": landlock_host}[request.param]
+
+
+@asynccontextmanager
+async def made(host: Host, workspace: Path, recovery: Rolling | Literal["none"] = "none") -> AsyncIterator[Session]:
+    async with host.session(working_dir=workspace, images_dir=workspace / "images", recovery=recovery) as session:
+        yield session
+        for checkpoint in session.checkpoints():
+            await checkpoint.drop()
+    await eventually(lambda: host.store().bytes == 0)
+
+
+async def test_files_come_back_with_the_memory(any_host: Host, tmp_path: Path) -> None:
+    async with made(any_host, tmp_path) as session:
+        await session.execute("x = 1; open('a', 'w').write('1'); open('b', 'w').write('1'); import os; os.mkdir('folder')")
+        checkpoint = await session.checkpoint("before", files="copy")
+        await session.execute("x = 2; open('a', 'w').write('2'); os.rename('b', 'c'); os.rmdir('folder')")
+        await session.execute("!echo shell > d")
+        changes = await session.restore(checkpoint)
+        assert (changes.written, changes.removed) == (("a", "b"), ("c", "d"))
+        assert (await session.execute("x, open('a').read(), open('b').read()")).return_value == "(1, '1', '1')"
+        assert sorted(name for name in os.listdir(tmp_path) if name[0] != ".") == ["a", "b", "folder"]
+
+
+async def test_files_stay_if_they_are_shared(zygote_host: Host, tmp_path: Path) -> None:
+    async with made(zygote_host, tmp_path) as session:
+        checkpoint = await session.checkpoint()
+        await session.execute("open('new', 'w').write('1')")
+        assert (await session.restore(checkpoint)).removed == ()
+        assert (tmp_path / "new").exists()
+
+
+async def test_names_that_a_session_cannot_change_are_not_changed_for_it(native_host: Host, tmp_path: Path) -> None:
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".vscode" / "settings.json").write_text("1")
+    async with made(native_host, tmp_path) as session:
+        checkpoint = await session.checkpoint(files="copy")
+        (tmp_path / ".vscode" / "settings.json").write_text("2")  # by a person
+        await session.restore(checkpoint)
+        assert (tmp_path / ".vscode" / "settings.json").read_text() == "2"
+
+
+async def kept(session: Session) -> None:
+    """Wait until the last cell has a checkpoint with files."""
+    count = session.next_count - 1
+    await eventually(lambda: any(one.snapshot and one.execution_count == count for one in session.checkpoints()))
+
+
+async def test_undo_brings_files_back(any_host: Host, tmp_path: Path) -> None:
+    async with made(any_host, tmp_path, Rolling(after=0.001)) as session:
+        await session.execute("open('a', 'w').write('1')")
+        await kept(session)
+        await session.execute("open('a', 'w').write('2'); open('b', 'w').write('2')")
+        await kept(session)
+        await session.execute("!rm a")
+        undone = await session.undo(2)
+        assert (len(undone.cells), undone.files, undone.files_left) == (2, ["a", "b"], "")
+        assert (tmp_path / "a").read_text() == "1"
+        assert not (tmp_path / "b").exists()
+
+
+async def test_undo_says_why_files_stay(zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_total_bytes=10))
+    async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
+        await session.execute("open('a', 'w').write('more than ten bytes')")
+        await eventually(lambda: session.checkpoints() and session._checkpoints.files_skipped)
+        await session.execute("open('a', 'w').write('2')")
+        undone = await session.undo()
+        assert undone.files == []
+        assert "10 together" in undone.files_left
+        assert (tmp_path / "a").read_text() == "2"
+        assert "before the first cell" in (await session.undo()).files_left
+
+
+async def test_if_files_cannot_come_back_the_session_stays_as_it_is(zygote_host: Host, tmp_path: Path) -> None:
+    async with made(zygote_host, tmp_path) as session:
+        await session.execute("x = 1; open('a', 'w').write('1')")
+        checkpoint = await session.checkpoint(files="copy")
+        await session.execute("x = 2; import os; os.remove('a'); os.makedirs('a/.git')")
+        with pytest.raises(SnapshotError, match="a folder is in the way"):
+            await session.restore(checkpoint)
+        assert (await session.execute("x")).return_value == "2"
+        (tmp_path / "a" / ".git").rmdir()
+        await session.restore(checkpoint)
+        assert (await session.execute("x, open('a').read()")).return_value == "(1, '1')"
+
+
+async def test_a_checkpoint_whose_files_cannot_be_kept_is_none(zygote_host: Host, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    async with made(zygote_host, workspace) as session:
+        workspace.rename(tmp_path / "moved")
+        with pytest.raises(SnapshotError, match="no such file or directory"):
+            await session.checkpoint(files="copy")
+        assert session.checkpoints() == []
+        (tmp_path / "moved").rename(workspace)
+
+
+async def test_a_session_that_begins_with_a_checkpoint_has_its_files(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path, images_dir=tmp_path / "i", recovery="none") as first:
+        await first.execute("x = 1; open('a', 'w').write('1')")
+        checkpoint = await first.checkpoint(files="copy")
+    (tmp_path / "a").write_text("2")
+    async with zygote_host.session(start_from=checkpoint) as second:
+        assert (await second.execute("x, open('a').read()")).return_value == "(1, '1')"
+    await checkpoint.drop()
+    await eventually(lambda: zygote_host.store().bytes == 0)
+
+
+async def test_a_next_cell_does_not_wait_for_files(zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    take = checkpoint_files.CheckpointFiles._take_small
+
+    def slow(self: checkpoint_files.CheckpointFiles, *args: object) -> object:
+        loop.call_soon_threadsafe(begun.set)
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+        return take(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checkpoint_files.CheckpointFiles, "_take_small", slow)
+    async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
+        await session.execute("open('a', 'w').write('1')")
+        await begun.wait()
+        await session.execute("open('a', 'w').write('2')")  # ends, though files are still to be kept
+        go_on.set()
+        await eventually(lambda: session._checkpoints.files_skipped == "the next cell came at once" or None)
+
+
+KILLED = """
+import asyncio, os, sys
+from pathlib import Path
+from cellblock import Host
+from cellblock.snapshots import restore
+
+async def main():
+    async with Host(launch="spawn", isolate="none") as host:
+        session = host.session(working_dir=sys.argv[1], images_dir=sys.argv[1] + "/images", recovery="none")
+        await session.start()
+        checkpoint = await session.checkpoint(files="copy")
+        for name in "abc":
+            Path(sys.argv[1], name).write_text("2")
+        do, count = restore._do, 0
+        def killed(*args):
+            nonlocal count
+            count += 1
+            if count == 4:
+                os.kill(os.getpid(), 9)
+            do(*args)
+        restore._do = killed
+        await session.restore(checkpoint)
+
+asyncio.run(main())
+"""
+
+
+async def test_the_next_session_finishes_what_a_killed_program_has_begun(zygote_host: Host, tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).write_text("1")
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, str(tmp_path), stderr=subprocess.PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == -signal.SIGKILL, said
+    assert "2" in "".join((tmp_path / name).read_text() for name in "abc" if (tmp_path / name).exists())
+    async with made(zygote_host, tmp_path):
+        assert [(tmp_path / name).read_text() for name in "abc"] == ["1", "1", "1"]
+        assert not [name for name in os.listdir(tmp_path) if name.startswith(".cellblock")]

@@ -1,0 +1,62 @@
+"""What sessions say of libraries and connections that do not survive, and that the others go on, in each kind of sandbox."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cellblock import CheckpointError, Host
+from cells import ok, value
+
+THREAD = "import threading; e = threading.Event(); t = threading.Thread(target=e.wait, name='mine'); t.start()"
+LOCK = "import sqlite3; c = sqlite3.connect('d.sqlite'); c.execute('create table t(x)'); c.execute('insert into t values (1)')"
+
+
+@pytest.fixture(params=["none", "native", "landlock"])
+def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
+    """A warm host of each kind of isolation."""
+    return {"none": zygote_host, "native": native_host, "landlock": landlock_host}[request.param]
+
+
+async def test_what_would_not_survive_is_refused_by_name_also_in_copies(any_host: Host, tmp_path: Path) -> None:
+    async with any_host.session(working_dir=tmp_path, recovery="none") as session:
+        checkpoint = await session.checkpoint()
+        for _ in range(2):  # in a kernel, and in a kernel that was made of a copy
+            await ok(session, THREAD)
+            with pytest.raises(CheckpointError, match='"mine" is running'):
+                await session.checkpoint()
+            await ok(session, f"e.set(); t.join()\n{LOCK}")
+            with pytest.raises(CheckpointError, match=r"locked|transaction is open"):
+                await session.checkpoint()
+            await ok(session, "c.rollback(); c.execute('drop table t'); c.commit(); c.close()")
+            await (await session.checkpoint()).drop()
+            await session.restore(checkpoint)
+        await checkpoint.drop()
+
+
+async def test_pools_and_databases_go_on_and_what_did_not_come_along_is_told(
+    any_host: Host, landlock_host: Host, tmp_path: Path
+) -> None:
+    async with any_host.session(working_dir=tmp_path, recovery="none") as session:
+        code = """
+            import sqlite3, subprocess, concurrent.futures
+            pool = concurrent.futures.ThreadPoolExecutor(2); list(pool.map(abs, [-1]))
+            database = sqlite3.connect("d.sqlite"); database.execute("create table t(x)"); database.commit()
+            process = subprocess.Popen(["sleep", "600"])
+        """
+        await ok(session, code)
+        checkpoint = await session.checkpoint()
+        for number in range(1, 3):
+            await session.restore(checkpoint)
+            result = await session.execute(
+                """
+                database.execute("insert into t values (1)"); database.commit()
+                list(pool.map(abs, [-1])), database.execute("select count(*) from t").fetchone()[0], process.wait()
+                """
+            )
+            assert result.return_value == f"([1], {number}, -9)"
+            names = "of unknown name" if any_host is landlock_host else "sleep"
+            assert result.stderr == f"[cellblock] Processes that did not come along: {names}.\n"
+        await checkpoint.drop()
+        assert await value(session, "concurrent.futures.wait([pool.submit(abs, -1)])[0].pop().result()") == 1

@@ -1,0 +1,75 @@
+"""`cellblock doctor`: what this machine can do, and what to do about the rest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cellblock.sandbox import landlock
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cellblock", *arguments], capture_output=True, text=True, cwd=cwd, check=False
+    )
+
+
+def test_doctor_says_that_kernels_can_be_sandboxed_here() -> None:
+    done = run("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "native sandbox" in done.stdout
+    assert done.stdout.rstrip().endswith("Kernels run in a sandbox here.")
+
+
+def test_doctor_speaks_to_programs() -> None:
+    found = json.loads(run("doctor", "--json").stdout)
+    assert found["ok"] is True
+    assert found["sandbox"] is True
+    assert found["session"]["ok"]
+    assert {step["state"] for step in found["session"]["steps"]} == {"ok"}
+    assert {"operating system", "Python", "IPython", "native sandbox"} <= {check["name"] for check in found["checks"]}
+
+
+def test_doctor_says_which_step_fails_and_what_to_do() -> None:
+    """The limit is one of the user namespace that it is written in."""
+    limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
+    command = [*limited, "sh", sys.executable, "-m", "cellblock", "doctor"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "failed       make a user namespace" in done.stdout
+    assert "not reached  run a first cell" in done.stdout
+    assert "Likely cause: The setting user.max_user_namespaces is 0" in done.stdout
+    assert "    sudo sysctl -w user.max_user_namespaces=10000\n" in done.stdout
+    last = done.stdout.rstrip().splitlines()[-1]
+    assert last.startswith("No kernel starts here with isolate='native'")
+    assert last.endswith("export CELLBLOCK_ISOLATE=landlock") == (not landlock.missing())
+
+
+@pytest.mark.slow
+def test_doctor_judges_the_isolation_that_is_chosen_here() -> None:
+    limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
+    command = [*limited, "sh", "env", "CELLBLOCK_ISOLATE=landlock", sys.executable, "-m", "cellblock", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    states = {check["name"]: (check["ok"], check["needed"]) for check in found["checks"]}
+    assert states["native sandbox"] == (False, False)
+    assert states["landlock sandbox"] == (landlock.missing() == (), True)
+    assert done.returncode == (0 if found["ok"] else 1)
+    assert found["sandbox"] == (landlock.missing() == ())
+
+
+@pytest.mark.skipif(bool(landlock.missing()), reason="; ".join(landlock.missing()))
+@pytest.mark.slow
+def test_doctor_does_not_propose_what_is_chosen_already() -> None:
+    limited = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"']
+    command = [*limited, "sh", "env", "CELLBLOCK_ISOLATE=landlock", sys.executable, "-m", "cellblock", "doctor"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The native sandbox, which promises more, is not possible here:" in done.stdout
+    assert "MISSING" not in done.stdout
+    assert "export CELLBLOCK_ISOLATE=landlock" not in done.stdout
+    assert done.stdout.rstrip().endswith("Kernels run in a sandbox here, with isolate='landlock'.")
