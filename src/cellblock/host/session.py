@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.family import Anew, Copy
     from cellblock.host.saving import Ends
     from cellblock.model.saving import LoadReport, SaveReport
-    from cellblock.model.variables import Survey, Variable
+    from cellblock.model.variables import Variable
     from cellblock.sandbox.probe import Facts
     from cellblock.snapshots import Store
 
@@ -522,36 +522,26 @@ class Session(WithCheckpoints, AsyncOnly):
         Raises:
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
-        return [*(await self.survey()).variables.values()]
-
-    async def survey(self, seconds: float | None = None) -> Survey:
-        """Return the variables of the session as `diff_variables` compares them.
-
-        Args:
-            seconds: How long digests of their values may take; None for no digests.
-
-        Raises:
-            CellblockError: As for `variables`.
-        """
-        return await exchange.survey(self._cells.run_silently, seconds)
+        return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
 
     async def diff(self, checkpoint: Checkpoint) -> StateChanges:
         """Return what has changed since a checkpoint: which variables are new, have changed, or are deleted.
 
-        Values are compared by digests of what pickling writes. A kernel is made of the checkpoint for it, for a moment. What
-        cannot be compared, such as a lock, or not within two seconds, is listed as unknown.
+        The same is told of the files of the workspace, if the checkpoint holds them (``files="copy"``). Values are compared by
+        digests of what pickling writes. A kernel is made of the checkpoint for it, for a moment. What cannot be compared, such
+        as a lock, or not within two seconds, is listed as unknown.
 
         Args:
             checkpoint: The checkpoint, of this session or another one of the same host.
 
         Raises:
             CheckpointError: It is gone, or belongs to another host.
+            SnapshotError: The files cannot be read.
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
         from cellblock.host.checkpoints.diff import diff  # few programs need it
 
-        self._checkpoints.check(checkpoint)
-        return await diff(self, self._host.branch(checkpoint))
+        return await diff(self._cells, self._checkpoints, checkpoint)
 
     async def save(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT

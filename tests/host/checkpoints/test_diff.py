@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from cellblock import CheckpointError, Host, InvalidInputError, Session, StateChanges
+from cellblock.snapshots.snapshots import FileChange, FileChanges
 
 
 async def test_new_changed_and_deleted_variables_are_told(native_host: Host, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -35,6 +37,26 @@ async def test_new_changed_and_deleted_variables_are_told(native_host: Host, tmp
         await checkpoint.drop()
         with pytest.raises(CheckpointError):
             await session.diff(checkpoint)
+
+
+async def test_files_are_told_if_the_checkpoint_holds_them(host: Host, tmp_path: Path) -> None:
+    async with host.session(working_dir=tmp_path, images_dir=tmp_path, recovery="none") as session:
+        await session.execute("open('changed', 'w').write('1'); open('gone', 'w').write('1')")
+        checkpoint = await session.checkpoint(files="copy")
+        assert not await session.diff(checkpoint)
+        await session.execute(
+            "import os; open('changed', 'w').write('22'); os.remove('gone'); open('new', 'w').close(); del os"
+        )
+        changes = await session.diff(checkpoint)
+        assert changes.files == FileChanges(
+            (FileChange("new", None, 0),), (FileChange("changed", 1, 2),), (FileChange("gone", 1, None),)
+        )
+        assert not changes.variables
+        assert StateChanges.from_dict(json.loads(json.dumps(changes.to_dict()))) == changes
+        await checkpoint.drop()
+        shared = await session.checkpoint()
+        assert (await session.diff(shared)).files is None
+        await shared.drop()
 
 
 async def test_what_is_not_a_checkpoint_is_refused(session: Session) -> None:

@@ -361,6 +361,11 @@ class Checkpoints:
         kernel.count, kernel.of_copy = checkpoint.execution_count, True
         return kernel
 
+    async def look_at(self, checkpoint: Checkpoint) -> Kernel:
+        """Make a kernel of a checkpoint, only to look at its variables. It can reach nothing, and is the caller's to close."""
+        wanted = replace(self._wanted, kept=None)  # nobody goes on with it
+        return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))
+
     # -- after a crash -------------------------------------------------------------------------------------------------
 
     async def recover(self, dead: Kernel) -> Kernel | None:
