@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
+_FILES_AFTER = 0.1
+"""Seconds from a checkpoint until its files are looked at: that takes tens of milliseconds, in which the loop is slower."""
 
 
 class CheckpointHost(Protocol):
@@ -190,18 +192,21 @@ class Checkpoints:
 
     async def _keep_files(self, checkpoint: Checkpoint, begun: int, before: asyncio.Task[None] | None) -> None:
         """Keep the files for an automatic checkpoint. The next cell does not wait for this: it makes it give up."""
-        if before is not None:
+        self.files_skipped = "the next cell came at once"
+        if before is not None and not before.done():
+            before.cancel()
             await asyncio.wait([before])
+        await asyncio.sleep(_FILES_AFTER)
         try:
             snapshot = await self.files.take_small(lambda: self._cells_begun != begun)
         except SnapshotError as error:
             self.files_skipped = str(error)
             return
         if snapshot is None:
-            self.files_skipped = "the next cell came at once"
-        elif checkpoint.alive:
+            return
+        self.files_skipped = ""
+        if checkpoint.alive:
             checkpoint.hold(snapshot, self.files.drop)
-            self.files_skipped = ""
         else:
             self.files.drop(snapshot)
 
@@ -399,6 +404,7 @@ class Checkpoints:
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         if self._filing is not None and not self._filing.done():
+            self._filing.cancel()
             await asyncio.wait([self._filing])
         for checkpoint in self.automatic:
             checkpoint.discard()
