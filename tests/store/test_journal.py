@@ -203,7 +203,6 @@ def test_an_id_that_is_none_is_not_found(number: str) -> None:
 
 async def test_what_is_too_much_is_forgotten_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An execution can have 10,000 events: to forget all of them at once would take a tenth of a second."""
-    monkeypatch.setattr("cellblock.store.journal.MAX_EXECUTIONS", 1)
     store = NamedStore(tmp_path)
     executions = [record() for _ in range(2)]
     for execution in executions:
@@ -215,6 +214,7 @@ async def test_what_is_too_much_is_forgotten_in_small_pieces(tmp_path: Path, mon
     def left() -> int:
         return sum(event.kind == "stream" for event in store.journal.events(executions[0].id))
 
+    monkeypatch.setattr("cellblock.store.journal.MAX_EXECUTIONS", 1)
     pieces = []
     while store.journal.find(executions[0].id) is not None:
         before = left()
