@@ -136,6 +136,8 @@ FIGURES = (
     Figure(
         "`exec` on the command line, daemon warm, whole process, p50", "command line", "ms", "p50", "ms", 90, times=_COMMAND
     ),
+    Figure("REST: `execute` of `x = 1` on a kept connection, p50", "REST", "ms", "p50", "ms", 2.5, times={"kernelbox": 5}),
+    Figure("REST: executions per second, 32 clients (KernelBox: 8)", "REST", "per second", "p50", "1/s", 1500, True),
     Figure("late at its deadline, `time.sleep`", "timeout", "sleeps", "max", "ms", 50),
     Figure("… the next cell answers after", "timeout", "sleeps: next cell", "max", "ms"),
     Figure("late at its deadline, ignores signals", "timeout", "ignores signals", "max", "ms", 3000),

@@ -72,6 +72,12 @@ STEPS = (
     Step("cold start", "cases.cold", _counts(8, 1, 2, 2), _counts(2, 0, 1, 1), rounds=2),
     Step("import", "cases.imports", _counts(30, 1, 5, 5), _counts(3, 1, 1, 1), rounds=2),
     Step("Jupyter channels", "channels.execute", {"cellblock": {"n": 1000}}, {"cellblock": {"n": 20}}, rounds=2),
+    Step(
+        "REST",
+        "rest.execute",
+        {"cellblock": {"n": 3000, "clients": 32}, "kernelbox": {"n": 300, "clients": 8}},
+        {"cellblock": {"n": 100, "clients": 4}, "kernelbox": {"n": 20, "clients": 2}},
+    ),
     Step("command line", "cli.execute", _counts(40, 0, 10, 0), _counts(3, 0, 1, 0)),
     Step("timeout", "cases.timeout", _counts(4, 1, 1, 0, seconds=6.0), _counts(1, 0, 0, 0, seconds=6.0), rounds=1),
     Step("sandbox: create", "sandbox.create", _counts(20, 0, 0, 0, turns=4), _TURNS),

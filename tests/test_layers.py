@@ -195,6 +195,7 @@ TESTED_IN: dict[str, str] = {
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
     "daemon/saving": "cli/test_saving.py",
+    "named/checkpoints": "cli/test_checkpoints.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",
     "named/options": "test_sync.py",

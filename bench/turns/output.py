@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from cellblock import CodeExecutionResult, Host, Session
+from bench import turns
+from cellblock import CodeExecutionResult, Host, Limits, Session
 
 # Whatever is sent by hand goes past the checks of the worker: this is what hostile code does.
 RAW = """
@@ -163,3 +165,13 @@ async def case_many_small_writes_of_two_streams() -> None:
 one = frame(b"x", type="stream", name="stdout") + frame(b"y", type="stream", name="stderr")
 channel.sendall(one * 50_000)
 """)
+
+
+async def case_spill_without_end() -> None:
+    """A cell that prints as quickly as it can, and all of it goes to the disk."""
+    with tempfile.TemporaryDirectory() as directory:
+        limits = Limits(spill=2**40, spilled=2**40)
+        async with Host(isolate="none") as host, host.session(working_dir=None, spill_dir=directory, limits=limits) as session:
+            await session.execute("text = 'x' * 999")
+            await session.execute("while True: print(text)", timeout=5)
+            turns.end()

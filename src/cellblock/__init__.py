@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     )
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
-    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling, Undone
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
+    from cellblock.host.checkpoints.diff import StateChanges
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.kernel_mgr.server import KernelGateway
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
+    from cellblock.model.checkpoints import CheckpointRecord, Undone
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -71,16 +73,22 @@ if TYPE_CHECKING:
     from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
     from cellblock.store.approvals import Approvals
     from cellblock.sync import (
+        checkpoint,
+        checkpoints,
         destroy,
+        drop_checkpoint,
         execute,
         execute_with_retry,
         export,
+        fork,
         get_or_create,
         list_kernels,
         load,
         restart,
+        restore,
         save,
         status,
+        undo,
         variables,
         wipe,
     )
@@ -128,7 +136,8 @@ _HOME = {
     "SessionOptions": "host",
     "Checkpoint": "host.checkpoints.checkpoint",
     "Rolling": "host.checkpoints.checkpoint",
-    "Undone": "host.checkpoints.checkpoint",
+    "Undone": "model.checkpoints",
+    "CheckpointRecord": "model.checkpoints",
     "FileInfo": "host.files",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
@@ -182,10 +191,17 @@ _HOME = {
     "SaveReport": "model.saving",
     "LoadReport": "model.saving",
     "LeftOut": "model.saving",
+    "checkpoint": "sync",
+    "checkpoints": "sync",
+    "restore": "sync",
+    "drop_checkpoint": "sync",
+    "undo": "sync",
+    "fork": "sync",
     "save": "sync",
     "load": "sync",
     "export": "sync",
     "variables": "sync",
+    "StateChanges": "host.checkpoints.diff",
 }
 
 __all__ = [
@@ -201,6 +217,7 @@ __all__ = [
     "ChangedVariable",
     "Checkpoint",
     "CheckpointError",
+    "CheckpointRecord",
     "Client",
     "CodeExecutionChunk",
     "CodeExecutionError",
@@ -255,6 +272,7 @@ __all__ = [
     "SessionOptions",
     "SessionRecord",
     "SnapshotError",
+    "StateChanges",
     "StateError",
     "StoreError",
     "SyncApprovalRequest",
@@ -267,18 +285,24 @@ __all__ = [
     "UnsupportedError",
     "Variable",
     "VariableChanges",
+    "checkpoint",
+    "checkpoints",
     "destroy",
+    "drop_checkpoint",
     "execute",
     "execute_with_retry",
     "export",
+    "fork",
     "generate_mcp_sources",
     "get_or_create",
     "list_kernels",
     "load",
     "printable",
     "restart",
+    "restore",
     "save",
     "status",
+    "undo",
     "variables",
     "wipe",
 ]

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from cellblock.approvals.rules import Rules
     from cellblock.gateway.embedded import EmbeddedGateway
     from cellblock.host import Host, Limits, Policy, Session
-    from cellblock.host.checkpoints.checkpoint import Rolling
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+    from cellblock.model.checkpoints import FilesMode, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
     from cellblock.tool_directories import Directories
@@ -186,6 +187,7 @@ class CodeExecutor(AsyncOnly):
         self._run: RunningSession | None = None
         self._gateway: EmbeddedGateway | None = None
         self._stopped = False
+        self._start_from: Checkpoint | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -286,6 +288,61 @@ class CodeExecutor(AsyncOnly):
         """Write the cells and what they showed as a notebook or a script, as `Session.export` does."""
         return await self.session.export(path)
 
+    async def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> Checkpoint:
+        """Keep the state that the kernel has now, as `Session.checkpoint` does."""
+        return await self.session.checkpoint(name, files=files)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints, oldest first, as `Session.checkpoints` does."""
+        return self.session.checkpoints()
+
+    async def restore(self, checkpoint: Checkpoint) -> None:
+        """Go back to a checkpoint, as `Session.restore` does."""
+        await self.session.restore(checkpoint)
+
+    async def undo(self, count: int = 1) -> Undone:
+        """Go back over the last cells, as `Session.undo` does."""
+        return await self.session.undo(count)
+
+    async def fork(self, n: int = 1) -> list[CodeExecutor]:
+        """Make executors that begin with the state that this one has now, each with a session as `Session.fork` makes it.
+
+        Args:
+            n: How many.
+
+        Returns:
+            The executors, started. They are the caller's to stop.
+
+        Raises:
+            CheckpointError, LaunchError, StateError: As for `Session.fork`.
+        """
+        checkpoint = await self.session.checkpoint()
+        branches = [self._branch(checkpoint) for _ in range(n)]
+        try:
+            await asyncio.gather(*(branch.start() for branch in branches))
+        except BaseException:  # also a cancellation: nobody else has them
+            await asyncio.gather(*(branch.stop() for branch in branches))
+            raise
+        finally:
+            await checkpoint.drop()
+        return branches
+
+    def _branch(self, checkpoint: Checkpoint) -> CodeExecutor:
+        assert self._run is not None
+        branch = CodeExecutor(host=self._run.host, sandbox=False, images_dir=self._options.images_dir)
+        branch._options, branch._service_options = self._options, self._service_options
+        branch._start_from = checkpoint
+        return branch
+
+    async def adopt(self, branch: CodeExecutor) -> None:
+        """Go on with the state of another executor of the same host, which is stopped by that; see `Session.adopt`."""
+        checkpoint = await branch.checkpoint()
+        try:
+            await self.session.restore(checkpoint)
+        finally:
+            await checkpoint.drop()
+        await branch.stop()
+
     def __repr__(self) -> str:
         try:
             state = f"started in {self.session.workspace}"
@@ -306,7 +363,11 @@ class CodeExecutor(AsyncOnly):
         tool_server = None if self.tool_server_port is None else (self.tool_server_host, self.tool_server_port)
         run = self._run = RunningSession(self._given_host)
         try:
-            await run.start(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout)
+            start_from, self._start_from = self._start_from, None
+            await run.start(
+                *(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout),
+                start_from=start_from,
+            )
             if self.kernel_gateway_port is not None:
                 self._gateway = await self._serve(run, (self.kernel_gateway_host, self.kernel_gateway_port))
                 self.kernel_gateway_port = self._gateway.port

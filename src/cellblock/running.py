@@ -14,6 +14,7 @@ from cellblock.host.closing import Closing
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.host import Host, Session, SessionOptions
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.keeping import SessionRemains
     from cellblock.host.kernels.cell import OnInput
     from cellblock.options import ServiceOptions
@@ -73,6 +74,7 @@ class RunningSession:
         label: str = "",
         remains: SessionRemains | None = None,
         on_input: OnInput | None = None,
+        start_from: Checkpoint | None = None,
     ) -> None:
         """Start the session and what serves it, in a task of its own that `close` can end.
 
@@ -85,6 +87,7 @@ class RunningSession:
             label: As for `Host.session`.
             remains: As for `Host.session`.
             on_input: As for `Session.start`.
+            start_from: As for `Host.session`.
 
         Raises:
             StateError: It was closed meanwhile.
@@ -97,7 +100,9 @@ class RunningSession:
             await _load("cellblock.host.session", "cellblock.services")
             from cellblock.services import open_session
 
-            self.session, self.services = open_session(host, options, services, session_id, label=label, remains=remains)
+            self.session, self.services = open_session(
+                host, options, services, session_id, label=label, remains=remains, start_from=start_from
+            )
             await _start_within(self.session, timeout, on_input)
             if tool_server is not None:
                 await self.services.serve(*tool_server)

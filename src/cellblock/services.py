@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -30,10 +31,12 @@ from cellblock.tools.serving.server import bind, resolved
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.keeping import SessionRemains
     from cellblock.tools.calling.content import CallTool, ToolOutcome
     from cellblock.tools.serving.http import App
 
+_MAX_OUTSIDE = 1000
 _LOG = logging.getLogger("cellblock.sessions")
 _shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.WeakKeyDictionary()
 """The servers of each host, by the seconds in which they must start: a session gets no patience but its own."""
@@ -47,6 +50,7 @@ def open_session(
     *,
     label: str = "",
     remains: SessionRemains | None = None,
+    start_from: Checkpoint | None = None,
 ) -> tuple[Session, SessionServices]:
     """Make a session and its services. Nothing is started yet, and the caller closes both.
 
@@ -57,6 +61,7 @@ def open_session(
         session_id: What the record of decisions calls the session.
         label: As for `Host.session`.
         remains: As for `Host.session`.
+        start_from: As for `Host.session`.
 
     Raises:
         StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
@@ -72,9 +77,11 @@ def open_session(
         options,
         label=label,
         remains=remains,
+        start_from=start_from,
         hooks=SessionHooks(
             tool_port=lambda listener: services.port.adopt(listener),
             uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,
+            outside=lambda since: services.outside(since),
             on_begin=lambda: services.broker.ask_again(),  # about calls of background work, for which nobody was there
         ),
         kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
@@ -119,6 +126,7 @@ class SessionServices:
             session_id: What the record of decisions calls the session.
         """
         self.broker = Broker(options.rules, self._ask, options.approval_timeout, self._record, session=session_id)
+        self._outside: deque[tuple[float, str]] = deque(maxlen=_MAX_OUTSIDE)
         self.secret = secret
         self.on_elicitation = options.on_elicitation
         self._person = Person(session_id, self._elicit)
@@ -209,10 +217,18 @@ class SessionServices:
         if request.state == "withdrawn":
             self._session.reader.retract(request)
 
+    def outside(self, since: float) -> list[str]:
+        """Return the calls that were allowed since a time, in seconds since the epoch, oldest first."""
+        return [call for at, call in self._outside if at >= since]
+
     async def _record(self, decision: Decision) -> None:
         if self._approvals is None:
             self._approvals = Approvals(config.state_directory())
         await self._approvals.add(decision)
+        if decision.allowed and decision.kind != "network":
+            self._outside.append(
+                (decision.at, f"{decision.server}.{decision.tool}" if decision.kind == "tool" else decision.kind)
+            )
 
     def _app(self, token: str | None) -> App:
         return session_app(

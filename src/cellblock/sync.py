@@ -11,7 +11,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -24,6 +24,7 @@ from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import Language, SessionRecord
 
 if TYPE_CHECKING:
+    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -277,6 +278,93 @@ def variables(kernel: SessionRecord | str) -> list[Variable]:
     from cellblock.model.variables import Variable
 
     return [Variable.from_dict(data) for data in _call(Variables(_name(kernel)))]
+
+
+def checkpoint(kernel: SessionRecord | str, name: str = "", *, files: FilesMode = "shared") -> CheckpointRecord:
+    """Keep the state that a session has now, as `Session.checkpoint` does. It lives as long as the session's daemon.
+
+    Args:
+        kernel: The session, its name or its id.
+        name: What to call it.
+        files: Whether the state of the workspace's files belongs to it.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.checkpoint`.
+    """
+    from cellblock.daemon.messages import MakeCheckpoint
+    from cellblock.model.checkpoints import CheckpointRecord
+
+    return CheckpointRecord.from_dict(_call(MakeCheckpoint(_name(kernel), name, files)))
+
+
+def checkpoints(kernel: SessionRecord | str) -> list[CheckpointRecord]:
+    """Return the checkpoints of a session, oldest first.
+
+    Raises:
+        NotFoundError: There is no such session.
+    """
+    from cellblock.daemon.messages import Checkpoints
+    from cellblock.model.checkpoints import CheckpointRecord
+
+    return [CheckpointRecord.from_dict(data) for data in _call(Checkpoints(_name(kernel)))]
+
+
+def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
+    """Go back to a checkpoint of a session, as `Session.restore` does.
+
+    Args:
+        kernel: The session, its name or its id.
+        checkpoint: The checkpoint, its id or its name.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.restore`.
+    """
+    from cellblock.daemon.messages import Restore
+
+    _call(Restore(_name(kernel), checkpoint if isinstance(checkpoint, str) else checkpoint.id))
+
+
+def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
+    """Drop a checkpoint of a session, and free its memory.
+
+    Raises:
+        NotFoundError, CheckpointError: There is no such session, or checkpoint.
+    """
+    from cellblock.daemon.messages import DropCheckpoint
+
+    _call(DropCheckpoint(_name(kernel), checkpoint if isinstance(checkpoint, str) else checkpoint.id))
+
+
+def undo(kernel: SessionRecord | str, count: int = 1) -> Undone:
+    """Go back over the last cells of a session, as `Session.undo` does.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.undo`.
+    """
+    from cellblock.daemon.messages import Undo
+    from cellblock.model.checkpoints import Undone
+
+    return Undone.from_dict(_call(Undo(_name(kernel), count)))
+
+
+def fork(kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:
+    """Make sessions that begin with the state that another one has now, as `Session.fork` does.
+
+    Args:
+        kernel: The other session, its name or its id.
+        names: What to call them. None of them may exist.
+
+    Raises:
+        NotFoundError: There is no such session.
+        ConflictError: One of them exists.
+        CellblockError: As for `Session.fork`.
+    """
+    from cellblock.daemon.messages import Fork
+
+    return [SessionRecord.from_dict(data) for data in _call(Fork(_name(kernel), tuple(names)))]
 
 
 def save(

@@ -68,10 +68,20 @@ def test_what_nobody_can_be_shown_is_refused(field: Any) -> None:
         read(a=field)
 
 
+def test_a_form_of_any_depth_is_looked_at() -> None:
+    deep: Any = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    with pytest.raises(InvalidInputError, match="characters"):
+        read(a={"type": "string", "more": deep})
+    with pytest.raises(InvalidInputError, match="characters"):
+        read(a={"type": "string", "enum": ["x"] * 1_000_000})
+
+
 def test_forms_that_are_too_large_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="32 fields"):
         read(**{f"a{number}": {"type": "string"} for number in range(33)})
-    with pytest.raises(InvalidInputError, match="16384 bytes"):
+    with pytest.raises(InvalidInputError, match="16384 characters"):
         read(a={"type": "string", "title": "x" * 20_000})
     with pytest.raises(InvalidInputError, match="letters"):
         read(**{"a b": {"type": "string"}})
@@ -101,6 +111,7 @@ def test_an_answer() -> None:
         {"name": "Ada", "age": True},
         {"name": "Ada", "age": 1.5},
         {"name": "Ada", "sure": 1},
+        {"name": "Ada", "share": float("nan")},
         {"name": "Ada", "size": "m"},
         {"name": "Ada", "color": "#0f0"},
         {"name": "Ada", "days": ["we"]},

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
     ("arguments", "message"),
     [
         (["--workspace", "/none"], "there is no such directory"),
+        (["--workspace", __file__], "it is not a directory"),
         (["--approve", "rules"], "--approve rules needs --rules FILE"),
         (["--approve", "sometimes"], "'sometimes' is not one of"),
         (["--transport", "http", "--host", "0.0.0.0", "--no-auth"], "only loopback addresses can be served"),
@@ -28,6 +29,20 @@ pytestmark = pytest.mark.slow
 def test_what_is_wrong_is_said(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mcp", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workspace", "/usr"], "cannot have /usr as its workspace"),
+        (["--allow-host", "http://example.org"], "The egress rule 'http://example.org' is wrong"),
+    ],
+)
+def test_what_no_session_could_have_is_said_at_the_start(arguments: list[str], message: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cellblock", "mcp", *arguments]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert message in ended.stderr
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

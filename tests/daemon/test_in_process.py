@@ -23,7 +23,9 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("CELLBLOCK_HOME", str(home))
         patch.setenv("KERNELBOX_STORE_BACKEND", "memory")
         patch.chdir(tmp_path_factory.mktemp("workspace"))
-        cellblock.destroy(cellblock.get_or_create("warm"))
+        warm = cellblock.get_or_create("warm")
+        cellblock.checkpoint(warm, files="copy")  # what the host keeps files with, it keeps until its end
+        cellblock.destroy(warm)
         yield home
         in_process.shared().close()
         loop_thread.shared().close()

@@ -219,6 +219,14 @@ MUTANTS: dict[str, Mutant] = {
         "host/kernels/test_kernel.py::test_the_kernel_waits_for_a_slow_disk_and_nobody_else_does",
         Edit("host/kernels/channel.py", "Channel._wait_if_behind", "pass"),
     ),
+    "37 readers that are slow": mutant(
+        "host/kernels/test_cell.py::test_a_slow_reader_makes_the_kernel_wait_until_half_is_read",
+        Edit("host/kernels/cell.py", "Cell._queue", "self._events.append((event, size))\nself._queued += size"),
+    ),
+    "37 readers of a cell that is being stopped": mutant(
+        "host/kernels/test_cell.py::test_a_cell_that_is_being_stopped_waits_for_no_reader_and_queues_no_more",
+        Edit("host/kernels/cell.py", "Cell.release", "pass"),
+    ),
     "38 terminals": mutant(
         "test_terminal.py::test_sequences_are_shown_and_not_obeyed",
         Edit("terminal.py", "_escaped", "return found.group()"),
@@ -354,6 +362,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in page tables]",
         Edit("init/processes.py", "_kept_by_kernel", "return 0"),
     ),
+    "45 between short cells": mutant(
+        f"{HERE}memory.py::test_short_cells_do_not_hide_what_grows_behind_them",
+        Edit("host/kernels/memory.py", "MemoryWatch.look_soon", "pass"),
+    ),
     "45 one process": mutant(f"{HERE}memory.py::test_memory_of_one_process_is_an_error_that_names_the_limit", MEMORY),
     "49 servers that nobody registered": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
@@ -422,6 +434,10 @@ MUTANTS: dict[str, Mutant] = {
     "54 requests of servers": mutant(
         "tools/mcp/test_servers.py::test_a_server_that_asks_without_end_and_reads_no_answer_is_ended",
         Edit("tools/mcp/jsonrpc.py", "Requests._is_too_much", "return False"),
+    ),
+    "54 cookies": mutant(
+        "tools/mcp/test_web_floods.py::test_the_head_of_a_response_has_limits[cookies-150-more than 100 cookies]",
+        Edit("tools/mcp/web.py", "_Client._refuse", "pass"),
     ),
     "54 followers of a flood": mutant(
         "daemon/test_floods.py::test_those_who_follow_a_flood_of_events_take_turns",
@@ -719,6 +735,14 @@ MUTANTS: dict[str, Mutant] = {
         "gateway/test_jupyter.py::test_requests_do_not_wait_without_limit",
         Edit("jupyter/kernel.py", "check_room", "return True"),
     ),
+    "58 values": mutant(
+        "jupyter/test_messages.py::test_a_message_of_too_many_values_is_refused",
+        Edit("jupyter/json_values.py", "has_too_many_values", "return False"),
+    ),
+    "58 turns": mutant(
+        "gateway/test_jupyter.py::test_a_flood_of_messages_lets_others_have_their_turn",
+        Edit("gateway/jupyter.py", "Turns.give_way", "pass"),
+    ),
     "58 kernels that are killed": mutant(
         "jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
         Edit("daemon/server.py", "Client._bind", "pass"),
@@ -766,11 +790,16 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "60 pages of others": mutant(f"{GUARD}other_web_pages_are_refused", Edit("gateway/guard.py", "check_origin", "pass")),
     "60 bodies that are announced": mutant(
-        f"{GUARD}a_body_is_refused_before_it_has_come[Content-Length: 10001]", Edit("gateway/guard.py", "check_length", "pass")
+        f"{GUARD}a_body_is_refused_before_it_has_come[Content-Length: 1000001]",
+        Edit("gateway/guard.py", "check_length", "pass"),
     ),
     "60 bodies that are not": mutant(
         f"{GUARD}a_body_is_refused_before_it_has_come[Transfer-Encoding: chunked]",
         Edit("gateway/guard.py", "check_left", "pass"),
+    ),
+    "60 values": mutant(
+        f"{GUARD}a_body_of_too_many_values_is_not_parsed[/sessions/x/executions]",
+        Edit("gateway/guard.py", "check_values", "pass"),
     ),
     "60 other machines": mutant(
         f"{GUARD}without_tokens_nobody_elsewhere_is_served", Edit("gateway/guard.py", "check_local", "pass")

@@ -26,7 +26,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway of these tests' own."""
     with (
         own_daemon(tmp_path_factory.mktemp("daemon")),
-        own_gateway(max_body=10_000, patience=0.2, allowed_origins=["https://a.example"]) as made,
+        own_gateway(max_body=1_000_000, patience=0.2, allowed_origins=["https://a.example"]) as made,
     ):
         yield made
 
@@ -135,18 +135,25 @@ def _origin(origin: str | None) -> dict[str, str]:
 
 def test_bodies_are_limited(gateway: Gateway) -> None:
     with gateway.client(token("admin")) as client:
-        assert client.post("/nowhere", content=b"x" * 10_001).json()["code"] == "too_large"
+        assert client.post("/nowhere", content=b"x" * 1_000_001).json()["code"] == "too_large"
 
 
-@pytest.mark.parametrize("framing", ["Content-Length: 10001", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("framing", ["Content-Length: 1000001", "Transfer-Encoding: chunked"])
 def test_a_body_is_refused_before_it_has_come(gateway: Gateway, framing: str) -> None:
     """What is announced is refused at once; of what is not, no more is taken than may be."""
     head = f"POST /kernels HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token('admin')}\r\n{framing}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", gateway.port), 10) as connection:
         connection.sendall(head.encode())
         if "chunked" in framing:
-            connection.sendall(b"2711\r\n" + b"x" * 10_001 + b"\r\n")
+            connection.sendall(b"f4241\r\n" + b"x" * 1_000_001 + b"\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("path", ["/kernels", "/kernels/x/execute", "/sessions/x/executions", "/approvals"])
+def test_a_body_of_too_many_values_is_not_parsed(gateway: Gateway, path: str) -> None:
+    with gateway.client(token("admin")) as client:
+        answer = client.post(path, content=b'{"x": [' + b"[]," * 60_000 + b"1]}", headers={"Content-Type": "application/json"})
+    assert (answer.status_code, "values" in answer.json()["detail"]) == (413, True)
 
 
 async def test_without_tokens_nobody_elsewhere_is_served() -> None:

@@ -132,6 +132,7 @@ async def test_pip_does_not_try_again_without_a_network(tmp_path: Path) -> None:
     assert "Retrying" not in (result.text or "")
 
 
+@pytest.mark.slow
 async def test_a_caller_decides_about_retries_and_a_network_has_them(tmp_path: Path) -> None:
     names = "import os; [os.environ.get(name) for name in ('PIP_RETRIES', 'UV_HTTP_RETRIES')]"
     async with Host(isolate="native", policy=policy("example.org")) as host, host.session(working_dir=tmp_path) as session:

@@ -74,6 +74,14 @@ def test_only_one_error_comes_out(data: bytes) -> None:
             continue
 
 
+def test_a_message_of_too_many_values_is_refused() -> None:
+    """Before it is parsed, which would take seconds."""
+    message = Message("shell", HEADER, {}, {"many": [[]] * 60_000}, {}, [])
+    for read, said in ((read_plain, message.plain), (read_v1, message.v1)):
+        with pytest.raises(ProtocolError, match="too many values"):
+            read(said)
+
+
 def test_there_are_not_too_many_buffers() -> None:
     with pytest.raises(ProtocolError, match="at most 64 buffers"):
         checked("shell", [HEADER, {}, {}, {}], [b""] * 65)

@@ -232,7 +232,7 @@ def test_local_sockets_are_forbidden_where_everything_can_be_read(
 
 @pytest.mark.parametrize("workspace", ["/homes/me", "/homes", "/", "/tmp"])
 def test_where_a_program_happens_to_run_is_no_workspace_if_the_home_directory_is_in_it(workspace: str) -> None:
-    with pytest.raises(InvalidInputError, match="pass working_dir="):
+    with pytest.raises(InvalidInputError, match="working_dir="):
         check_unnamed_workspace(workspace, "/homes/me")
 
 

@@ -35,6 +35,7 @@ VALUES: list[Callable[[], Any]] = [
     lambda: pd.DataFrame({"a": [1, 2], "b": ["x", "y"]}),
     lambda: {1, 2, 3},
     lambda: b"x" * 200_000,
+    lambda: threading,
     lambda: made("def f(x, y=[1]): return x + len(y)")["f"],
     lambda: made("class C:\n    k = [1]\n    def m(self): return __class__\n    @property\n    def p(self): return 1")["C"],
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -87,8 +87,8 @@ def read_elicitation(server: str, message: str, schema: Mapping[str, Any]) -> El
         InvalidInputError: Nobody can be shown such a form.
     """
     properties = schema.get("properties")
-    if not isinstance(properties, Mapping) or len(properties) > _MAX_FIELDS or len(json.dumps(schema)) > _MAX_SCHEMA:
-        raise InvalidInputError(f"a form has at most {_MAX_FIELDS} fields and {_MAX_SCHEMA} bytes")
+    if not isinstance(properties, Mapping) or len(properties) > _MAX_FIELDS or _is_large(schema):
+        raise InvalidInputError(f"a form has at most {_MAX_FIELDS} fields and {_MAX_SCHEMA} characters")
     fields: dict[str, Any] = {}
     for name, given in properties.items():
         if not _FIELD.fullmatch(name) or not isinstance(given, Mapping):
@@ -98,6 +98,19 @@ def read_elicitation(server: str, message: str, schema: Mapping[str, Any]) -> El
     wanted = [name for name in fields if isinstance(required, list) and name in required]
     shown = "\n".join(map(visible, message[:_MAX_MESSAGE].splitlines()))[:_MAX_MESSAGE]
     return Elicitation(server, shown, {"type": "object", "properties": fields, "required": wanted})
+
+
+def _is_large(schema: object) -> bool:
+    """Return whether data is over the limit, having looked at little more than that."""
+    left, size = [schema], 0
+    while left and size <= _MAX_SCHEMA:
+        item = left.pop()
+        size += len(item) if isinstance(item, str | Mapping | list) else 1
+        if size <= _MAX_SCHEMA and isinstance(item, Mapping):
+            left += [*item.keys(), *item.values()]
+        elif size <= _MAX_SCHEMA and isinstance(item, list):
+            left += item
+    return size > _MAX_SCHEMA
 
 
 def _field(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,4 +210,6 @@ def _allowed(form: Mapping[str, Any]) -> list[str]:
 
 
 def _is(value: object, kind: str) -> bool:
-    return isinstance(value, _IS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return kind == "boolean" and isinstance(value, bool)
+    return isinstance(value, _IS[kind])

@@ -9,7 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from cellblock.cli import actions, approvals, daemon, files, kernelspec, machine, mcp, saving, sessions, tokens, tools
+from cellblock.cli import (
+    actions,
+    approvals,
+    checkpoints,
+    daemon,
+    files,
+    kernelspec,
+    machine,
+    mcp,
+    saving,
+    sessions,
+    tokens,
+    tools,
+)
 from cellblock.cli.arguments import (
     AllowHost,
     Code,
@@ -69,7 +82,7 @@ def _say_how(error: Any, arguments: list[str]) -> int:
     """Say in one line what is wrong with the usage, and where the right one stands."""
     context = error.ctx
     path = context.command_path if context is not None else "cellblock"
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
     if not message:
         return USAGE  # there was no command, so that the help was printed
     commands = getattr(getattr(context, "command", None), "commands", {})
@@ -183,6 +196,7 @@ def completion(
 
 sessions.add_to(app)
 saving.add_to(app)
+checkpoints.add_to(app)
 machine.add_to(app)
 app.command("mcp")(mcp.mcp)
 app.add_typer(actions.app, name="actions")

@@ -18,6 +18,14 @@ def run(*, no_sandbox: bool = False, log_level: str = "WARNING", **options: Any)
         options: The other `ServerOptions`, those that were given.
     """
     gc.disable()  # until everything is loaded (`mcp_server.start`): nearly all of it stays, and looking at it again takes long
+    try:
+        _serve(no_sandbox, log_level, options)
+    finally:
+        gc.enable()
+    return 0
+
+
+def _serve(no_sandbox: bool, log_level: str, options: dict[str, Any]) -> None:
     import logging
     import sys
 
@@ -30,4 +38,3 @@ def run(*, no_sandbox: bool = False, log_level: str = "WARNING", **options: Any)
     }
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     serve(ServerOptions(sandbox=not no_sandbox, **given))
-    return 0

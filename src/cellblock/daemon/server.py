@@ -12,7 +12,7 @@ from typing import Any
 
 from cellblock import __version__
 from cellblock.custody.client import Custodian
-from cellblock.daemon import files, saving
+from cellblock.daemon import checkpoints, files, saving
 from cellblock.daemon.codec import decode_request, encode_error, encode_refusal, encode_reply
 from cellblock.daemon.messages import (
     MAX_REQUEST,
@@ -21,14 +21,17 @@ from cellblock.daemon.messages import (
     Allowed,
     Answer,
     Cancel,
+    Checkpoints,
     Complete,
     Create,
     Decide,
     Destroy,
+    DropCheckpoint,
     End,
     Executions,
     Export,
     Follow,
+    Fork,
     Hello,
     History,
     Inspect,
@@ -38,17 +41,20 @@ from cellblock.daemon.messages import (
     ListFiles,
     Load,
     Lookup,
+    MakeCheckpoint,
     Pending,
     ReadFile,
     ReadPart,
     RemoveFile,
     Request,
     Restart,
+    Restore,
     Revoke,
     Save,
     Source,
     Status,
     Submit,
+    Undo,
     Variables,
     Wipe,
     WriteFile,
@@ -155,6 +161,8 @@ class Server:
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
             case Pending() | Decide() | Allowed() | Revoke():
                 return await self._approval(request)
+            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Fork():
+                return await checkpoints.answer(self.sessions, request)
             case Save() | Load() | Export() | Variables():
                 return await saving.answer(self.sessions, request)
 

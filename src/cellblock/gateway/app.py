@@ -18,6 +18,7 @@ from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError
 from cellblock.gateway import (
     approvals,
+    checkpoints,
     events,
     executions,
     files,
@@ -108,7 +109,20 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
     app.state.notebooks = notebooks.Notebooks()
-    parts = (service, sessions, executions, events, files, questions, saving, approvals, metrics, jupyter, notebooks)
+    parts = (
+        service,
+        sessions,
+        checkpoints,
+        executions,
+        events,
+        files,
+        questions,
+        saving,
+        approvals,
+        metrics,
+        jupyter,
+        notebooks,
+    )
     for part in parts:
         app.include_router(part.router, responses={"default": _PROBLEM})
     pages.add_to(app)

@@ -20,6 +20,7 @@ from fastapi import HTTPException
 
 from cellblock.errors import CellblockError
 from cellblock.gateway.answers import send_problem
+from cellblock.jupyter.json_values import MAX_VALUES, ValueCounter
 from cellblock.problems import Problem, problem_of
 from cellblock.store.tokens import SCOPES, Token
 
@@ -82,17 +83,18 @@ class Guard:
             caller = self._caller(scope, headers)
             with self._counted(caller):
                 scope["cellblock.caller"] = caller
-                body = receive if scope["type"] == "websocket" else _Body(receive, self._most(scope), self._options.patience)
-                await self._app(scope, body, send)
+                await self._app(scope, receive if scope["type"] == "websocket" else self._body(scope, receive), send)
         except Refused as refused:
             await send_problem(scope, receive, send, refused.problem)
         except CellblockError as error:
             await send_problem(scope, receive, send, problem_of(error))
 
     def _most(self, scope: Scope) -> int:
-        method, path = scope.get("method"), scope["path"]
-        upload = (method == "PUT" and "/files/" in path) or (method == "POST" and path.endswith("/load"))
-        return self._options.max_upload if upload else self._options.max_body
+        return self._options.max_upload if _is_upload(scope) else self._options.max_body
+
+    def _body(self, scope: Scope, receive: Receive) -> _Body:
+        counter = None if _is_upload(scope) else ValueCounter()
+        return _Body(receive, self._most(scope), self._options.patience, counter)
 
     def _caller(self, scope: Scope, headers: _Headers) -> Token:
         """Return who calls.
@@ -133,6 +135,11 @@ class Guard:
             yield
         finally:
             use.running -= 1
+
+
+def _is_upload(scope: Scope) -> bool:
+    method, path = scope.get("method"), scope["path"]
+    return (method == "PUT" and "/files/" in path) or (method == "POST" and path.endswith("/load"))
 
 
 class _Use:
@@ -176,10 +183,11 @@ class _Headers:
 class _Body:
     """Receives the body of a request, which has to end and must not be silent for long."""
 
-    __slots__ = ("_complete", "_left", "_patience", "_receive")
+    __slots__ = ("_complete", "_counter", "_left", "_patience", "_receive")
 
-    def __init__(self, receive: Receive, most: int, patience: float) -> None:
+    def __init__(self, receive: Receive, most: int, patience: float, counter: ValueCounter | None) -> None:
         self._receive = receive
+        self._counter = counter
         self._left = most
         self._patience = patience
         self._complete = False
@@ -192,8 +200,11 @@ class _Body:
                 message = await self._receive()
         except TimeoutError:
             raise Refused(Problem(408, "too_slow", f"nothing came for {self._patience:g} seconds")) from None
-        self._left -= len(message.get("body", b""))
+        piece = message.get("body", b"")
+        self._left -= len(piece)
         check_left(self._left)
+        if self._counter is not None:
+            check_values(self._counter.feed(piece))
         self._complete = not message.get("more_body", False)
         return message
 
@@ -251,6 +262,16 @@ def check_left(left: int) -> None:
     """
     if left < 0:
         raise Refused(Problem(413, "too_large", "the body is larger than this server takes"))
+
+
+def check_values(count: int) -> None:
+    """Check that a body has no more values than can be parsed in one turn of the loop.
+
+    Raises:
+        Refused: It has more.
+    """
+    if count > MAX_VALUES:
+        raise Refused(Problem(413, "too_large", f"the body has more than {MAX_VALUES} values"))
 
 
 def check_local(scope: Scope) -> None:

@@ -31,6 +31,9 @@ KERNELSPEC = "python3"
 _MAX_UNREAD = 64 * 1024 * 1024
 """Bytes that may wait for a client; one that does not read loses its connection."""
 
+_TURN = 20
+"""Messages that are taken or sent in one turn of the loop."""
+
 _read = Depends(needs_of_any("read"))
 _run = Depends(needs_of_any("run"))
 
@@ -232,6 +235,7 @@ class Channels:
         self._size = 0
         self._lost = False
         self._changed = asyncio.Event()
+        self._sent, self._taken = Turns(), Turns()
 
     def send(self, message: Message) -> None:
         """Send a message, without waiting."""
@@ -250,6 +254,7 @@ class Channels:
                 data = self._unread.popleft()
                 self._size -= len(data)
                 await (self._socket.send_text(data) if isinstance(data, str) else self._socket.send_bytes(data))
+                await self._sent.give_way()
             self._changed.clear()
             if not self._unread:
                 await self._changed.wait()
@@ -265,6 +270,20 @@ class Channels:
         while (event := await self._socket.receive())["type"] == "websocket.receive":
             data: str | bytes = event.get("bytes") or event.get("text") or ""
             kernel.take((read_v1 if self._v1 else read_plain)(data), self)
+            await self._taken.give_way()
+
+
+class Turns:
+    """Lets others have their turn now and then. To receive what has come does not wait, nor does to send to who reads."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def give_way(self) -> None:
+        """After each message."""
+        self._count += 1
+        if self._count % _TURN == 0:
+            await asyncio.sleep(0)
 
 
 def too_slow(size: int) -> bool:

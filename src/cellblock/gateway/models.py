@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_SECONDS = 10_000_000
-_Tags = dict[str, str]
+_Tags = dict[Annotated[str, Field(max_length=1000)], Annotated[str, Field(max_length=1000)]]
+MAX_TAGS = 100
 
 
 class Strict(BaseModel):
@@ -21,7 +22,7 @@ class KernelCreateRequest(Strict):
 
     name: str | None = Field(None, description="Its name; by default one that nobody else has.", examples=["data-analysis"])
     session_name: str | None = Field(None, description="The same: a session has one name.", examples=["data-analysis"])
-    tags: _Tags = Field(default_factory=dict, description="Labels.", examples=[{"task": "eda"}])
+    tags: _Tags = Field(default_factory=dict, max_length=MAX_TAGS, description="Labels.", examples=[{"task": "eda"}])
     options: dict[str, Any] = Field(
         default_factory=dict, description="Options of the session (docs/sessions.md); they need the scope admin."
     )
@@ -30,7 +31,7 @@ class KernelCreateRequest(Strict):
 class SessionCreateRequest(Strict):
     """What a session is to be, if there is none of its name."""
 
-    tags: _Tags = Field(default_factory=dict, description="Labels.")
+    tags: _Tags = Field(default_factory=dict, max_length=MAX_TAGS, description="Labels.")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of the session; they need the scope admin.")
 
 

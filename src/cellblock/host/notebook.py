@@ -43,8 +43,13 @@ async def export(path: str | os.PathLike[str], cells: Iterable[HistoryEntry]) ->
 
 
 def script(cells: Iterable[HistoryEntry]) -> Iterator[str]:
-    """Yield the cells as Python, in the percent format that editors and Jupytext know. Magics become comments."""
+    """Yield the cells that have made the present state as Python, in the percent format that editors and Jupytext know.
+
+    Magics become comments.
+    """
     for cell in cells:
+        if cell.abandoned:
+            continue
         magic = cell.code.lstrip().startswith("%%")
         lines = [f"# {line}" if magic or line.lstrip().startswith(("%", "!")) else line for line in cell.code.splitlines()]
         yield "\n".join(["# %%", *lines, "", ""])
@@ -64,8 +69,9 @@ def notebook(cells: Iterable[HistoryEntry]) -> Iterator[str]:
 
 
 def _cell_metadata(cell: HistoryEntry) -> dict[str, Any]:
-    """Return what a reader of the notebook should know of a cell that did not simply succeed."""
+    """Return what a reader of the notebook should know of a cell that did not simply succeed, or was undone."""
     told: dict[str, Any] = {} if cell.status == "success" else {"status": cell.status}
+    told |= {"abandoned": True} if cell.abandoned else {}
     if cell.result is not None:
         told |= {"recovery": cell.result.recovery} if cell.result.recovery else {}
         told |= {"truncated": True} if cell.result.truncated else {}

@@ -103,11 +103,13 @@ class SessionHooks:
         tool_port: Takes the listener on which tools are served to the session's code; each of its kernels has one.
         uncounted_seconds: Returns the seconds so far that do not count towards the timeouts of its cells.
         on_begin: Called when a cell has begun and its reader, if there is one, can be given notices.
+        outside: Returns what was allowed outside since a time, in seconds since the epoch: what no undo undoes.
     """
 
     tool_port: OnListener | None = None
     uncounted_seconds: Callable[[], float] = lambda: 0.0
     on_begin: Callable[[], object] = lambda: None
+    outside: Callable[[float], list[str]] = lambda _since: []
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspe
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.diff import StateChanges
     from cellblock.host.files import Files
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.host.kernels.family import Anew, Copy
@@ -192,6 +193,7 @@ class Session(WithCheckpoints, AsyncOnly):
             self._kernels,
             rolling_of(options.recovery),
             (lambda _port: {}) if self._network is None else self._network.environment,
+            hooks.outside,
             CheckpointFiles(
                 resolved.cwd,
                 host.store,
@@ -522,6 +524,25 @@ class Session(WithCheckpoints, AsyncOnly):
         """
         return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
 
+    async def diff(self, checkpoint: Checkpoint) -> StateChanges:
+        """Return what has changed since a checkpoint: which variables are new, have changed, or are deleted.
+
+        The same is told of the files of the workspace, if the checkpoint holds them (``files="copy"``). Values are compared by
+        digests of what pickling writes. A kernel is made of the checkpoint for it, for a moment. What cannot be compared, such
+        as a lock, or not within two seconds, is listed as unknown.
+
+        Args:
+            checkpoint: The checkpoint, of this session or another one of the same host.
+
+        Raises:
+            CheckpointError: It is gone, or belongs to another host.
+            SnapshotError: The files cannot be read.
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        from cellblock.host.checkpoints.diff import diff  # few programs need it
+
+        return await diff(self._cells, self._checkpoints, checkpoint)
+
     async def save(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
     ) -> SaveReport:
@@ -692,6 +713,12 @@ class Session(WithCheckpoints, AsyncOnly):
         from cellblock.host.files import Files
 
         return Files(Path(self._cwd))
+
+    @property
+    def afresh(self) -> bool:
+        """Whether its kernel began without variables, and is not made of a checkpoint."""
+        kernel = self._kernels.current
+        return kernel is None or not kernel.of_copy
 
     @property
     def next_count(self) -> int:

@@ -195,7 +195,7 @@ class Output:
             error = {"ename": name, "evalue": text, "traceback": [f"{name}: {text}"]}
         else:
             self.count = data["execution_count"] or self.count
-            if data["recovery"] == "restarted":
+            if data["recovery"] in ("restarted", "restored_earlier"):
                 self._kernel.about = None
                 self._kernel.broadcast("status", {"execution_state": "restarting"}, {})
             if data["error"] is None:

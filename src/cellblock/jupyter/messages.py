@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from cellblock.errors import ProtocolError
+from cellblock.jupyter.json_values import has_too_many_values
 
 VERSION = "5.3"
 """The version of the Jupyter protocol that is spoken."""
@@ -195,6 +196,8 @@ def _dump(part: object) -> bytes:
 
 
 def _load(data: str | bytes) -> Any:
+    if has_too_many_values(data.encode("utf-8", "replace") if isinstance(data, str) else data):
+        raise ProtocolError("a message has too many values")
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellblock.approvals.rules import Rules
-from cellblock.errors import NotFoundError
+from cellblock.errors import NotFoundError, SandboxError
 from cellblock.host import Host
 from cellblock.mcp_server.elicited import Elicited
 from cellblock.named.options import read_options
@@ -53,9 +54,17 @@ class Clients:
         self.elicited = Elicited()
         self.sessions.on_elicitation = self.elicited.ask
 
-    def begin(self) -> None:
-        """Warm up what the first session needs. It returns at once."""
-        self._host.begin(read_options(self.options.session(self.options.workspace), self._host).session)
+    async def begin(self) -> None:
+        """Warm up what the first session needs, and check what can be checked before: its person sees this, and not each cell.
+
+        Raises:
+            InvalidInputError: No session could be made with these options.
+        """
+        options = read_options(self.options.session(self.options.workspace), self._host).session
+        self._host.begin(options)
+        if self.options.transport == "stdio":
+            with suppress(SandboxError):  # the machine's fault, which the first cell explains
+                await self._host.session(options).close()
 
     async def session(self, handle: str) -> NamedSession:
         """Return the session of a handle; without one, over HTTP, a new session.

@@ -62,7 +62,8 @@ class ServerOptions:
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, path.resolve())
         if not self.workspace.is_dir():
-            raise InvalidInputError(f"--workspace {self.workspace}: there is no such directory; make it, or name another one")
+            problem = "it is not a directory:" if self.workspace.exists() else "there is no such directory; make it, or"
+            raise InvalidInputError(f"--workspace {self.workspace}: {problem} name another one")
         if self.approve == "rules" and self.rules is None:
             raise InvalidInputError("--approve rules needs --rules FILE (docs/approvals.md)")
         if not self.auth and self.host not in _LOOPBACK:

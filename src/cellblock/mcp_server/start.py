@@ -49,7 +49,7 @@ async def _serve(options: ServerOptions) -> None:
         loop.add_signal_handler(number, end, number)
     clients = Clients(options)
     try:
-        clients.begin()  # a process of its own warms up while the SDK is imported here, which takes as long
+        await clients.begin()  # a process of its own warms up while the SDK is imported here, which takes as long
         from cellblock.mcp_server.server import build
 
         server = build(clients)

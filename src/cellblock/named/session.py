@@ -12,6 +12,7 @@ from typing import Any
 
 from cellblock.errors import StateError
 from cellblock.host import Host, Session
+from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.kernels.cell import STATE_LOST, OnInput
 from cellblock.model import CodeExecutionResult
@@ -39,7 +40,14 @@ class NamedSession:
         since: When this process began with it, in seconds since the epoch.
     """
 
-    def __init__(self, host: Host, record: SessionRecord, options: Mapping[str, Any], read: Options | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        record: SessionRecord,
+        options: Mapping[str, Any],
+        read: Options | None = None,
+        start_from: Checkpoint | None = None,
+    ) -> None:
         """Begin without a kernel.
 
         Args:
@@ -47,6 +55,7 @@ class NamedSession:
             record: What everybody sees of it.
             options: Its options, as its maker has given them.
             read: The same, if they were read already.
+            start_from: The checkpoint that its first kernel is made of.
         """
         self.record = record
         self.options = options
@@ -64,6 +73,7 @@ class NamedSession:
         self._ended = False
         self._remains: SessionRemains | None = None
         self._on_input: OnInput | None = None
+        self._start_from = start_from
 
     @property
     def read(self) -> Options:
@@ -128,11 +138,13 @@ class NamedSession:
         running = self.running = RunningSession(self._host)
         try:
             number, remains, self._remains = self.record.kernel_id, self._remains, None
+            start_from, self._start_from = self._start_from, None
             await running.start(
                 *(self.read.session, self.read.services, number, None, None),
                 label=number,
                 remains=remains,
                 on_input=self._on_input,
+                start_from=start_from,
             )
             assert running.session is not None
             await start_kernel(running.session, self.record.kernel_type)
@@ -142,7 +154,7 @@ class NamedSession:
             raise
         if running.session.adopted:
             self._prepared = _kernel(running.session.adopted_at)
-        else:
+        elif start_from is None:
             await self.run_startup_code(running.session)
             if self.lost:
                 running.session.reader.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
@@ -181,7 +193,7 @@ class NamedSession:
 
     async def prepare(self, session: Session) -> None:
         """Run the startup code if the kernel is a fresh one, because the last one has died. The next result says so."""
-        if not self.read.named.startup_code or _kernel(session.position) == self._prepared:
+        if not self.read.named.startup_code or not session.afresh or _kernel(session.position) == self._prepared:
             return
         await session.wait_for_kernel()
         if _kernel(session.position) in ("", self._prepared) or (result := await self.run_startup_code(session)) is None:

@@ -17,6 +17,7 @@ from typing import Any
 from cellblock.approvals.elicitation import Elicitation
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
+from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.keeping import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
@@ -138,6 +139,8 @@ class NamedSessions:
         *,
         fresh: bool = False,
         lasting: bool = True,
+        read: Options | None = None,
+        start_from: Checkpoint | None = None,
     ) -> NamedSession:
         """Make a session, or return the one of that name. Callers who ask for one name at once get one session.
 
@@ -147,6 +150,8 @@ class NamedSessions:
             tags: Labels, likewise.
             fresh: Whether it is an error if there is one already.
             lasting: Whether the next process goes on with it if this one is killed; else it is ended then.
+            read: Its options, if they were read already.
+            start_from: The checkpoint that it begins with, if it is made.
 
         Raises:
             ConflictError: There is one already.
@@ -165,9 +170,9 @@ class NamedSessions:
             return found if found is not None else await self._made(name)
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
-        read = self._fixed or read_options(options or {}, self._host)
+        read = self._fixed or read or read_options(options or {}, self._host)
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
-        named = NamedSession(self._host, record, dict(options or {}), read)
+        named = NamedSession(self._host, record, dict(options or {}), read, start_from)
         self._making[name] = task = asyncio.create_task(self._make(named, lasting))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)

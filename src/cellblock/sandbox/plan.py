@@ -140,8 +140,8 @@ def check_workspace(workspace: str) -> None:
     """
     if workspace in _TAKEN or any(is_inside(workspace, path) for path in _SYSTEM):
         raise InvalidInputError(
-            f"a sandbox cannot have {workspace} as its workspace: pass working_dir= with a directory of your own (for an MCP "
-            "server: cwd, or allowWrite)"
+            f"a sandbox cannot have {workspace} as its workspace: name a directory of your own (working_dir=, or --workspace; "
+            "for an MCP server: cwd, or allowWrite)"
         )
 
 

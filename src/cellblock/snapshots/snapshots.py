@@ -18,7 +18,7 @@ from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan
 from cellblock.snapshots.store import Store
 from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences
-from cellblock.snapshots.walk import Walk
+from cellblock.snapshots.walk import StoppedError, Walk
 
 _TRIES = 5
 """How often a restore begins again because the workspace is being changed."""
@@ -67,10 +67,6 @@ class FileChanges:
     new: tuple[FileChange, ...] = ()
     changed: tuple[FileChange, ...] = ()
     deleted: tuple[FileChange, ...] = ()
-
-
-class _StoppedError(Exception):
-    """A snapshot was given up."""
 
 
 class Snapshots:
@@ -122,22 +118,21 @@ class Snapshots:
         added: list[bytes] = []
 
         def add(source: int, limit: int) -> tuple[bytes, int]:
-            if stopped():
-                raise _StoppedError
             found = self._store.add(source, limit)
             added.append(found[0])
             return found
 
-        walk = Walk(limits or self._limits, add)
         with self._lock, self._opened("keep the files of") as top:
+            # The first time, much is to be read: what is found serves the next time, though it may be of no one moment.
+            walk = Walk(limits or self._limits, add, stopped=stopped if self._known is not None else lambda: False)
             try:
                 root = walk.whole(top, self._known)
                 snapshot = Snapshot(root, walk.files, walk.bytes, tuple(walk.left_out), walk.left_out_count, walk.whole_tree)
+                self._know(root)
                 if stopped():
                     return None
                 self._store.keep(snapshot)
-                self._know(root)
-            except _StoppedError:
+            except StoppedError:
                 return None
             finally:
                 for digest in added:

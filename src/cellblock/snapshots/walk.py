@@ -47,6 +47,10 @@ _FULL = LeftOut("all files together are too large", folder=False, ours=True)
 _TOO_MUCH = (_DEEP, _CROWDED, _LARGE, _FULL)
 
 
+class StoppedError(Exception):
+    """A walk was given up."""
+
+
 class Walk:
     """One walk through a workspace.
 
@@ -60,7 +64,9 @@ class Walk:
         max_files: How many files, folders and links it looks at.
     """
 
-    def __init__(self, limits: SnapshotLimits, read: Read, *, searching: bool = False) -> None:
+    def __init__(
+        self, limits: SnapshotLimits, read: Read, *, searching: bool = False, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
         """Prepare a walk.
 
         Args:
@@ -68,6 +74,7 @@ class Walk:
             read: Reads a file.
             searching: Whether only what is needed to compare with another tree is read. Then sizes have no limits, and
                 folders that cannot be listed but were in that tree are given permissions.
+            stopped: Asked now and then: whether to give up.
         """
         self.count = 0
         self.files = 0
@@ -77,6 +84,7 @@ class Walk:
         self.whole_tree = True
         self._loosened: list[tuple[str, int]] = []
         self._read = read
+        self._stopped = stopped
         self._searching = searching
         self._max_depth = limits.max_depth
         # To remove what code has made too many of, it must be found.
@@ -106,6 +114,7 @@ class Walk:
             What it holds; `known` itself if that has not changed.
 
         Raises:
+            StoppedError: It was to give up.
             SnapshotError: A file was read, but cannot be kept.
         """
         self._began = time.time_ns()
@@ -129,6 +138,8 @@ class Walk:
         found: dict[str, Entry] = {}
         folders: list[str] = []
         complete = True
+        if self._stopped():
+            raise StoppedError
         ignores, ignored = self._ignores, self._ignored_in.get(path, ())
         with os.scandir(fd) as entries:
             for entry in entries:
@@ -224,6 +235,8 @@ class Walk:
                 raise
             return self._left(path, name, _UNREAD)
         try:
+            if self._stopped():
+                raise StoppedError
             info = os.fstat(source)
             if not stat.S_ISREG(info.st_mode) or info.st_dev != self._device:
                 return self._left(path, name, _SPECIAL)

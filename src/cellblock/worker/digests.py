@@ -11,7 +11,7 @@ import pickle
 import time
 import zlib
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _BLOCK = 4 * 1024 * 1024
@@ -99,6 +99,8 @@ class _Pickler(pickle.Pickler):
                 return str, (value.__qualname__,)
             self._met.add(id(value))
             return tuple, ((tuple(_function(value) if isinstance(value, FunctionType) else _class(value)),),)
+        if type(value) is ModuleType:
+            return str, (value.__name__,)
         if isinstance(value, property):
             return tuple, ((value.fget, value.fset, value.fdel),)
         if isinstance(value, (classmethod, staticmethod)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from cellblock.daemon.messages.approvals import Allowed, Decide, Pending, Revoke
+from cellblock.daemon.messages.checkpoints import Checkpoints, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 from cellblock.daemon.messages.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 from cellblock.daemon.messages.files import (
     MAX_REQUEST,
@@ -47,14 +48,17 @@ __all__ = [
     "Allowed",
     "Answer",
     "Cancel",
+    "Checkpoints",
     "Complete",
     "Create",
     "Decide",
     "Destroy",
+    "DropCheckpoint",
     "End",
     "Executions",
     "Export",
     "Follow",
+    "Fork",
     "Hello",
     "History",
     "Inspect",
@@ -64,17 +68,20 @@ __all__ = [
     "ListFiles",
     "Load",
     "Lookup",
+    "MakeCheckpoint",
     "Pending",
     "ReadFile",
     "ReadPart",
     "RemoveFile",
     "Request",
     "Restart",
+    "Restore",
     "Revoke",
     "Save",
     "Source",
     "Status",
     "Submit",
+    "Undo",
     "Variables",
     "Wipe",
     "WriteFile",
@@ -120,4 +127,10 @@ Request: TypeAlias = (
     | Load
     | Export
     | Variables
+    | MakeCheckpoint
+    | Checkpoints
+    | Restore
+    | DropCheckpoint
+    | Undo
+    | Fork
 )

@@ -5,21 +5,18 @@ from __future__ import annotations
 import secrets
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from cellblock.errors import CheckpointError, InvalidInputError
-from cellblock.model import HistoryEntry
+from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.past import Numbered
     from cellblock.host.kernels.family import Copy
     from cellblock.host.options import SessionOptions
     from cellblock.snapshots import Snapshot
-
-FilesMode: TypeAlias = Literal["shared", "copy"]
-"""What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
 
 
 class Owner(Protocol):
@@ -92,6 +89,12 @@ class Checkpoint:
         return f"<Checkpoint {self.id}{name} after cell {self.execution_count}{gone}>"
 
     @property
+    def record(self) -> CheckpointRecord:
+        """The checkpoint as data."""
+        made = self.made.isoformat()
+        return CheckpointRecord(self.id, self.name, made, self.execution_count, self.automatic, self.files)
+
+    @property
     def alive(self) -> bool:
         """Whether it can be gone back to."""
         return not self.moment.copy.gone.done()
@@ -122,23 +125,6 @@ class Checkpoint:
         """End it, and free its memory. Sessions that were made of it go on. Dropping twice is fine."""
         self.discard()
         await self.moment.copy.family.settle()
-
-
-@dataclass(frozen=True, slots=True)
-class Undone:
-    """What `Session.undo` has undone.
-
-    Attributes:
-        cells: The cells, oldest first.
-        files: The files of the workspace that were changed back, removed or made again.
-        execution_count: The number of the last cell that still counts.
-        files_left: Why files were left as they are; empty if they were brought back.
-    """
-
-    cells: list[HistoryEntry]
-    execution_count: int
-    files: list[str] = field(default_factory=list)
-    files_left: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError, SnapshotError
-from cellblock.host.checkpoints.checkpoint import Checkpoint, FilesMode, Moment, Restored, Rolling, Undone
+from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
+from cellblock.model.checkpoints import FilesMode, Undone
 from cellblock.snapshots import Changes
 from cellblock.wire.control import Listener
 from cellblock.wire.protocol import State
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
+_FILES_AFTER = 0.1
+"""Seconds from a checkpoint until its files are looked at: that takes tens of milliseconds, in which the loop is slower."""
 
 
 class CheckpointHost(Protocol):
@@ -64,6 +67,7 @@ class Checkpoints:
         kernels: KernelSlot,
         rolling: Rolling | None,
         environment: Callable[[int], Mapping[str, str]],
+        outside: Callable[[float], list[str]],
         files: CheckpointFiles,
     ) -> None:
         """Begin without checkpoints.
@@ -77,6 +81,7 @@ class Checkpoints:
             kernels: Where that runs.
             rolling: How automatic checkpoints are made; None: they are not.
             environment: Returns the variables for a proxy that listens on a port in the session.
+            outside: Returns what was allowed outside since a time.
             files: The files of the session's directory.
         """
         self._name = name
@@ -87,6 +92,7 @@ class Checkpoints:
         self._kernels = kernels
         self._rolling = rolling
         self._environment = environment
+        self._outside = outside
         self.files = files
         self._filing: asyncio.Task[None] | None = None
         self._cells_begun = 0
@@ -186,18 +192,21 @@ class Checkpoints:
 
     async def _keep_files(self, checkpoint: Checkpoint, begun: int, before: asyncio.Task[None] | None) -> None:
         """Keep the files for an automatic checkpoint. The next cell does not wait for this: it makes it give up."""
-        if before is not None:
+        self.files_skipped = "the next cell came at once"
+        if before is not None and not before.done():
+            before.cancel()
             await asyncio.wait([before])
+        await asyncio.sleep(_FILES_AFTER)
         try:
             snapshot = await self.files.take_small(lambda: self._cells_begun != begun)
         except SnapshotError as error:
             self.files_skipped = str(error)
             return
         if snapshot is None:
-            self.files_skipped = "the next cell came at once"
-        elif checkpoint.alive:
+            return
+        self.files_skipped = ""
+        if checkpoint.alive:
             checkpoint.hold(snapshot, self.files.drop)
-            self.files_skipped = ""
         else:
             self.files.drop(snapshot)
 
@@ -222,12 +231,17 @@ class Checkpoints:
 
     async def restore(self, checkpoint: Checkpoint) -> Changes:
         """See `Session.restore`."""
-        self._check(checkpoint)
+        self.check(checkpoint)
         async with self._cells.turn(stop=True):
-            self._check(checkpoint)
+            self.check(checkpoint)
             return await self._go_to(checkpoint)
 
-    def _check(self, checkpoint: Checkpoint) -> None:
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Check that this session can use a checkpoint.
+
+        Raises:
+            InvalidInputError, CheckpointError: It is not one; it is gone, or belongs to another host.
+        """
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidInputError(f"a checkpoint is wanted, as Session.checkpoint() returns it, not {checkpoint!r:.100}")
         checkpoint.check()
@@ -277,19 +291,20 @@ class Checkpoints:
             if candidates:
                 checkpoint = max(candidates, key=lambda one: (len(one.moment.past), one.snapshot is not None))
                 changes = await self._go_to(checkpoint)
-                execution_count = checkpoint.execution_count
+                execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
                 if checkpoint.snapshot is None:
                     left = self._why_files_stay(checkpoint)
             elif target == line[0][0] and self._fresh:
                 await self._kernels.renew()
                 past.go_to(())
-                execution_count = 0
+                execution_count, since = 0, 0.0
                 left = "no files were kept before the first cell"
             else:
                 raise CheckpointError(self._cannot_undo())
             kept = {number for number, _ in past.line}
             cells = [entry for number, entry in line if number not in kept]
-            return Undone(cells, execution_count, sorted({*changes.written, *changes.removed}), left)
+            files = sorted({*changes.written, *changes.removed})
+            return Undone(cells, execution_count, files, left, self._outside(since))
 
     def _why_files_stay(self, checkpoint: Checkpoint) -> str:
         if not checkpoint.automatic:
@@ -348,8 +363,13 @@ class Checkpoints:
         kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
         if listeners:
             self.serving = family
-        kernel.count = checkpoint.execution_count
+        kernel.count, kernel.of_copy = checkpoint.execution_count, True
         return kernel
+
+    async def look_at(self, checkpoint: Checkpoint) -> Kernel:
+        """Make a kernel of a checkpoint, only to look at its variables. It can reach nothing, and is the caller's to close."""
+        wanted = replace(self._wanted, kept=None)  # nobody goes on with it
+        return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))
 
     # -- after a crash -------------------------------------------------------------------------------------------------
 
@@ -384,6 +404,7 @@ class Checkpoints:
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         if self._filing is not None and not self._filing.done():
+            self._filing.cancel()
             await asyncio.wait([self._filing])
         for checkpoint in self.automatic:
             checkpoint.discard()

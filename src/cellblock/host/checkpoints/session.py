@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
 from cellblock.errors import InvalidInputError
-from cellblock.host.checkpoints.checkpoint import Checkpoint, FilesMode, Undone
+from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.model.checkpoints import FilesMode, Undone
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints

@@ -205,6 +205,18 @@ class Cells:
             self._keep_text(chunk.name, chunk.text)
         return running.result()
 
+    async def run_elsewhere(self, kernel: Kernel, code: str) -> CodeExecutionResult:
+        """Run a cell that leaves no trace in a kernel that is not the session's, and in which nothing else runs."""
+        cell = Cell(code, None, queue_limit=None, silent=True)
+        kernel.begin(cell)
+        deadline = Deadline(DEFAULT_TIMEOUT, lambda: 0.0, lambda: begin_stop(kernel, cell, "timeout"))
+        try:
+            await cell.ended.wait()
+        finally:
+            deadline.cancel()
+            await leave(kernel, cell)
+        return await cell.finished(self._images_dir)
+
     def _keep_text(self, name: StreamName | None, text: str | None) -> None:
         """Keep what background work has printed for the next cell."""
         if (kernel := self._kernels.current) is not None and name is not None and text:

@@ -70,6 +70,7 @@ class Kernel:
         held: Done when the custodian holds it, if one is to.
         death_reported: Whether some result has said that it died.
         death: Why it ended, once it has.
+        of_copy: Whether it was made of a copy of another one, with its variables.
         restored: The state that it goes on from, if it is in the place of one that died.
     """
 
@@ -120,6 +121,7 @@ class Kernel:
         self._cells = 0
         self.death: Death | None = None
         self.restored: Restored | None = None
+        self.of_copy = False
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.control = Control(ends.control)
         self.control.on_exit = self._on_death

@@ -1,0 +1,110 @@
+"""The commands that go back to earlier states of a session, and branch it: checkpoint, restore, undo, fork."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cellblock.cli.arguments import Json, Session
+from cellblock.cli.client import ask
+from cellblock.cli.output import print_json, print_table, wants_json
+from cellblock.cli.problems import OK, say
+from cellblock.daemon import messages
+from cellblock.terminal import printable
+
+CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the program's."""
+    for command in (checkpoint, checkpoints, restore, undo, fork):
+        app.command()(command)
+
+
+def checkpoint(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="[CHECKPOINT]", help="What to call it.")] = "",
+    files: Annotated[bool, typer.Option("--files", help="The files of the workspace belong to it, too.")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop the checkpoint of this name or id instead.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Keep the state that a session has now, to go back to later."""
+    if drop:
+        ask(messages.DropCheckpoint(session, name))
+        print("dropped")
+        return OK
+    made = ask(messages.MakeCheckpoint(session, name, "copy" if files else "shared"))
+    if wants_json(as_json):
+        print_json(made)
+        return OK
+    print(f"{made['id']}: the state after cell {made['execution_count']}")
+    return OK
+
+
+def checkpoints(session: Session, as_json: Json = False) -> int:
+    """List the checkpoints of a session."""
+    found = ask(messages.Checkpoints(session))
+    if wants_json(as_json):
+        print_json({"checkpoints": found})
+        return OK
+    rows = [
+        (
+            one["id"],
+            one["name"],
+            str(one["execution_count"]),
+            one["files"],
+            "automatic" if one["automatic"] else "",
+            one["made_at"],
+        )
+        for one in found
+    ]
+    print_table(("id", "name", "after cell", "files", "", "made"), rows, empty="The session has no checkpoints.")
+    return OK
+
+
+def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int:
+    """Go back to a checkpoint. It stays, and can be gone back to again."""
+    gone_to = ask(messages.Restore(session, checkpoint))
+    if wants_json(as_json):
+        print_json(gone_to)
+        return OK
+    print(f"back to the state after cell {gone_to['execution_count']}")
+    return OK
+
+
+def undo(
+    session: Session,
+    count: Annotated[int, typer.Argument(metavar="[N]", min=1, help="How many cells.")] = 1,
+    as_json: Json = False,
+) -> int:
+    """Go back over the last cells of a session."""
+    undone = ask(messages.Undo(session, count))
+    if wants_json(as_json):
+        print_json(undone)
+        return OK
+    for cell in undone["cells"]:
+        first = (cell["code"].strip().splitlines() or [""])[0]
+        print(f"undone: [{cell['execution_count'] or ' '}] {printable(first, lines=False)[:100]}")
+    for path in undone["files"]:
+        print(f"changed back: {printable(path, lines=False)}")
+    if undone["files_left"]:
+        say(f"cellblock: files stay as they are: {printable(undone['files_left'], lines=False)}")
+    for call in undone["outside"]:
+        say(f"cellblock: not undone: what {printable(call, lines=False)} did")
+    return OK
+
+
+def fork(
+    session: Session,
+    names: Annotated[list[str], typer.Argument(metavar="BRANCH...", help="What to call the new sessions.")],
+    as_json: Json = False,
+) -> int:
+    """Make sessions that begin with the state that another one has now."""
+    made = ask(messages.Fork(session, tuple(names)))
+    if wants_json(as_json):
+        print_json({"kernels": made})
+        return OK
+    for record in made:
+        print(f"{record['name']}: {record['kernel_id']}")
+    return OK

@@ -1,0 +1,41 @@
+"""What clients ask about checkpoints of a session, and its branches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cellblock.daemon.messages import Checkpoints, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.errors import UnsupportedError
+from cellblock.named import checkpoints
+from cellblock.named.kernel_types import OWN
+from cellblock.named.sessions import NamedSessions
+
+
+async def answer(
+    sessions: NamedSessions, request: MakeCheckpoint | Checkpoints | Restore | DropCheckpoint | Undo | Fork
+) -> Any:
+    """Do what a client asks; return JSON data.
+
+    Raises:
+        CellblockError: What is wrong.
+    """
+    kernel_type = sessions.find(request.session).record.kernel_type
+    if kernel_type != OWN:
+        raise UnsupportedError(f"only sessions of Python have checkpoints, and this one is of {kernel_type!r}")
+    session = await sessions.live(request.session)
+    match request:
+        case MakeCheckpoint(name=name, files=files):
+            return (await session.checkpoint(name, files=files)).record.to_dict()  # type: ignore[arg-type]  # it checks it
+        case Checkpoints():
+            return [checkpoint.record.to_dict() for checkpoint in session.checkpoints()]
+        case Restore(checkpoint=wanted):
+            checkpoint = checkpoints.find(session, wanted)
+            await session.restore(checkpoint)
+            return checkpoint.record.to_dict()
+        case DropCheckpoint(checkpoint=wanted):
+            await checkpoints.find(session, wanted).drop()
+            return True
+        case Undo(count=count):
+            return (await session.undo(count)).to_dict()
+        case Fork(names=names):
+            return [record.to_dict() for record in await checkpoints.fork(sessions, request.session, names)]

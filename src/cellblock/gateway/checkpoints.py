@@ -1,0 +1,118 @@
+"""Checkpoints of a session, and its branches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from cellblock.daemon.messages import Checkpoints, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.errors import AccessError
+from cellblock.gateway.access import link_of
+from cellblock.gateway.answers import json_response
+from cellblock.gateway.models import Done, KernelModel
+from cellblock.gateway.sessions import Read, Run, with_age
+
+router = APIRouter(prefix="/sessions/{session}", tags=["Checkpoints"])
+
+
+class WantedCheckpoint(BaseModel):
+    """A checkpoint to make."""
+
+    name: Annotated[str, Field(max_length=200, description="What to call it.")] = ""
+    files: Annotated[Literal["shared", "copy"], Field(description="copy: the state of the files belongs to it.")] = "shared"
+
+
+class CheckpointModel(BaseModel):
+    """A checkpoint."""
+
+    id: str
+    name: str
+    made_at: str
+    execution_count: int = Field(description="The number of the last cell before it.")
+    automatic: bool
+    files: str
+
+
+class CheckpointList(BaseModel):
+    """Checkpoints, oldest first."""
+
+    checkpoints: list[CheckpointModel]
+
+
+class WantedUndo(BaseModel):
+    """How much to undo."""
+
+    count: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+class UndoneCell(BaseModel):
+    """A cell that was undone."""
+
+    code: str
+    status: str
+    execution_count: int | None
+    abandoned: bool
+
+
+class UndoneModel(BaseModel):
+    """What was undone."""
+
+    cells: list[UndoneCell]
+    execution_count: int
+    files: list[str]
+    files_left: str = Field(description="Why files were left as they are; empty if they were brought back.")
+    outside: list[str] = Field(description="Calls that were allowed meanwhile, and are not undone.")
+
+
+class WantedBranches(BaseModel):
+    """Sessions to make."""
+
+    names: list[str] = Field(min_length=1, max_length=100)
+
+
+class Branches(BaseModel):
+    """Sessions that were made."""
+
+    kernels: list[KernelModel]
+
+
+@router.post("/checkpoints", response_model=CheckpointModel, summary="Keep the state that a session has now")
+async def make(request: Request, session: str, _: Run, wanted: WantedCheckpoint | None = None) -> Response:
+    """Keep the state that a session has now, to go back to later."""
+    wanted = wanted or WantedCheckpoint()
+    return json_response(await link_of(request).call(MakeCheckpoint(session, wanted.name, wanted.files)))
+
+
+@router.get("/checkpoints", response_model=CheckpointList, summary="List checkpoints")
+async def list_checkpoints(request: Request, session: str, _: Read) -> Response:
+    """List the checkpoints of a session, oldest first."""
+    return json_response({"checkpoints": await link_of(request).call(Checkpoints(session))})
+
+
+@router.post("/checkpoints/{checkpoint}/restore", response_model=CheckpointModel, summary="Go back to a checkpoint")
+async def restore(request: Request, session: str, checkpoint: str, _: Run) -> Response:
+    """Go back to a checkpoint, by its id or its name. It stays."""
+    return json_response(await link_of(request).call(Restore(session, checkpoint)))
+
+
+@router.delete("/checkpoints/{checkpoint}", response_model=Done, summary="Drop a checkpoint")
+async def drop(request: Request, session: str, checkpoint: str, _: Run) -> Response:
+    """Drop a checkpoint, and free its memory."""
+    return json_response({"done": await link_of(request).call(DropCheckpoint(session, checkpoint))})
+
+
+@router.post("/undo", response_model=UndoneModel, summary="Undo cells")
+async def undo(request: Request, session: str, _: Run, wanted: WantedUndo | None = None) -> Response:
+    """Go back over the last cells of a session."""
+    return json_response(await link_of(request).call(Undo(session, (wanted or WantedUndo()).count)))
+
+
+@router.post("/fork", response_model=Branches, summary="Make branches")
+async def fork(request: Request, session: str, caller: Run, wanted: WantedBranches) -> Response:
+    """Make sessions that begin with the state that another one has now."""
+    if caller.session:
+        raise AccessError("this token is for one session, and cannot make others")
+    made = await link_of(request).call(Fork(session, tuple(wanted.names)))
+    return json_response({"kernels": [with_age(record) for record in made]})

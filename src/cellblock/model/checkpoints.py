@@ -1,0 +1,81 @@
+"""What is said about checkpoints, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self, TypeAlias
+
+from cellblock.model import HistoryEntry
+
+FilesMode: TypeAlias = Literal["shared", "copy"]
+"""What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """A checkpoint of a named session.
+
+    Attributes:
+        id: What it is called; unique.
+        name: What its maker calls it; may be empty.
+        made_at: When it was made (ISO 8601, UTC).
+        execution_count: The number of the last cell before it.
+        automatic: Whether it was made without being asked for.
+        files: ``copy`` if the state of the workspace's files belongs to it, else ``shared``.
+    """
+
+    id: str
+    name: str
+    made_at: str
+    execution_count: int
+    automatic: bool
+    files: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return it from JSON data."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """What `Session.undo` has undone.
+
+    Attributes:
+        cells: The cells, oldest first.
+        execution_count: The number of the last cell that still counts.
+        files: The files of the workspace that were changed back, removed or made again.
+        files_left: Why files were left as they are; empty if they were brought back.
+        outside: Calls of tools, commands and connections that were allowed meanwhile. What they did outside is not undone.
+    """
+
+    cells: list[HistoryEntry]
+    execution_count: int
+    files: list[str] = field(default_factory=list)
+    files_left: str = ""
+    outside: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        cells = [
+            {"code": cell.code, "status": cell.status, "execution_count": cell.execution_count, "abandoned": cell.abandoned}
+            for cell in self.cells
+        ]
+        return {
+            "cells": cells,
+            "execution_count": self.execution_count,
+            "files": self.files,
+            "files_left": self.files_left,
+            "outside": self.outside,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return it from JSON data."""
+        cells = [HistoryEntry(**cell) for cell in data["cells"]]
+        return cls(cells, data["execution_count"], data["files"], data["files_left"], data["outside"])

@@ -1,0 +1,85 @@
+"""`cellblock checkpoint`, `restore`, `undo` and `fork`, and the same functions for Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+import cellblock
+from cellblock.cli import main
+from daemons import own_daemon
+from terminals import cellblock as command
+from terminals import terminal
+
+
+@pytest.fixture(scope="module", autouse=True)
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with own_daemon(tmp_path_factory.mktemp("daemon")):
+        yield
+
+
+@pytest.fixture
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    cellblock.get_or_create("s", working_dir=str(tmp_path_factory.mktemp("workspace")))
+    cellblock.execute("s", "x = 1")
+    yield "s"
+    cellblock.wipe()
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    """Return what a command says, as data."""
+    assert main([*arguments]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_session_goes_back_by_name(session: str, capsys: pytest.CaptureFixture[str]) -> None:
+    made = said(capsys, "checkpoint", session, "before")
+    assert (made["name"], made["execution_count"], made["automatic"]) == ("before", 1, False)
+    cellblock.execute(session, "x = 2")
+    assert said(capsys, "restore", session, "before") == made
+    assert cellblock.execute(session, "x").return_value == "1"
+    assert made in said(capsys, "checkpoints", session)["checkpoints"]  # type: ignore[operator]  # a list
+    assert main(["restore", session, "after"]) != 0
+    assert "there is no checkpoint 'after' of this session; it has:" in capsys.readouterr().err
+    cellblock.drop_checkpoint(session, "before")
+    with pytest.raises(cellblock.CheckpointError):
+        cellblock.restore(session, "before")
+
+
+def test_a_terminal_is_told_what_was_undone(session: str) -> None:
+    cellblock.checkpoint(session, "one")
+    cellblock.execute(session, "x = 2")
+    cellblock.execute(session, "x = 3")
+    with terminal(*command("undo", session, "2")) as screen:
+        assert screen.end() == 0
+        assert "undone: [2] x = 2" in screen.text
+        assert "undone: [3] x = 3" in screen.text
+    with terminal(*command("checkpoints", session), columns=200) as screen:
+        assert screen.end() == 0
+        assert "one" in screen.text
+    assert cellblock.execute(session, "x").return_value == "1"
+    with pytest.raises(cellblock.CheckpointError, match="cells to undo, not 100"):
+        cellblock.undo(session, 100)
+
+
+def test_branches_have_names_and_lives_of_their_own(session: str, capsys: pytest.CaptureFixture[str]) -> None:
+    made = said(capsys, "fork", session, "left", "right")["kernels"]
+    assert [kernel["name"] for kernel in made] == ["left", "right"]  # type: ignore[attr-defined]  # a list
+    assert cellblock.execute("left", "x += 1; x").return_value == "2"
+    assert cellblock.destroy("left")
+    assert cellblock.execute("right", "x += 2; x").return_value == "3"
+    assert cellblock.execute(session, "x").return_value == "1"
+    for names in (["right"], ["a", "a"], [], ["../a"]):
+        with pytest.raises(cellblock.CellblockError):
+            cellblock.fork(session, names)
+    assert sorted(kernel.name for kernel in cellblock.list_kernels()) == ["right", "s"]
+
+
+def test_a_crash_keeps_the_variables_of_a_named_session(session: str) -> None:
+    cellblock.checkpoint(session)
+    result = cellblock.execute(session, "x = 5; import os; os._exit(1)")
+    assert (result.status, result.recovery, result.state_lost) == ("died", "restored", False)
+    assert cellblock.execute(session, "x").return_value == "1"

@@ -1,0 +1,73 @@
+"""`Session.diff`: what has changed since a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cellblock import CheckpointError, Host, InvalidInputError, Session, StateChanges
+from cellblock.snapshots.snapshots import FileChange, FileChanges
+
+
+async def test_new_changed_and_deleted_variables_are_told(native_host: Host, tmp_path_factory: pytest.TempPathFactory) -> None:
+    workspace = tmp_path_factory.mktemp("workspace")
+    async with native_host.session(working_dir=workspace, images_dir=workspace, recovery="none") as session:
+        await session.execute("import threading, numpy as np")
+        await session.execute("same = [1, {'a': 'b'}]; rows = [1]; gone = 1; other = 1; lock = threading.Lock()")
+        await session.execute("array = np.zeros(1000)\ndef f(): return 1\ndef g(): return 1")
+        checkpoint = await session.checkpoint()
+        sessions = len(native_host._sessions)
+        assert not (await session.diff(checkpoint)).variables.changed
+        await session.execute("rows.append(2); del gone; other = 'text'; new = 2; array[500] = 1\ndef g(): return 2")
+        changes = (await session.diff(checkpoint)).variables
+        assert [one.name for one in changes.new] == ["new"]
+        assert [one.name for one in changes.deleted] == ["gone"]
+        assert {one.after.name: (one.before.type, one.after.type) for one in changes.changed} == {
+            "rows": ("list", "list"),
+            "other": ("int", "str"),
+            "array": ("numpy.ndarray", "numpy.ndarray"),
+            "g": ("function", "function"),
+        }
+        assert [one.before.shape for one in changes.changed if one.after.name == "rows"] == [(1,)]
+        assert [one.name for one in changes.unknown] == ["lock"]
+        assert (await session.execute("rows, _i")).execution_count == 5  # nothing was left behind in it
+        assert len(native_host._sessions) == sessions
+        await checkpoint.drop()
+        with pytest.raises(CheckpointError):
+            await session.diff(checkpoint)
+
+
+async def test_files_are_told_if_the_checkpoint_holds_them(host: Host, tmp_path: Path) -> None:
+    async with host.session(working_dir=tmp_path, images_dir=tmp_path, recovery="none") as session:
+        await session.execute("open('changed', 'w').write('1'); open('gone', 'w').write('1')")
+        checkpoint = await session.checkpoint(files="copy")
+        assert not await session.diff(checkpoint)
+        await session.execute(
+            "import os; open('changed', 'w').write('22'); os.remove('gone'); open('new', 'w').close(); del os"
+        )
+        changes = await session.diff(checkpoint)
+        assert changes.files == FileChanges(
+            (FileChange("new", None, 0),), (FileChange("changed", 1, 2),), (FileChange("gone", 1, None),)
+        )
+        assert not changes.variables
+        assert StateChanges.from_dict(json.loads(json.dumps(changes.to_dict()))) == changes
+        await checkpoint.drop()
+        shared = await session.checkpoint()
+        assert (await session.diff(shared)).files is None
+        await shared.drop()
+
+
+async def test_what_is_not_a_checkpoint_is_refused(session: Session) -> None:
+    with pytest.raises(InvalidInputError, match="a checkpoint is wanted"):
+        await session.diff("cp-1")  # type: ignore[arg-type]
+
+
+def test_changes_travel_as_json() -> None:
+    from cellblock import Variable, VariableChanges
+
+    changes = StateChanges(VariableChanges(new=[Variable("x", "int", 28, None, "1")]))
+    assert changes
+    assert StateChanges.from_dict(json.loads(json.dumps(changes.to_dict()))) == changes
+    assert not StateChanges(VariableChanges())
