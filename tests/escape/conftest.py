@@ -90,6 +90,6 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def jail(attacked_host: Host, workspace: Path, tmp_path: Path) -> AsyncIterator[Session]:
-    """A fresh sandboxed session, with the attacker's tools."""
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+    """A fresh sandboxed session, with the attacker's tools, and with no process but its own two."""
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", recovery="none") as session:
         yield await arm(session)
