@@ -30,6 +30,13 @@ async def arm(session: Session) -> Session:
 SANDBOXES = [pytest.param("native", id=pytest.HIDDEN_PARAM), pytest.param("landlock", marks=pytest.mark.slow)]
 
 
+KERNELS = [
+    pytest.param("first", id=pytest.HIDDEN_PARAM),
+    pytest.param("restored", marks=pytest.mark.slow),
+    pytest.param("branch", marks=pytest.mark.slow),
+]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what is different under Landlock: `DIFFERENT` says how."""
     items[:] = [item for item in items if not _differs(item)]
@@ -51,12 +58,26 @@ def attacked_host(request: pytest.FixtureRequest) -> Host:
     return host
 
 
-@pytest.fixture(scope="session")
-async def cell(attacked_host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
-    """One sandboxed session for all attacks that change nothing."""
+@pytest.fixture(scope="session", params=KERNELS)
+async def cell(
+    request: pytest.FixtureRequest, attacked_host: Host, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Session]:
+    """One sandboxed session for all attacks that change nothing: in its first kernel, in one that was restored, and a branch."""
     place = tmp_path_factory.mktemp("cell")
-    async with attacked_host.session(working_dir=place, images_dir=place / "images") as session:
-        yield await arm(session)
+    async with attacked_host.session(working_dir=place, images_dir=place / "images", recovery="none") as session:
+        await arm(session)
+        if request.param == "first":
+            yield session
+        elif request.param == "restored":
+            checkpoint = await session.checkpoint()
+            await session.restore(checkpoint)
+            await checkpoint.drop()
+            yield session
+        else:
+            (branch,) = await session.fork()
+            await session.close()
+            async with branch:
+                yield branch
 
 
 @pytest.fixture
@@ -69,6 +90,6 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def jail(attacked_host: Host, workspace: Path, tmp_path: Path) -> AsyncIterator[Session]:
-    """A fresh sandboxed session, with the attacker's tools."""
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+    """A fresh sandboxed session, with the attacker's tools, and with no process but its own two."""
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", recovery="none") as session:
         yield await arm(session)
