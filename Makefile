@@ -100,7 +100,7 @@ TORCH ?= torch
 	@touch $@
 
 libraries: .venv-libraries/libraries.stamp
-	@PYTHONPATH=tests .venv-libraries/bin/python -m fork.trying --table docs/checkpoints.md
+	@PYTHONPATH=tests .venv-libraries/bin/python -m fork.in_sessions docs/checkpoints.md
 
 user: $(VENV)/test.stamp
 	@.ci/as-user

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import cellblock
-from cellblock.daemon.messages import End
-from cellblock.sync import _connection
+from cellblock.daemon import control
+from cellblock.sync import _local
 
 
 @contextmanager
@@ -27,6 +27,6 @@ def own_daemon(directory: Path) -> Iterator[Path]:
             cellblock.list_kernels()  # starts it, and opens this thread's connection
             yield home
         finally:
-            connection = _connection()
-            connection.call(End())
-            connection.close()
+            control.stop()  # also if a test has killed the daemon that this thread is connected to
+            for connection in _local.__dict__.pop("connections", {}).values():
+                connection.close()

@@ -167,3 +167,14 @@ def test_the_data_is_what_its_readme_says() -> None:
         digest = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
         assert path.name in described
         assert digest in described
+
+
+@pytest.mark.slow
+async def test_a_session_is_saved_and_continued(tmp_path: Path) -> None:
+    assert await run("save_and_continue.py", tmp_path) == (
+        "saved strikes, total in 2 cells\n"
+        "not saved: lines (TypeError: cannot pickle 'generator' object)\n"
+        "In [3] says 265\n"
+        "analysis.ipynb has 3 cells\n"
+    )
+    assert sorted(os.listdir(tmp_path)) == ["analysis.cellblock", "analysis.ipynb"]

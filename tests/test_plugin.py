@@ -68,8 +68,9 @@ def test_the_command_line_knows_what_every_client_passes() -> None:
 @pytest.mark.slow
 async def test_what_a_client_starts_serves_tools(tmp_path: Path) -> None:
     name, option, _ = arguments()[0]
+    (workspace := tmp_path / "workspace").mkdir()
     server = StdioServerParameters(
-        command=sys.executable, args=["-m", "cellblock", name, option, str(tmp_path)], env={"HOME": str(tmp_path)}
+        command=sys.executable, args=["-m", "cellblock", name, option, str(workspace)], env={"HOME": str(tmp_path)}
     )
     async with Client(server) as client:
         assert "reset" in {tool.name for tool in (await client.list_tools()).tools}

@@ -26,6 +26,7 @@ _STATUS: dict[type[CellblockError], int] = {
     errors.NotFoundError: 404,
     errors.ConflictError: 409,
     errors.StateError: 409,
+    errors.CheckpointError: 409,
     errors.BusyError: 503,
     errors.DaemonError: 503,
     errors.OutcomeUnknownError: 502,

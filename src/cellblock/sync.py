@@ -472,8 +472,8 @@ def _call(request: Any, body: bytes = b"") -> Any:
 def _connection(chosen: settings.Settings | None = None) -> Any:
     """Return this thread's connection to the sessions: those of the daemon, which is started if there is none, or our own."""
     memory = (chosen or settings.current()).store_backend == "memory"
-    place = "" if memory else str(config.state_directory())
-    known: dict[str, Any] = _local.__dict__.setdefault("connections", {})
+    place = None if memory else config.state_directory()
+    known: dict[Path | None, Any] = _local.__dict__.setdefault("connections", {})
     found = known.get(place)
     if found is None or not found.usable:
         found = known[place] = _connect(memory)

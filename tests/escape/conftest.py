@@ -51,9 +51,21 @@ async def restored_host() -> AsyncIterator[Host]:
         yield host
 
 
+KERNELS = [
+    pytest.param("first", id=pytest.HIDDEN_PARAM),
+    pytest.param("restored", marks=pytest.mark.slow),
+    pytest.param("branch", marks=pytest.mark.slow),
+]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what is different under Landlock: `DIFFERENT` says how."""
-    items[:] = [item for item in items if not _differs(item)]
+    """Leave out what is different under Landlock: `DIFFERENT` says how. And what `cell` does by itself for all its tests."""
+    items[:] = [item for item in items if not _differs(item) and not _twice(item)]
+
+
+def _twice(item: pytest.Item) -> bool:
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return "cell" in params and params.get("attacked_host") == "restored"
 
 
 def _differs(item: pytest.Item) -> bool:
@@ -72,13 +84,27 @@ def attacked_host(request: pytest.FixtureRequest) -> Host:
     return host
 
 
-@pytest.fixture(scope="session")
-async def cell(attacked_host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
-    """One sandboxed session for all attacks that change nothing."""
+@pytest.fixture(scope="session", params=KERNELS)
+async def cell(
+    request: pytest.FixtureRequest, attacked_host: Host, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Session]:
+    """One sandboxed session for all attacks that change nothing: in its first kernel, in one that was restored, and a branch."""
     place = tmp_path_factory.mktemp("cell")
     # Checkpoints that it makes by itself would look like what a test has left behind.
     async with attacked_host.session(working_dir=place, images_dir=place / "images", recovery="none") as session:
-        yield await arm(session)
+        await arm(session)
+        if request.param == "first":
+            yield session
+        elif request.param == "restored":
+            checkpoint = await session.checkpoint()
+            await session.restore(checkpoint)
+            await checkpoint.drop()
+            yield session
+        else:
+            (branch,) = await session.fork()
+            await session.close()
+            async with branch:
+                yield branch
 
 
 @pytest.fixture
@@ -91,6 +117,6 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def jail(attacked_host: Host, workspace: Path, tmp_path: Path) -> AsyncIterator[Session]:
-    """A fresh sandboxed session, with the attacker's tools."""
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+    """A fresh sandboxed session, with the attacker's tools, and with no process but its own two."""
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", recovery="none") as session:
         yield await arm(session)

@@ -101,16 +101,16 @@ threading.Timer(0.1, grow).start()
 
 
 @pytest.fixture
-async def small(attacked_host: Host, cell: Session, workspace: Path, tmp_path: Path) -> AsyncIterator[Session]:
+async def small(attacked_host: Host, jail: Session, workspace: Path, tmp_path: Path) -> AsyncIterator[Session]:
     """A session that may use little memory. After the attack another session, and the fork server, are as they were."""
-    await ok(cell, "kept = 'theirs'")
+    await ok(jail, "kept = 'theirs'")
     servers = _children()
     policy = replace(Policy(), resources=Resources(memory=LIMIT))
     async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
         await ok(session, "mine = 1")
         yield session
         assert await value(session, "6 * 7") == 42
-    assert await value(cell, "kept") == "theirs"
+    assert await value(jail, "kept") == "theirs"
     assert _children() == servers
 
 

@@ -15,7 +15,7 @@ from .test_mutations import CODE, DATA
 
 ATTACKS = range(1, 64)
 WITHOUT_MUTATION = {46, 48}
-"""The document says why; 48 waits for checkpoints."""
+"""The document says why."""
 
 TESTS = Path(__file__).parents[1]
 DOCUMENT = TESTS.parent / "docs" / "threat-model.md"

@@ -84,12 +84,11 @@ LIBRARIES: dict[str, Library] = {
         "bool(np.allclose(sm.OLS(x @ [1, 2, 3, 4], x).fit().params, [1, 2, 3, 4]))",
     ),
     "httpx": Library(
-        "import http.server, subprocess, sys, httpx, socket, time\n"
-        "with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]\n"
-        "p = subprocess.Popen([sys.executable, '-m', 'http.server', str(port), '--bind', '127.0.0.1'], stdout=-3, stderr=-3)\n"
-        "c = httpx.Client(base_url=f'http://127.0.0.1:{port}', transport=httpx.HTTPTransport(retries=8))\n"
-        "c.get('/').status_code",
-        "c.get('/').status_code == 200",
+        "import subprocess, sys, httpx; p = subprocess.Popen([sys.executable, '-u', '-m', 'http.server', '0', '--bind', '127.0.0.1'], stdout=-1, stderr=-3)\n"
+        "c = httpx.Client(base_url='http://127.0.0.1:' + p.stdout.readline().split()[5].decode())\n"
+        "def ask():\n    try: return c.get('/').status_code == 200\n    except httpx.ConnectError: return in_copy  # the server ends with the original\n"
+        "ask()",
+        "ask()",
         told="Processes",
     ),
     "sqlite, a file": Library(

@@ -2,7 +2,6 @@
 
     PYTHONPATH=tests python -m fork.trying                      all that are installed, as JSON, one line each
     PYTHONPATH=tests python -m fork.trying numpy torch          some
-    PYTHONPATH=tests python -m fork.trying --table docs/x.md    all, and write the table in a page
 
 The copy is made as for a checkpoint: a grandchild, which forks once more when it is restored.
 """
@@ -29,7 +28,6 @@ from cellblock.worker import fork_safety
 from fork.libraries import LIBRARIES, PYTHONS, Library
 
 _DEADLINE = 20  # seconds for each use
-BEGIN, END = "<!-- libraries: written by make libraries -->", "<!-- end of libraries -->"
 
 
 def installed(name: str) -> str | None:
@@ -140,38 +138,12 @@ def read(file: IO[str]) -> str:
     return file.read()
 
 
-def row(answer: dict[str, Any]) -> str:
-    """Return the row of a library that was tried."""
-    library, outcome = LIBRARIES[answer["library"]], answer["outcome"]
-    words = {"works": library.remark or "works", "refused": "none is made", "wrong": "wrong results", "fails": "fails"}
-    return f"| {answer['library']} | {answer['version']} | {words.get(outcome, 'hangs')} |"
-
-
-def write_table(page: Path) -> int:
-    """Try them all, replace the table in a page, and return whether anything was a surprise."""
-    if missing := [name for name in LIBRARIES if installed(name) is None]:
-        print(f"not installed: {', '.join(missing)}", file=sys.stderr)
-        return 1
-    answers = []
-    for name in LIBRARIES:
-        answers.append(verdict(name))
-        print(row(answers[-1]), flush=True)
-    head, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    rows = ["| what was used | version | in a copy |", "|---|---|---|", *map(row, answers)]
-    page.write_text("\n".join([f"{head}{BEGIN}", *rows, END]) + rest.partition(END)[2], encoding="utf-8")
-    surprises = [difference for answer in answers if (difference := surprise(answer))]
-    print(*surprises, sep="\n", file=sys.stderr)
-    return bool(surprises)
-
-
 def main() -> None:
     """Try libraries and print what came of it."""
     if sys.argv[1:2] == ["--here"]:
         answer = try_out(sys.argv[2])
         print(json.dumps(answer), flush=True)
         os._exit(0)
-    if sys.argv[1:2] == ["--table"]:
-        sys.exit(write_table(Path(sys.argv[2])))
     for name in sys.argv[1:] or LIBRARIES:
         if installed(name) is not None:
             print(json.dumps(verdict(name)), flush=True)

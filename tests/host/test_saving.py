@@ -131,6 +131,16 @@ async def test_a_library_that_is_missing_costs_only_what_needs_it(native_host: H
         assert (await session.execute("other[0] is shared, x")).return_value == "(True, 1)"
 
 
+async def test_very_many_variables_are_counted(session: Session, tmp_path: Path) -> None:
+    await session.execute("globals().update({f'ok{i}': i for i in range(1000)})\nclass Bad:\n    def __reduce__(self): 1 / 0")
+    await session.execute("globals().update({f'bad{i}': Bad() for i in range(6000)}); globals().update({'n' * 300_000: 1})")
+    report = await session.save(tmp_path / "s")
+    assert len(report.saved) == 1001
+    assert report.left_out[-1].name == "…"
+    assert len(report.left_out) - 1 + int(report.left_out[-1].reason.removesuffix(" more").replace(",", "")) == 6001
+    assert len((await session.load(tmp_path / "s")).loaded) == 1001
+
+
 async def test_functions_of_another_python_are_left_out(session: Session, tmp_path: Path) -> None:
     await session.execute("x = 1\ndef f(): pass")
     path = tmp_path / "s"

@@ -75,6 +75,7 @@ async def test_a_client_that_cannot_ask_refuses(native_host: Host, tmp_path: Pat
         assert text(await run(connected, ASK)) == '{"action": "decline"}'
 
 
+@pytest.mark.slow
 async def test_the_time_that_a_person_takes_does_not_count(native_host: Host, tmp_path: Path) -> None:
     register(tmp_path)
     asked: list[Elicitation] = []
@@ -86,10 +87,11 @@ async def test_the_time_that_a_person_takes_does_not_count(native_host: Host, tm
         return {"yes": False}
 
     async with CodeExecutor(working_dir=tmp_path, host=native_host, on_elicitation=person) as executor:
-        going = asyncio.create_task(executor.execute(ASK, timeout=0.4))
+        await executor.execute("from cellblock.tools.calling.runner import ToolRunner\nawait ToolRunner('bad').run('pid', {})")
+        going = asyncio.create_task(executor.execute(ASK, timeout=2))
         await eventually(lambda: asked)
         broker = executor._run.services.broker  # type: ignore[union-attr]
-        await eventually(lambda: broker.waited > 0.5)
+        await eventually(lambda: broker.waited > 2.2)
         answered.set()
         assert (await going).text == '{"action": "accept", "content": {"yes": false}}'
 

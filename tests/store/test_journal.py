@@ -199,3 +199,29 @@ async def test_the_oldest_that_have_ended_are_forgotten(
 def test_an_id_that_is_none_is_not_found(number: str) -> None:
     with closing(NamedStore()) as store:
         assert store.journal.find(number) is None
+
+
+async def test_what_is_too_much_is_forgotten_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An execution can have 10,000 events: to forget all of them at once would take a tenth of a second."""
+    store = NamedStore(tmp_path)
+    executions = [record() for _ in range(2)]
+    for execution in executions:
+        store.journal.add(execution, b"", "x")
+        for seq in range(1, 3001):
+            store.journal.event(execution.id, seq, "stream", pack({"text": "x"}))
+        store.journal.end(replace(execution, state="done", ended=time.time()), 10)
+
+    def left() -> int:
+        return sum(event.kind == "stream" for event in store.journal.events(executions[0].id))
+
+    monkeypatch.setattr("cellblock.store.journal.MAX_EXECUTIONS", 1)
+    pieces = []
+    while store.journal.find(executions[0].id) is not None:
+        before = left()
+        store.journal.trim()
+        pieces.append(before - left())
+    assert sum(pieces) == 3000
+    assert max(pieces) <= 500
+    assert store.journal.find(executions[1].id) is not None
+    assert sum(event.kind == "stream" for event in store.journal.events(executions[1].id)) == 3000
+    store.close()

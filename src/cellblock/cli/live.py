@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
@@ -97,21 +97,24 @@ class _Events:
         self._execution = execution
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        known = 0
-        try:
-            for event in self._connection.follow(Follow(self._execution)):
-                known = event["seq"]
-                yield event
-            return
-        except DaemonError as error:
-            if self._connection.usable:
-                raise
-            lost = error
-        with closing(connect()) as self._connection:
-            try:
-                yield from self._connection.follow(Follow(self._execution, known))
-            except errors.NotFoundError:
-                raise OutcomeUnknownError(f"{lost}, and the next one does not know the execution", self._execution) from None
+        known, lost = 0, None
+        with ExitStack() as connections:
+            while True:
+                try:
+                    for event in self._connection.follow(Follow(self._execution, known)):
+                        known = event["seq"]
+                        yield event
+                    return
+                except DaemonError as error:
+                    if self._connection.usable:
+                        raise
+                    lost = error
+                except errors.NotFoundError:
+                    if lost is None:
+                        raise
+                    message = f"{lost}, and the next one does not know the execution"
+                    raise OutcomeUnknownError(message, self._execution) from None
+                self._connection = connections.enter_context(closing(connect()))
 
     def waits_for(self, descriptor: int) -> bool:
         """Wait until a descriptor can be read, or there is another event; return whether it is the descriptor."""

@@ -167,14 +167,8 @@ async def load(
 
 
 async def _give_state(ends: Ends, file: LoadedFile, timeout: float | None) -> Loaded:
-    state = file.manifest.state
-    batches = [*_batches(file.cells)]
-    lines = iter(
-        [
-            write(replace(state, left_out=(), directory=_absolute(state.directory, ends.workspace))).decode(),
-            *(json.dumps(batch) for batch in batches),
-        ]
-    )
+    prepared = await in_thread(_lines, file, ends.workspace)
+    lines = iter(prepared)
     pieces = file.variables()
     failure: BaseException | None = None
 
@@ -194,13 +188,20 @@ async def _give_state(ends: Ends, file: LoadedFile, timeout: float | None) -> Lo
     async def take(message: bytes) -> None:
         answer[:] = [message]
 
-    result = await ends.run_and_take(f"{_LOAD}({len(batches)})", next_line, take, timeout)
+    result = await ends.run_and_take(f"{_LOAD}({len(prepared) - 1})", next_line, take, timeout)
     if failure is not None:
         raise failure
     sent(result, "the session was not loaded")
     if not answer:
         raise ProtocolError("the session did not say what it has loaded")
     return await in_thread(read, Loaded, answer[0])
+
+
+def _lines(file: LoadedFile, workspace: str) -> list[str]:
+    """Return what the session is told before it gets the pickles: its state, and the code of its cells."""
+    state = file.manifest.state
+    told = replace(state, left_out=(), directory=_absolute(state.directory, workspace))
+    return [write(told).decode(), *(json.dumps(batch) for batch in _batches(file.cells))]
 
 
 def _encoded(piece: bytes) -> str:

@@ -158,13 +158,18 @@ def explain() -> list[Setting]:
 
 def _given() -> tuple[dict[str, str], tuple[str, int, int] | None]:
     """Return the variables that are settings, or are meant to be, and the file with its time and size, if there is one."""
-    variables = {name: value for name, value in config.set_variables(PREFIXES).items() if name not in _OTHER}
-    path = config.settings_file()
+    variables, path = _environment()
     try:
         found = os.stat(path)
     except OSError:
         return variables, None
-    return variables, (str(path), found.st_mtime_ns, found.st_size)
+    return variables, (path, found.st_mtime_ns, found.st_size)
+
+
+@config.while_unchanged
+def _environment() -> tuple[dict[str, str], str]:
+    variables = {name: value for name, value in config.set_variables(PREFIXES).items() if name not in _OTHER}
+    return variables, str(config.settings_file())
 
 
 def nearest(name: str) -> str:

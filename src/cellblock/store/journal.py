@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS executions (
     status TEXT NOT NULL DEFAULT '',
     execution_count INTEGER
 ) STRICT;
+CREATE INDEX IF NOT EXISTS executions_by_session ON executions (session);
 CREATE UNIQUE INDEX IF NOT EXISTS executions_by_key ON executions (session, key) WHERE key <> '';
 CREATE INDEX IF NOT EXISTS executions_by_session ON executions (session);
 CREATE TABLE IF NOT EXISTS events (
@@ -66,7 +67,7 @@ MAX_BYTES = 1024 * 1024 * 1024
 MAX_AGE = 30 * 86_400.0
 """How much is kept of executions that have ended: so many, of so many bytes together, for so many seconds."""
 
-_TRIM_EVERY, _TRIM = 64, 64  # executions: at a time, so that it takes a few milliseconds
+_TRIM_EVERY, _TRIM = 200, 400  # rows that were added, and that are removed then: in a few milliseconds
 
 _INSERT = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
 _BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
@@ -75,14 +76,18 @@ _ADDED = {"position": "TEXT NOT NULL DEFAULT ''", "status": "TEXT NOT NULL DEFAU
 """Columns that files of earlier versions do not have."""
 
 _HISTORY = (
-    "SELECT code, status, execution_count FROM executions "
-    "WHERE session = ? AND ended < ? AND status <> '' ORDER BY n DESC LIMIT ?"
+    "SELECT code, status, execution_count FROM "
+    "(SELECT * FROM executions WHERE session = ? AND ended < ? ORDER BY n DESC LIMIT 2000) WHERE status <> '' LIMIT ?"
 )
 _EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
 _OLDEST = "SELECT n, size, ended FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
 _EVENTS = "SELECT seq, kind, data FROM events WHERE execution = ? AND seq > ? ORDER BY seq LIMIT ?"
-_PAGE = 200
+_ENDS = (
+    "SELECT coalesce((SELECT min(seq) FROM events WHERE execution = ?), 0), "
+    "coalesce((SELECT max(seq) FROM events WHERE execution = ?), 0)"
+)
+_PAGE = 50
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _ID = re.compile("[0-7][0-9a-f]{31}")
 
@@ -163,6 +168,9 @@ class Journal:
             packed: Its data, packed (`wire.packed`).
             given: How many events its session has given, up to this one.
         """
+        if self._until_trim <= 0:
+            self.trim()
+        self._until_trim -= 1
         number = _number(execution)
         data = packed if len(packed) <= MAX_INLINE or not self._put_beside(number, seq, packed) else None
         self.writer.later(_EVENT, (number, seq, kind, data, given), 0 if data is None else len(data))
@@ -189,18 +197,23 @@ class Journal:
     def trim(self) -> None:
         """Forget what is too old or too much; a little at a time."""
         self._until_trim = _TRIM_EVERY
-        before = time.time() - MAX_AGE
+        before, room = time.time() - MAX_AGE, _TRIM
         for number, size, ended in self.writer.read(_OLDEST, (_TRIM,)):
-            if ended > before and self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES:
+            if room <= 0 or (ended > before and self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES):
                 break
-            self._forget(number, size)
+            room -= self._forget(number, size, room)
 
-    def _forget(self, number: int, size: int) -> None:
-        self._unlink("SELECT seq FROM events WHERE execution = ? AND data IS NULL", (number,))
-        self.writer.later("DELETE FROM events WHERE execution = ?", (number,))
-        self.writer.later("DELETE FROM executions WHERE n = ?", (number,))
-        self._count -= 1
-        self._bytes -= size
+    def _forget(self, number: int, size: int, room: int) -> int:
+        """Forget an execution, or only its first events, if there are many; return how many rows that were."""
+        ((first, last),) = self.writer.read(_ENDS, (number, number))
+        until = min(last, first + room)
+        self._unlink("SELECT seq FROM events WHERE execution = ? AND seq <= ? AND data IS NULL", (number, until))
+        self.writer.later("DELETE FROM events WHERE execution = ? AND seq <= ?", (number, until))
+        if until == last:
+            self.writer.later("DELETE FROM executions WHERE n = ?", (number,))
+            self._count -= 1
+            self._bytes -= size
+        return int(until - first) + 2
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

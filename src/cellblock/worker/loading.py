@@ -18,7 +18,7 @@ from IPython.core.getipython import get_ipython
 from cellblock.model.saving import LeftOut
 from cellblock.wire.messages import VALUE_MIME
 from cellblock.wire.saved import Group, Loaded, State, read, write
-from cellblock.worker.saving import reason
+from cellblock.worker.saving import fitting, reason
 
 
 def load(batches: int) -> None:
@@ -38,7 +38,7 @@ def load(batches: int) -> None:
     for group in state.groups:
         loaded += _take(shell.user_ns, group, source, state, left_out)
     shell.execution_count = state.count + 1
-    shell.display_pub.publish({VALUE_MIME: write(Loaded(tuple(loaded), tuple(left_out)))})
+    shell.display_pub.publish({VALUE_MIME: write(Loaded(tuple(loaded), fitting(left_out)))})
 
 
 def _remember(shell: Any, cells: list[tuple[int | None, str]]) -> None:
@@ -174,5 +174,6 @@ def _versions(libraries: Any) -> str:
 
 
 def _others(name: str, names: tuple[str, ...]) -> str:
-    others = [other for other in names if other != name]
-    return f"; it shares objects with {', '.join(others[:3])}{' and others' if len(others) > 3 else ''}" if others else ""
+    others = [other for other in names[:4] if other != name][:3]
+    more = " and others" if len(names) > len(others) + 1 else ""
+    return f"; it shares objects with {', '.join(others)}{more}" if others else ""

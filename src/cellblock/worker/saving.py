@@ -6,6 +6,7 @@ each, so that a value that cannot be loaded costs no other.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -22,7 +23,8 @@ from cellblock.worker import pickling
 from cellblock.worker.variables import names
 
 _REASON = 300
-_MAX_NAMES = 10_000
+_MAX_NAMES = 256 * 1024
+_MAX_LEFT_OUT = 384 * 1024
 _MAX_ENVIRONMENT = 64 * 1024
 _NAMELESS = (str, bytes, int, tuple, frozenset, type, ModuleType, CodeType, BuiltinFunctionType)
 """Types of objects that may be shared without anybody noticing: they do not change, or are found by name."""
@@ -41,10 +43,15 @@ def save(piece: int) -> None:
     namespace = shell.user_ns
     kept = names(namespace, shell.user_ns_hidden)
     imports = {name: namespace[name].__name__ for name in kept if _can_be_imported(namespace[name])}
-    left_out: list[LeftOut] = [LeftOut(name[:100], f"more than {_MAX_NAMES:,} variables") for name in kept[_MAX_NAMES:]][:1]
+    room = _MAX_NAMES
+    left_out: list[LeftOut] = []
     together = _Sharing(namespace.values())
-    for name in kept[:_MAX_NAMES]:
-        if name not in imports:
+    for name in kept:
+        room -= _length(name) + _length(imports.get(name, ""))
+        if room < 0:
+            imports.pop(name, None)
+            left_out.append(LeftOut(name[:100], "there are too many variables, or their names are too long"))
+        elif name not in imports:
             try:
                 together.look(name, namespace[name])
             except KeyboardInterrupt:
@@ -60,13 +67,13 @@ def save(piece: int) -> None:
             State(
                 groups=tuple(groups),
                 imports=imports,
-                modules=tuple(sorted({name for name in _imported(namespace.get("In", ())) if name in sys.modules})),
+                modules=tuple(sorted({name for name in _imported(namespace.get("In", ())) if name in sys.modules})[:500]),
                 environment=environment,
                 directory=_directory(left_out),
                 count=shell.execution_count - 1,
                 python="{}.{}".format(*sys.version_info),
                 libraries=_libraries([*imports.values(), *(type(namespace[name]).__module__ for name in together.found)]),
-                left_out=tuple(left_out),
+                left_out=fitting(left_out),
             )
         )
     )
@@ -78,6 +85,20 @@ def reason(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"[:_REASON]
     except BaseException:  # the error is the session's own, and cannot even say what it is
         return type(error).__name__[:_REASON]
+
+
+def fitting(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
+    """Return what was left out, as far as a message has room for it, and how much more there is."""
+    room = _MAX_LEFT_OUT
+    for number, one in enumerate(left_out):
+        room -= _length(one.name) + _length(one.reason) + 30
+        if room < 0:
+            return (*left_out[:number], LeftOut("…", f"{len(left_out) - number:,} more"))
+    return tuple(left_out)
+
+
+def _length(text: str) -> int:
+    return len(json.dumps(text))
 
 
 class _Out:
@@ -209,7 +230,7 @@ def _changes(first: dict[str, str], left_out: list[LeftOut]) -> dict[str, str | 
     changes.update({name: None for name in first if name not in now})
     size = 0
     for name, value in [*changes.items()]:
-        size += len(name) + len(value or "")
+        size += _length(name) + _length(value or "")
         if size > _MAX_ENVIRONMENT or not _is_text(name + (value or "")):
             del changes[name]
             left_out.append(LeftOut(f"the environment variable {name[:100]!a}", "it is too large, or is not text"))
