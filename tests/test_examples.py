@@ -106,6 +106,17 @@ async def test_parallel_sessions_add_up(tmp_path: Path) -> None:
     assert shown.endswith(f"the sum is {sum(number**2 for number in range(50)):,}\n")
 
 
+@pytest.mark.slow
+async def test_a_tree_search_adopts_the_best_branches_and_draws_the_tree(tmp_path: Path) -> None:
+    shown = await run("tree_search.py", tmp_path)
+    assert shown.splitlines()[1:4] == [
+        "level 1: strikes as numbers -> 0.473 (1 of 8 branches failed)",
+        "level 2: heights in metres -> 0.723 (2 of 8 branches failed)",
+        "level 3: one spelling of names -> 0.889 (4 of 8 branches failed)",
+    ]
+    assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
+
+
 async def test_input_is_answered(tmp_path: Path) -> None:
     shown = (await run("answer_input.py", tmp_path)).splitlines()
     assert shown[:2] == ["What is your name? Ada", "Hello, Ada!"]

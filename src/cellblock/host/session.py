@@ -298,9 +298,10 @@ class Session(WithCheckpoints, AsyncOnly):
 
     async def _launch(self, dead: Kernel | None) -> Kernel:
         """Start a kernel: of the checkpoint that the session begins with, or of the last state of one that died, or afresh."""
-        checkpoint, self._start_from = self._start_from, None
-        if checkpoint is not None:
-            return await self._checkpoints.begin_with(checkpoint)
+        if self._start_from is not None:
+            kernel = await self._checkpoints.begin_with(self._start_from)
+            self._start_from = None
+            return kernel
         if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
             return recovered
         kernel = await self._host.launch(self.wanted, self._prepare)

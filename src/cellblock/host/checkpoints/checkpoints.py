@@ -127,6 +127,7 @@ class Checkpoints:
                 except BaseException:
                     checkpoint.discard()
                     raise
+            self._wait_for_idle()  # again: this one may be dropped before the next cell
             return checkpoint
 
     async def _copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
@@ -168,7 +169,7 @@ class Checkpoints:
 
     async def _roll(self, rolling: Rolling) -> None:
         """Make a checkpoint while nobody waits for the session."""
-        if self._cells.busy or self._cells.state != "running":
+        if self._cells.busy or self._cells.state != "running" or self._is_rolled():
             return
         async with self._cells.turn():
             kernel = self._kernels.current
@@ -189,6 +190,11 @@ class Checkpoints:
         self._host.rolled(checkpoint)
         if self.files.automatic:
             self._filing = asyncio.create_task(self._keep_files(checkpoint, self._cells_begun, self._filing))
+
+    def _is_rolled(self) -> bool:
+        """Whether the present state has such a checkpoint: nothing has run since the last one."""
+        past, last = self._cells.past, self.automatic[-1:]
+        return any(one.moment.begun == past.begun and one.moment.past == past.line for one in last)
 
     async def _keep_files(self, checkpoint: Checkpoint, begun: int, before: asyncio.Task[None] | None) -> None:
         """Keep the files for an automatic checkpoint. The next cell does not wait for this: it makes it give up."""
@@ -257,14 +263,20 @@ class Checkpoints:
             changes = await self._bring_files_back(checkpoint, kernel)
             return kernel
 
-        await self._kernels.swap(launch)
+        try:
+            await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint))
+        finally:
+            if not checkpoint.automatic:
+                self._wait_for_idle()  # this one may be dropped before the next cell
+        return changes
+
+    def _has_gone_to(self, checkpoint: Checkpoint) -> None:
         self._cells.past.go_to(checkpoint.moment.past)
         # What was made since is of a state that was left; named ones stay.
         line = checkpoint.moment.numbers
         for other in self.automatic:
             if not other.moment.numbers <= line:
                 other.discard()
-        return changes
 
     async def _bring_files_back(self, checkpoint: Checkpoint, kernel: Kernel) -> Changes:
         """Bring back the files of a checkpoint, if it holds any, before a kernel that was made of it is used."""
@@ -295,8 +307,10 @@ class Checkpoints:
                 if checkpoint.snapshot is None:
                     left = self._why_files_stay(checkpoint)
             elif target == line[0][0] and self._fresh:
-                await self._kernels.renew()
-                past.go_to(())
+                try:
+                    await self._kernels.renew()
+                finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
+                    past.abandon(number for number, _ in line)
                 execution_count, since = 0, 0.0
                 left = "no files were kept before the first cell"
             else:
@@ -375,14 +389,13 @@ class Checkpoints:
 
     async def recover(self, dead: Kernel) -> Kernel | None:
         """Make a kernel of the last state that there is; None if there is none, or it cannot be gone on from."""
-        automatic = [checkpoint for checkpoint in self.all() if checkpoint.moment.copy.family is dead.family]
-        if not automatic or self._rolling is None:
-            return None
         past = self._cells.past
         line = {number for number, _ in past.line}
-        checkpoint = max(automatic, key=lambda one: one.moment.begun)
-        if not checkpoint.moment.numbers <= line:
+        family = [checkpoint for checkpoint in self.all() if checkpoint.moment.copy.family is dead.family]
+        found = [checkpoint for checkpoint in family if checkpoint.moment.numbers <= line]
+        if not found or self._rolling is None:
             return None
+        checkpoint = max(found, key=lambda one: (len(one.moment.past), one.moment.begun))
         try:
             kernel = await self.resume(checkpoint)
         except (CheckpointError, LaunchError) as error:

@@ -43,11 +43,11 @@ class Past:
         """These cells with their numbers."""
         return tuple((number, self._entries[number]) for number in self._line)
 
-    def add(self, entry: HistoryEntry) -> None:
-        """Take note of a cell that has ended."""
+    def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
+        """Take note of a cell that has ended; if the kernel died with it, it has made no state."""
         number = next(_numbers)
         self._entries[number] = entry
-        if not entry.abandoned:
+        if not entry.abandoned and not died:
             self._line.append(number)
         self._forget()
 
@@ -71,13 +71,19 @@ class Past:
         line = [*line]
         kept = {number for number, _ in line}
         left = [number for number in self._line if number not in kept]
-        for number in left:
-            self._entries[number] = dataclasses.replace(self._entries[number], abandoned=True)
+        self.abandon(left)
         for number, entry in line:
             self._entries[number] = dataclasses.replace(entry, abandoned=False)
+        self._entries = dict(sorted(self._entries.items()))  # some may be back that were forgotten, or come from elsewhere
         self._line = [number for number, _ in line]
         self._forget()
         return [self._entries[number] for number in left if number in self._entries]
+
+    def abandon(self, numbers: Iterable[int]) -> None:
+        """Take note that the state that these cells have made was left."""
+        for number in numbers:
+            if (entry := self._entries.get(number)) is not None:
+                self._entries[number] = dataclasses.replace(entry, abandoned=True)
 
     def _forget(self) -> None:
         while len(self._entries) > _KEPT:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from cellblock.errors import InvalidInputError
 from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.model.checkpoints import FilesMode, Undone
 
 if TYPE_CHECKING:
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
     from cellblock.snapshots import Changes
 
 _MAX_BRANCHES = 1000
+
+
+async def _close_all(branches: Sequence[Session]) -> None:
+    """Close branches, also while the caller is being cancelled."""
+
+    async def close_all() -> None:
+        await asyncio.gather(*(branch.close() for branch in branches), return_exceptions=True)
+
+    await despite_cancellation(asyncio.create_task(close_all()))
 
 
 class WithCheckpoints:
@@ -142,12 +152,16 @@ class WithCheckpoints:
             branches = [self._host.branch(checkpoint) for _ in range(n)]
             for index, branch in enumerate(branches):
                 branch.begin_randomly(None if seeds is None else seeds[index], same=same_random_state)
-            ends = await asyncio.gather(*(branch.start() for branch in branches), return_exceptions=True)
+            try:
+                ends = await asyncio.gather(*(branch.start() for branch in branches), return_exceptions=True)
+            except BaseException:  # the caller was cancelled, and nobody else can close them
+                await _close_all(branches)
+                raise
         finally:
             await checkpoint.drop()
         failures = [end for end in ends if end is not None]
         if failures and not return_exceptions:
-            await asyncio.gather(*(branch.close() for branch in branches))
+            await _close_all(branches)
             raise failures[0]
         return [branch if end is None else end for branch, end in zip(branches, ends, strict=True)]
 

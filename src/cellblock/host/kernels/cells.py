@@ -259,7 +259,7 @@ class Cells:
             gone = cell.goes_on_from is not None
             kept = self._kept.keep(result)
             entry = HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, abandoned=gone, kept=kept)
-            self.past.add(entry)
+            self.past.add(entry, died=cell.died)
         if self.state == "running":
             # Not awaited: the caller waits for this result, not for the next kernel.
             self._kernels.replace_dead()

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from cellblock.errors import LaunchError, StateError
 from cellblock.host.kernels.kernel import Kernel
+from cellblock.host.kernels.stopping import despite_cancellation
 
 _log = logging.getLogger("cellblock")
 Launch: TypeAlias = Callable[["Kernel | None"], Awaitable[Kernel]]
@@ -85,15 +86,22 @@ class KernelSlot:
             LaunchError: It could not be started. The next call of `live` tries again.
             StateError: The slot was closed.
         """
-        if self._starting is None:  # otherwise the last one has died, and what takes its place is fresh
-            self._begin(self._replace(fresh=True))
-        await self._wait_for_next()
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+            if self.current is not None and self.current.death is None and not self.current.of_copy:
+                return  # the last one had died, and what has taken its place is fresh
+        renewal = self._begin(self._replace(fresh=True))
+        await asyncio.wait([renewal])
+        _check(renewal)
 
-    async def swap(self, launch: Callable[[], Awaitable[Kernel]]) -> None:
+    async def swap(self, launch: Callable[[], Awaitable[Kernel]], swapped: Callable[[], None]) -> None:
         """Put another kernel in place of the current one, while nothing runs. If that fails, the current one stays.
+
+        A caller that is cancelled waits for the end of this, so that nothing else begins meanwhile.
 
         Args:
             launch: Starts the other one. If it is cancelled it leaves nothing.
+            swapped: Called when the other one is in place.
 
         Raises:
             CheckpointError, LaunchError: It could not be started.
@@ -101,8 +109,9 @@ class KernelSlot:
         """
         if self._starting is not None:
             await asyncio.wait([self._starting])
-        self._begin(self._exchange(launch))
-        await self._wait_for_next()
+        exchange = self._begin(self._exchange(launch, swapped))
+        await despite_cancellation(exchange)
+        _check(exchange)
 
     async def close(self) -> None:
         """End the current kernel, and whatever was to take its place. It can be repeated."""
@@ -116,9 +125,7 @@ class KernelSlot:
     async def _wait_for_next(self) -> None:
         starting = self._starting or self._begin(self._replace(fresh=False))
         await asyncio.wait([starting])
-        if starting.cancelled():
-            raise StateError("the session was closed while a kernel started")
-        starting.result()
+        _check(starting)
 
     def _begin(self, change: Coroutine[None, None, None]) -> asyncio.Task[None]:
         if self._closed:
@@ -144,10 +151,11 @@ class KernelSlot:
             kernel.take_over_output(old)
         self._put(kernel)
 
-    async def _exchange(self, launch: Callable[[], Awaitable[Kernel]]) -> None:
+    async def _exchange(self, launch: Callable[[], Awaitable[Kernel]], swapped: Callable[[], None]) -> None:
         kernel = await launch()
         old = self.current
         self._put(kernel)
+        swapped()
         if old is not None:
             await old.kill()  # and not in good order: what it would do at its end belongs to a state that is left
             await old.close()
@@ -155,6 +163,13 @@ class KernelSlot:
     def _put(self, kernel: Kernel) -> None:
         kernel.memory.relieve = self.relieve
         self.current = kernel
+
+
+def _check(started: asyncio.Task[None]) -> None:
+    """Raise what a start has ended with, if it failed."""
+    if started.cancelled():
+        raise StateError("the session was closed while a kernel started")
+    started.result()
 
 
 def _take_note(task: asyncio.Task[None]) -> None:

@@ -1,0 +1,257 @@
+"""Sessions do what a model in Python says, whatever cells, checkpoints and crashes follow each other."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from cellblock import Checkpoint, CheckpointError, Host, Rolling, Session, StateError
+from processes import eventually
+
+T = TypeVar("T")
+NAMES = st.sampled_from(["a", "b"])
+LOOK = "{name: globals()[name] for name in 'ab' if name in globals()}"
+
+
+@dataclass(frozen=True)
+class State:
+    """What a kernel has: its variables, its count, the numbers of the cells that made it, and who started it."""
+
+    variables: dict[str, list[int]] = field(default_factory=dict)
+    count: int = 0
+    line: tuple[int, ...] = ()
+    family: int = 0
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """One session, and a model of it. Each cell ends with a look at the variables, and has a number in a comment."""
+
+    runner: asyncio.Runner
+    host: Host
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers, self.families = count(1), count(1)
+        self.state = State()
+        self.rolling: Rolling | None = None
+        self.history: dict[int, bool] = {}
+        self.named: list[tuple[Checkpoint, State]] = []
+        self.automatic: list[State] = []
+        self.workspace = tempfile.TemporaryDirectory()
+        self.session: Session
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    @initialize(keep=st.sampled_from([0, 1, 2, 5]))
+    def start(self, keep: int) -> None:
+        """Begin, without automatic checkpoints or with a few."""
+        self.rolling = Rolling(keep=keep, after=0.001, longest=10) if keep else None
+        self.run(self._start())
+
+    async def _start(self) -> None:
+        self.session = self.host.session(images_dir=self.workspace.name, recovery=self.rolling or "none")
+        await self.session.start()
+
+    # -- what is done --------------------------------------------------------------------------------------------------
+
+    @rule(name=NAMES)
+    def assign(self, name: str) -> None:
+        self.run(self.cell(f"{name} = [NUMBER]", name, lambda old, number: [number]))
+
+    @rule(name=NAMES)
+    def append(self, name: str) -> None:
+        self.run(self.cell(f"{name}.append(NUMBER)", name, lambda old, number: None if old is None else [*old, number]))
+
+    @rule(name=NAMES)
+    def delete(self, name: str) -> None:
+        self.run(self.cell(f"{name} = 0\ndel {name}", name, lambda old, number: None))
+
+    @rule()
+    def keep(self) -> None:
+        self.named.append((self.run(self.session.checkpoint(f"after {self.state.count}")), self.state))
+        self.run(self.rolled())
+
+    @precondition(lambda self: self.named)
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        checkpoint, state = data.draw(st.sampled_from(self.named))
+        self.run(self.session.restore(checkpoint))
+        self.go_to(state)
+        self.run(self.rolled())
+
+    @precondition(lambda self: self.named)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.sampled_from(self.named))
+        self.named.remove(chosen)
+        self.run(chosen[0].drop())
+
+    @rule(cells=st.integers(1, 4))
+    def undo(self, cells: int) -> None:
+        self.run(self._undo(cells))
+
+    async def _undo(self, cells: int) -> None:
+        line = self.state.line
+        before = {*line[:-cells]} if cells <= len(line) else {*line}
+        found = [state for state in self.kept if {*state.line} <= before]
+        if cells > len(line) or (not found and cells < len(line)):
+            with pytest.raises(CheckpointError):
+                await self.session.undo(cells)
+            await self.rolled()
+            return
+        undone = await self.session.undo(cells)
+        to = max(found, key=lambda state: len(state.line)) if found else None
+        left = [number for number in line if to is None or number not in to.line]
+        assert [number_of(cell.code) for cell in undone.cells] == left
+        assert undone.execution_count == (to.count if to is not None else 0)
+        if to is not None:
+            self.go_to(to)
+        else:
+            self.history |= dict.fromkeys(line, True)
+            self.begin_anew()
+        if to not in self.automatic:
+            await self.rolled()
+
+    @rule(cells=st.integers(0, 2))
+    def adopt(self, cells: int) -> None:
+        self.run(self._adopt(cells))
+
+    async def _adopt(self, cells: int) -> None:
+        """Work in one of two branches, and go on from there; the other one changes nothing."""
+        branch, other = await self.session.fork(2)
+        await other.execute("a = b = ['other']")
+        state = self.state
+        for _ in range(cells):
+            number = next(self.numbers)
+            result = await branch.execute(f"a = [{number}]  # {number}")
+            assert (result.status, result.execution_count) == ("success", state.count + 1)
+            state = State(state.variables | {"a": [number]}, state.count + 1, (*state.line, number), state.family)
+        await self.session.adopt(branch)
+        with pytest.raises(StateError, match="closed"):
+            await branch.execute("a")
+        await other.close()
+        self.go_to(state)
+        await self.rolled()
+
+    @rule()
+    def reset(self) -> None:
+        self.run(self._reset())
+
+    async def _reset(self) -> None:
+        await self.session.reset()
+        self.begin_anew()
+        await self.look()
+
+    @rule(name=NAMES)
+    def crash(self, name: str) -> None:
+        self.run(self._crash(name))
+
+    async def _crash(self, name: str) -> None:
+        number = next(self.numbers)
+        result = await self.session.execute(f"{name} = [{number}]\nimport os; os._exit(3)  # {number}")
+        line = {*self.state.line}
+        found = [one for one in self.kept if one.family == self.state.family and {*one.line} <= line] if self.rolling else []
+        expected = ("died", "restored", False) if found else ("died", "restarted", True)
+        assert (result.status, result.recovery, result.state_lost) == expected
+        if found:
+            self.go_to(max(found, key=lambda state: len(state.line)))
+        else:
+            self.begin_anew()
+        self.history[number] = bool(found)
+        await self.look()
+
+    # -- what is compared ----------------------------------------------------------------------------------------------
+
+    @property
+    def kept(self) -> list[State]:
+        return [*self.automatic, *(state for _, state in self.named)]
+
+    def begin_anew(self) -> None:
+        self.state = State(family=next(self.families))
+        self.automatic.clear()
+
+    def go_to(self, state: State) -> None:
+        self.history |= {number: number not in state.line for number in (*self.state.line, *state.line)}
+        self.state = state
+        self.automatic = [one for one in self.automatic if {*one.line} <= {*state.line}]
+
+    async def look(self) -> None:
+        await self.cell("pass", "a", lambda old, _: old)
+
+    async def cell(self, code: str, name: str, change: Any) -> None:
+        """Run a cell, which changes one variable to what `change` returns for its old value, and compare."""
+        number, old = next(self.numbers), self.state.variables.get(name)
+        new = change(old, number)
+        fails = ".append" in code and old is None
+        variables = {key: value for key, value in {**self.state.variables, name: new}.items() if value is not None}
+        result = await self.session.execute(f"{code.replace('NUMBER', str(number))}\n{LOOK}  # {number}")
+        self.state = State(variables, self.state.count + 1, (*self.state.line, number), self.state.family)
+        self.history[number] = False
+        assert (result.status, result.execution_count) == ("error" if fails else "success", self.state.count)
+        if not fails:
+            assert eval(result.return_value or "") == variables
+        await self.rolled()
+        assert {number_of(entry.code): entry.abandoned for entry in self.session.history()} == self.history
+
+    async def rolled(self) -> None:
+        """Wait until the present state has the checkpoint that it gets without being asked for."""
+        assert self.session.next_count == self.state.count + 1
+        if self.rolling is None:
+            assert not self.session._checkpoints.automatic
+            return
+        if self.state not in self.automatic:
+            self.automatic = [*self.automatic, self.state][-self.rolling.keep :]
+        expected = [state.line for state in self.automatic]
+
+        def as_expected() -> bool:
+            found = [one.moment.past for one in self.session._checkpoints.automatic]
+            return [tuple(number_of(entry.code) for _, entry in past) for past in found] == expected
+
+        await eventually(as_expected, 3)
+
+    def teardown(self) -> None:
+        if hasattr(self, "session"):
+            self.run(self.session.close())
+        for checkpoint, _ in self.named:
+            self.run(checkpoint.drop())
+        self.workspace.cleanup()
+
+
+def number_of(code: str) -> int:
+    return int(code.rpartition("# ")[2])
+
+
+@pytest.fixture
+def machine() -> Iterator[type[SessionMachine]]:
+    """The machine, with a loop and a host."""
+    with asyncio.Runner() as runner:
+        host = Host(isolate="none")
+        try:
+            yield type("Machine", (SessionMachine,), {"runner": runner, "host": host})
+        finally:
+            runner.run(host.close())
+
+
+@pytest.mark.parametrize(
+    ("examples", "steps"), [pytest.param(12, 12, id="few"), pytest.param(150, 40, id="many", marks=pytest.mark.slow)]
+)
+def test_a_session_does_what_its_model_says(machine: type[SessionMachine], examples: int, steps: int) -> None:
+    limits = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=[*HealthCheck],
+        database=None,
+        phases=[Phase.generate],
+    )
+    run_state_machine_as_test(machine, settings=limits)
