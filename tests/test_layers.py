@@ -193,6 +193,7 @@ TESTED_IN: dict[str, str] = {
     "loop_thread": "test_sync_executor.py",
     "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
+    "daemon/client": "daemon/test_floods.py",
     "daemon/connection": "test_sync.py",
     "daemon/saving": "cli/test_saving.py",
     "named/checkpoints": "cli/test_checkpoints.py",
