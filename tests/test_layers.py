@@ -153,6 +153,7 @@ TESTED_IN: dict[str, str] = {
     "init/forking": "host/checkpoints/test_checkpoints.py",
     "init/parked": "host/checkpoints/test_checkpoints.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
+    "host/kernels/cell_result": "host/kernels/test_cell.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
     "host/kernels/requests": "worker/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
