@@ -166,6 +166,9 @@ TESTED_IN: dict[str, str] = {
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
     "worker/saving": "host/test_saving.py",
+    "host/session_cells": "host/test_session.py",
+    "host/session_questions": "conformance/test_language.py",
+    "host/session_values": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
