@@ -166,6 +166,7 @@ TESTED_IN: dict[str, str] = {
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
     "worker/saving": "host/test_saving.py",
+    "host/host_kernels": "host/test_host.py",
     "host/session_cells": "host/test_session.py",
     "host/session_questions": "conformance/test_language.py",
     "host/session_values": "host/test_saving.py",
