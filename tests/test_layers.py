@@ -168,7 +168,6 @@ TESTED_IN: dict[str, str] = {
     "worker/saving": "host/test_saving.py",
     "host/host_kernels": "host/test_host.py",
     "host/session_cells": "host/test_session.py",
-    "host/session_questions": "conformance/test_language.py",
     "host/session_values": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
