@@ -64,7 +64,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "packages": set(),
     # The files of a session's checkpoints; of sandbox, what stands in the place of a protected name.
-    "snapshots": {"errors", "leftovers", "sandbox"},
+    "snapshots": {"errors", "leftovers", "model", "sandbox"},
     "egress": {"errors", "sandbox", "turns"},
     "approvals": {"config", "errors", "model"},
     "store": {
