@@ -129,7 +129,12 @@ class StateChanges:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
-        return {"variables": self.variables.to_dict(), "files": None if self.files is None else asdict(self.files)}
+        files = self.files
+        if files is None:
+            return {"variables": self.variables.to_dict(), "files": None}
+        kinds = {"new": files.new, "changed": files.changed, "deleted": files.deleted}
+        told = {kind: [asdict(one) for one in changes] for kind, changes in kinds.items()}
+        return {"variables": self.variables.to_dict(), "files": told}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
