@@ -15,9 +15,9 @@ from cellblock.model import HistoryEntry
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.diff import StateChanges
     from cellblock.host.files import Files
     from cellblock.host.saving import Ends
+    from cellblock.model.checkpoints import StateChanges
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
