@@ -104,6 +104,31 @@ _DIRECT = "… the same call by the MCP SDK's own client"
 _MANY, _WRITE = {"ipybox": 5.0}, {"ipybox": 3.0}
 _APIS, _GENERATE = "a program that writes APIs for five MCP servers", "tools: generate"
 
+
+def _checkpoints(suffix: str, *, chart: bool) -> tuple[Figure, ...]:
+    """Return the figures of checkpoints, of sandboxed kernels or of others."""
+    found: list[Figure] = []
+    for size, title, made, back in ((0, "bare", 3, 5), (100, "100 MB of arrays", 5, 8), (1000, "1 GB of arrays", 10, 15)):
+        step = f"checkpoints: restore{suffix}"
+        found += (
+            Figure(f"checkpoint{suffix}, {title}, p50", step, f"checkpoint, {size} MB", "p50", "ms", made, chart=chart),
+            Figure(
+                f"restore to first result{suffix}, {title}, p50", step, f"restore, {size} MB", "p50", "ms", back, chart=chart
+            ),
+            Figure("… a bare fork of a process of that size, its exit, the wait, p50", step, f"fork, {size} MB", "p50", "ms"),
+        )
+    undo, rolling = f"checkpoints: undo{suffix}", f"checkpoints: rolling{suffix}"
+    return (
+        *found,
+        Figure(f"undo to first result{suffix}, bare, p50", undo, "undo", "p50", "ms", 5, chart=chart),
+        Figure(f"`kill -9` in a cell to the next cell's result{suffix}, p50", undo, "recovery", "p50", "ms", 50, chart=chart),
+        Figure(f"8 branches, each answering{suffix}, p50", f"checkpoints: fork{suffix}", "ms", "p50", "ms", 40, chart=chart),
+        Figure(f"`x = 1` with rolling checkpoints{suffix}, more than without", rolling, "more, at once, %", "p50", "%", 10),
+        Figure("… with a pause before each cell, in which there is one", rolling, "more, with pauses, %", "p50", "%"),
+        Figure(f"one more parked checkpoint{suffix}, PSS", f"checkpoints: parked{suffix}", "MB", "p50", "MB", 2, chart=chart),
+    )
+
+
 FIGURES = (
     Figure(f"{_MAKE}, p50", "create", "ms", "p50", "ms", 8, times=_CREATE, chart=True),
     Figure(f"{_MAKE}, p95", "create", "ms", "p95", "ms"),
@@ -195,6 +220,8 @@ FIGURES = (
     Figure("… the first look at the files", "snapshots: undo", "first", "p50", "ms"),
     Figure("… a look after nothing has changed, p50", "snapshots: undo", "unchanged", "p50", "ms"),
     Figure("… asking the system about each file, and no more, p50", "snapshots: undo", "bare walk", "p50", "ms"),
+    *_checkpoints("", chart=True),
+    *_checkpoints(", unsandboxed", chart=False),
     Figure("MCP server: start to the result of the first cell, p50", "mcp: server", "start", "p50", "ms", 1200, chart=True),
     Figure("MCP server: a cell of `x = 1`, p50", "mcp: server", "cell", "p50", "ms", chart=True),
     Figure("… an empty tool of the SDK's server, p50", "mcp: server", "empty tool", "p50", "ms"),

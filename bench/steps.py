@@ -48,6 +48,21 @@ _ONE: dict[str, Options] = {"cellblock": {"n": 5}, "ipybox": {"n": 1}, "kernelbo
 _PYTHON = {"python": sys.executable}  # runs the MCP servers that are written in Python, for whatever system
 _TURNS: dict[str, Options] = {"cellblock": {"n": 5, "turns": 1}}
 
+
+def _checkpoints(isolate: str, suffix: str) -> tuple[Step, ...]:
+    def step(name: str, case: str, quick: dict[str, Any], rounds: int = 2, **options: Any) -> Step:
+        full = {"cellblock": {**options, "isolate": isolate}}
+        return Step(f"checkpoints: {name}{suffix}", f"checkpoints.{case}", full, {"cellblock": quick}, rounds)
+
+    return (
+        step("restore", "restore", {"n": 5, "sizes": [0, 100]}, n=40, sizes=[0, 100, 1000]),
+        step("undo", "undo", {"n": 5}, n=40),
+        step("fork", "fork", {"n": 3}, n=20, branches=8),
+        step("rolling", "rolling", {"n": 20, "pauses": 5, "turns": 2}, n=250, pauses=15, turns=6),
+        step("parked", "parked", {"n": 3}, n=8, rounds=1),
+    )
+
+
 STEPS = (
     Step("floor", "floor", {"floor": {"n": 2000}}, {"floor": {"n": 200}}),
     Step("create", "cases.create", _counts(100, 2, 8, 8), _ONE),
@@ -125,5 +140,7 @@ STEPS = (
         {"cellblock": {"n": 3, "files": 1000}},
         rounds=2,
     ),
+    *_checkpoints("native", ""),
+    *_checkpoints("none", ", unsandboxed"),
     Step("tools: generate", "tools.generate", {"cellblock": _PYTHON, "ipybox": _PYTHON}, rounds=2),
 )

@@ -64,7 +64,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "packages": set(),
     # The files of a session's checkpoints; of sandbox, what stands in the place of a protected name.
-    "snapshots": {"errors", "leftovers", "sandbox"},
+    "snapshots": {"errors", "leftovers", "model", "sandbox"},
     "egress": {"errors", "sandbox", "turns"},
     "approvals": {"config", "errors", "model"},
     "store": {
@@ -147,6 +147,7 @@ TESTED_IN: dict[str, str] = {
     "snapshots/walk": "snapshots/test_snapshots.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "host/checkpoints/checkpoint": "host/checkpoints/test_checkpoints.py",
+    "model/checkpoints": "host/checkpoints/test_diff.py",
     "host/checkpoints/past": "host/checkpoints/test_checkpoints.py",
     "host/checkpoints/session": "host/checkpoints/test_checkpoints.py",
     "host/kernels/family": "host/checkpoints/test_checkpoints.py",

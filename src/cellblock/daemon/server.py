@@ -26,6 +26,7 @@ from cellblock.daemon.messages import (
     Create,
     Decide,
     Destroy,
+    Diff,
     DropCheckpoint,
     End,
     Executions,
@@ -161,7 +162,7 @@ class Server:
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
             case Pending() | Decide() | Allowed() | Revoke():
                 return await self._approval(request)
-            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Fork():
+            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Diff() | Fork():
                 return await checkpoints.answer(self.sessions, request)
             case Save() | Load() | Export() | Variables():
                 return await saving.answer(self.sessions, request)

@@ -44,11 +44,11 @@ from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspe
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.diff import StateChanges
     from cellblock.host.files import Files
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.host.kernels.family import Anew, Copy
     from cellblock.host.saving import Ends
+    from cellblock.model.checkpoints import StateChanges
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
     from cellblock.sandbox.probe import Facts
