@@ -132,7 +132,7 @@ class Checkpoints:
     async def _copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
         """Make a checkpoint of a kernel, while it is nobody else's turn."""
         ask = functools.partial(answer_to, kernel)
-        copy = await kernel.family.copy(kernel.control, ask, thorough=not automatic)
+        copy = await kernel.family.copy(kernel.control, ask)
         moment = Moment(copy, self._host, self._options, self._cells.past.line, self._cells.past.begun)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, files="shared", execution_count=kernel.count)
         self._kept.append(checkpoint)
@@ -360,7 +360,13 @@ class Checkpoints:
             seed=self.seed if first else None,
             same_random_state=not first or self.same_random_state,
         )
-        kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
+        try:
+            kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
+        except LaunchError as error:
+            most = self._wanted.policy.resources.processes
+            room = f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some."
+            reason = room if self._wanted.isolate != "none" and checkpoint.alive else ""
+            raise CheckpointError(f"no kernel could be made of checkpoint {checkpoint.id}: {error}.{reason}") from error
         if listeners:
             self.serving = family
         kernel.count, kernel.of_copy = checkpoint.execution_count, True
