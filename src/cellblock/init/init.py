@@ -235,6 +235,7 @@ class _Init:
         self._parked.on_copied = lambda number: self._tell_family(Copied(number))
         self._parked.on_gone = self._copy_gone
         self._parked.on_taken = self._seat_taken
+        self._parked.on_untaken = self._seat_untaken
         _place_output(out, err)
         os.close(channel)
 
@@ -327,6 +328,12 @@ class _Init:
                 self._forget(seat)
             return
         seat.worker = pid
+
+    def _seat_untaken(self, kernel: int) -> None:
+        """Take note that a kernel could not be made."""
+        seat = self._seats.get(kernel)
+        if seat is not None and seat.worker is None:
+            self._forget(seat)
 
     def _copy_gone(self, number: int) -> None:
         self._tell_family(Gone(number))
