@@ -148,7 +148,6 @@ TESTED_IN: dict[str, str] = {
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "host/checkpoints/checkpoint": "host/checkpoints/test_checkpoints.py",
     "model/checkpoints": "host/checkpoints/test_diff.py",
-    "host/checkpoints/past": "host/checkpoints/test_checkpoints.py",
     "host/checkpoints/session": "host/checkpoints/test_checkpoints.py",
     "host/kernels/family": "host/checkpoints/test_checkpoints.py",
     "init/forking": "host/checkpoints/test_checkpoints.py",
