@@ -189,6 +189,7 @@ TESTED_IN: dict[str, str] = {
     "worker/gate": "conformance/test_signals.py",
     "worker/other_kernel": "named/test_kernel_types.py",
     "worker/main": "conformance/test_language.py",
+    "worker/questions": "worker/test_completer.py",
     "worker/shell": "conformance/test_language.py",
     "worker/warm": "host/launch/test_launcher.py",
     "zygote/alone": "host/launch/test_launcher.py",
