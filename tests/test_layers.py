@@ -64,7 +64,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "packages": set(),
     # The files of a session's checkpoints; of sandbox, what stands in the place of a protected name.
-    "snapshots": {"errors", "leftovers", "sandbox"},
+    "snapshots": {"errors", "leftovers", "model", "sandbox"},
     "egress": {"errors", "sandbox", "turns"},
     "approvals": {"config", "errors", "model"},
     "store": {
@@ -147,12 +147,14 @@ TESTED_IN: dict[str, str] = {
     "snapshots/walk": "snapshots/test_snapshots.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "host/checkpoints/checkpoint": "host/checkpoints/test_checkpoints.py",
+    "model/checkpoints": "host/checkpoints/test_diff.py",
     "host/checkpoints/past": "host/checkpoints/test_checkpoints.py",
     "host/checkpoints/session": "host/checkpoints/test_checkpoints.py",
     "host/kernels/family": "host/checkpoints/test_checkpoints.py",
     "init/forking": "host/checkpoints/test_checkpoints.py",
     "init/parked": "host/checkpoints/test_checkpoints.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
+    "host/kernels/cell_result": "host/kernels/test_cell.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
     "host/kernels/requests": "worker/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
@@ -165,6 +167,9 @@ TESTED_IN: dict[str, str] = {
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
     "worker/saving": "host/test_saving.py",
+    "host/host_kernels": "host/test_host.py",
+    "host/session_cells": "host/test_session.py",
+    "host/session_values": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
@@ -193,6 +198,7 @@ TESTED_IN: dict[str, str] = {
     "loop_thread": "test_sync_executor.py",
     "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
+    "daemon/client": "daemon/test_floods.py",
     "daemon/connection": "test_sync.py",
     "daemon/saving": "cli/test_saving.py",
     "named/checkpoints": "cli/test_checkpoints.py",

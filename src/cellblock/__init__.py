@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
-    from cellblock.host.checkpoints.diff import StateChanges
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.kernel_mgr.server import KernelGateway
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.checkpoints import CheckpointRecord, Undone
+    from cellblock.model.checkpoints import CheckpointRecord, StateChanges, Undone
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -76,6 +75,7 @@ if TYPE_CHECKING:
         checkpoint,
         checkpoints,
         destroy,
+        diff,
         drop_checkpoint,
         execute,
         execute_with_retry,
@@ -194,6 +194,7 @@ _HOME = {
     "checkpoint": "sync",
     "checkpoints": "sync",
     "restore": "sync",
+    "diff": "sync",
     "drop_checkpoint": "sync",
     "undo": "sync",
     "fork": "sync",
@@ -201,7 +202,7 @@ _HOME = {
     "load": "sync",
     "export": "sync",
     "variables": "sync",
-    "StateChanges": "host.checkpoints.diff",
+    "StateChanges": "model.checkpoints",
 }
 
 __all__ = [
@@ -288,6 +289,7 @@ __all__ = [
     "checkpoint",
     "checkpoints",
     "destroy",
+    "diff",
     "drop_checkpoint",
     "execute",
     "execute_with_retry",

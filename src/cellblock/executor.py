@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-    from cellblock.model.checkpoints import FilesMode, Undone
+    from cellblock.model.checkpoints import FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
     from cellblock.tool_directories import Directories
@@ -303,6 +303,10 @@ class CodeExecutor(AsyncOnly):
     async def undo(self, count: int = 1) -> Undone:
         """Go back over the last cells, as `Session.undo` does."""
         return await self.session.undo(count)
+
+    async def diff(self, checkpoint: Checkpoint) -> StateChanges:
+        """Return what has changed since a checkpoint, as `Session.diff` does."""
+        return await self.session.diff(checkpoint)
 
     async def fork(self, n: int = 1) -> list[CodeExecutor]:
         """Make executors that begin with the state that this one has now, each with a session as `Session.fork` makes it.

@@ -24,7 +24,7 @@ from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import Language, SessionRecord
 
 if TYPE_CHECKING:
-    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, Undone
+    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -348,6 +348,23 @@ def undo(kernel: SessionRecord | str, count: int = 1) -> Undone:
     from cellblock.model.checkpoints import Undone
 
     return Undone.from_dict(_call(Undo(_name(kernel), count)))
+
+
+def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
+    """Return what has changed in a session since a checkpoint, as `Session.diff` does.
+
+    Args:
+        kernel: The session, its name or its id.
+        checkpoint: The checkpoint, its id or its name.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.diff`.
+    """
+    from cellblock.daemon.messages import Diff
+    from cellblock.model.checkpoints import StateChanges
+
+    return StateChanges.from_dict(_call(Diff(_name(kernel), checkpoint if isinstance(checkpoint, str) else checkpoint.id)))
 
 
 def fork(kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:

@@ -16,7 +16,7 @@ from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
 from cellblock.loop_thread import LoopThread
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-from cellblock.model.checkpoints import FilesMode
+from cellblock.model.checkpoints import FilesMode, StateChanges
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -249,6 +249,10 @@ class SyncCodeExecutor:
     def restore(self, checkpoint: SyncCheckpoint) -> None:
         """Go back to a checkpoint, as `Session.restore` does."""
         self._thread.run(self._original.restore(checkpoint.original))
+
+    def diff(self, checkpoint: SyncCheckpoint) -> StateChanges:
+        """Return what has changed since a checkpoint, as `Session.diff` does."""
+        return self._thread.run(self._original.diff(checkpoint.original))
 
     def fork(self, n: int = 1) -> list[SyncCodeExecutor]:
         """Make executors that begin with the state that this one has now, as `CodeExecutor.fork` does."""

@@ -1,8 +1,9 @@
-"""`cellblock checkpoint`, `restore`, `undo` and `fork`, and the same functions for Python."""
+"""`cellblock checkpoint`, `restore`, `undo`, `diff` and `fork`, and the same functions for Python."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -63,6 +64,35 @@ def test_a_terminal_is_told_what_was_undone(session: str) -> None:
     assert cellblock.execute(session, "x").return_value == "1"
     with pytest.raises(cellblock.CheckpointError, match="cells to undo, not 100"):
         cellblock.undo(session, 100)
+
+
+def test_what_has_changed_since_a_checkpoint(session: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cellblock.execute(session, "rows = [1]; gone = 0")
+    made = cellblock.checkpoint(session, "before", files="copy")
+    with terminal(*command("diff", session, "before")) as screen:
+        assert screen.end() == 0
+        assert "Nothing has changed." in screen.text
+    cellblock.execute(session, "rows.append(2); del gone; new = 3; open('data', 'w').write('1'); None")
+    changes = cellblock.diff(session, made)
+    assert [(one.before.preview, one.after.preview) for one in changes.variables.changed] == [("[1]", "[1, 2]")]
+    assert ([one.name for one in changes.variables.new], [one.name for one in changes.variables.deleted]) == (
+        ["new"],
+        ["gone"],
+    )
+    assert changes.files is not None
+    assert [one.path for one in changes.files.new] == ["data"]
+    assert said(capsys, "diff", session, "before") == changes.to_dict()
+    with terminal(*command("diff", session, "before")) as screen:
+        assert screen.end() == 0
+        for line in (
+            r"new\s+new\s+3",
+            r"changed\s+rows\s+\[1\]\s+\[1, 2\]",
+            r"deleted\s+gone\s+0",
+            r"new file\s+data\s+1 bytes",
+        ):
+            assert re.search(line, screen.text)
+    assert main(["diff", session, "after"]) != 0
+    assert "there is no checkpoint 'after'" in capsys.readouterr().err
 
 
 def test_branches_have_names_and_lives_of_their_own(session: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,10 +24,10 @@ from typing import Any
 from cellblock import __version__
 from cellblock.custody import client, custodian
 from cellblock.daemon.__main__ import main as run_daemon
+from cellblock.daemon.client import Client
 from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import Create, Destroy, End, Follow, Lookup, Request, Submit
 from cellblock.daemon.place import Place
-from cellblock.daemon.server import Client
 from cellblock.errors import CellblockError, DaemonError, NotRunError
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.store.writer import Writer

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from cellblock import Host, __version__, turns
+from cellblock.daemon import client as client_module
 from cellblock.daemon import server as server_module
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.messages import Executions, Follow, List
@@ -61,10 +63,10 @@ async def connected(store: NamedStore, directory: Path) -> AsyncIterator[AsyncCo
             await sessions.close()
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> Counter[int]:
-    """Return how often a function of the server was called, in each turn of the loop."""
+def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> Counter[int]:
+    """Return how often a function was called by a module, in each turn of the loop."""
     calls, loop, turn = Counter[int](), asyncio.get_running_loop(), 0
-    function: Callable[..., Any] = getattr(server_module, name)
+    function: Callable[..., Any] = getattr(module, name)
 
     def next_turn() -> None:
         nonlocal turn
@@ -76,7 +78,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> Counter[int]:
         return function(*arguments, **more)
 
     next_turn()
-    monkeypatch.setattr(server_module, name, count)
+    monkeypatch.setattr(module, name, count)
     monkeypatch.setattr(turns, "_SLICE", 0.0)
     return calls
 
@@ -85,7 +87,7 @@ async def test_a_list_of_many_sessions_is_made_in_turns(
     store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(store, tmp_path) as connection:
-        calls = counted(monkeypatch, "encode_item")
+        calls = counted(monkeypatch, server_module, "encode_item")
         for refresh in (False, True):
             found = await connection.call(List(refresh))
             assert [record["name"] for record in found] == [f"session {number}" for number in range(COUNT)]
@@ -96,7 +98,7 @@ async def test_those_who_follow_a_flood_of_events_take_turns(
     store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(store, tmp_path) as connection:
-        calls = counted(monkeypatch, "encode_reply")
+        calls = counted(monkeypatch, client_module, "encode_reply")
         last = (await connection.call(Executions("0" * 32)))[0]["id"]
 
         async def follow() -> int:

@@ -745,7 +745,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "58 kernels that are killed": mutant(
         "jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
-        Edit("daemon/server.py", "Client._bind", "pass"),
+        Edit("daemon/client.py", "Client._bind", "pass"),
     ),
     "59 the token": mutant(
         "mcp_server/test_start.py::test_over_http_only_those_with_the_token",

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from cellblock import Host
-from cellblock.host import host as hosts
+from cellblock.host import host_kernels
 from cellblock.sandbox import bpf, seccomp
 from cellblock.sandbox.plan import make_plan
 from cellblock.wire.sandbox import Bind, Mask, Plan, Protect, Step, Tmpfs
@@ -191,7 +191,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Plan], Plan]
 
             return replace(plan, steps=tuple(map(renamed, plan.steps)))
 
-        monkeypatch.setattr(hosts, "make_plan", changed)
+        monkeypatch.setattr(host_kernels, "make_plan", changed)
 
     return change_plans
 

@@ -16,9 +16,12 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ElicitResult, ImageContent, InputRequiredResult
 
 from cellblock.host import Host
+from cellblock.mcp_server import answers
 from cellblock.mcp_server.clients import Clients
 from cellblock.mcp_server.options import ServerOptions
 from cellblock.mcp_server.server import INSTRUCTIONS, build
+from cellblock.model import HistoryEntry
+from cellblock.model.checkpoints import Undone
 from mcp_clients import data, run, text
 
 TIME = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
@@ -316,6 +319,34 @@ async def test_over_http_what_a_client_registers_is_its_own(client: Connect, tmp
         assert first_pid != second_pid
 
 
+async def test_cells_are_undone_and_what_stays_is_said(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as connected:
+        await run(connected, "x = 1")
+        await run(connected, "x = 2")
+        await run(connected, "x = 3\nx")
+        undone = await connected.call_tool("undo", {"count": 3})
+        assert isinstance(undone, CallToolResult)
+        assert text(undone).startswith("The session is as it was after cell 0. Undone:\n[1] x = 1\n[2] x = 2\n[3] x = 3\n")
+        assert "Files stay as they are: no files were kept before the first cell." in text(undone)
+        assert (data(undone)["status"], data(undone)["cells"], undone.is_error) == ("undone", 3, False)
+        assert "NameError" in text(await run(connected, "x"))
+        refused = await connected.call_tool("undo", {"count": 9})
+        assert isinstance(refused, CallToolResult)
+        assert refused.is_error
+        assert "cells to undo, not 9" in text(refused)
+
+
+def test_of_what_was_undone_only_some_is_shown() -> None:
+    cell = HistoryEntry("print('\x1b[2J')" + "a" * 1000 + "\nsecond", "success", 3)
+    what = Undone([cell] * 50, 2, ["new\nline"] * 3, "", ["tool github.delete"] * 21)
+    shown = text(answers.undone(what, "s-1"))
+    assert shown.startswith("[session s-1]\nThe session is as it was after cell 2. Undone:\n[3] print(")
+    assert "\x1b" not in shown
+    assert len(shown.splitlines()) == 2 + 21 + 1 + 3 + 1 + 21
+    assert shown.splitlines()[-2:] == ["tool github.delete", "and 1 more"]
+    assert max(map(len, shown.splitlines())) < 250
+
+
 async def test_what_the_definitions_cost_a_model(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         tools = (await connected.list_tools()).tools
@@ -325,6 +356,7 @@ async def test_what_the_definitions_cost_a_model(client: Connect, tmp_path: Path
         "search_tools",
         "install_package",
         "reset",
+        "undo",
     ]
     assert sum(len(tool.description or "") for tool in tools) + len(INSTRUCTIONS) < 2048
     assert all("session" not in tool.input_schema["properties"] for tool in tools)

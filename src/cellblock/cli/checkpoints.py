@@ -1,8 +1,9 @@
-"""The commands that go back to earlier states of a session, and branch it: checkpoint, restore, undo, fork."""
+"""The commands that go back to earlier states of a session, and branch it: checkpoint, restore, undo, diff, fork."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +16,13 @@ from cellblock.terminal import printable
 
 CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
 
+_SHOWN = 60
+"""Characters of a value in a table."""
+
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
-    for command in (checkpoint, checkpoints, restore, undo, fork):
+    for command in (checkpoint, checkpoints, restore, undo, diff, fork):
         app.command()(command)
 
 
@@ -93,6 +97,40 @@ def undo(
     for call in undone["outside"]:
         say(f"cellblock: not undone: what {printable(call, lines=False)} did")
     return OK
+
+
+def diff(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int:
+    """Show what has changed since a checkpoint: variables, and files if the checkpoint holds them."""
+    changes = ask(messages.Diff(session, checkpoint))
+    if wants_json(as_json):
+        print_json(changes)
+        return OK
+    rows = [*_variable_rows(changes["variables"]), *_file_rows(changes["files"] or {})]
+    print_table(("", "name", "before", "after"), rows, empty="Nothing has changed.")
+    return OK
+
+
+def _variable_rows(changes: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str, ...]]:
+    for one in changes["new"]:
+        yield "new", one["name"], "", _value(one)
+    for one in changes["changed"]:
+        yield "changed", one["after"]["name"], _value(one["before"]), _value(one["after"])
+    for one in changes["deleted"]:
+        yield "deleted", one["name"], _value(one), ""
+    for one in changes["unknown"]:
+        yield "unknown", one["name"], "", _value(one)
+
+
+def _value(variable: Mapping[str, Any]) -> str:
+    """Return a variable's value in a few words, or its type if nothing else is known of it."""
+    return str(variable["preview"] or variable["type"])[:_SHOWN]
+
+
+def _file_rows(changes: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str, ...]]:
+    for kind, files in changes.items():
+        for file in files:
+            sizes = ("" if size is None else f"{size:,} bytes" for size in (file["before"], file["after"]))
+            yield f"{kind} file", file["path"], *sizes
 
 
 def fork(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -32,6 +32,7 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
+    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -261,6 +262,38 @@ class AsyncClient:
     async def search_tools(self, kernel: SessionRecord | str, words: str = "", limit: int = 20) -> list[str]:
         """Return the signatures of tools that words are about."""
         return await self._send(calls.search_tools(kernel, words, limit))
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    async def checkpoint(
+        self, kernel: SessionRecord | str, name: str = "", *, files: FilesMode = "shared"
+    ) -> CheckpointRecord:
+        """Keep the state that a session has now, as `cellblock.checkpoint`."""
+        return await self._send(calls.make_checkpoint(kernel, name, files))
+
+    async def checkpoints(self, kernel: SessionRecord | str) -> list[CheckpointRecord]:
+        """Return the checkpoints of a session, oldest first."""
+        return await self._send(calls.checkpoints(kernel))
+
+    async def restore(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
+        """Go back to a checkpoint of a session."""
+        await self._send(calls.restore(kernel, checkpoint))
+
+    async def drop_checkpoint(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
+        """Drop a checkpoint of a session, and free its memory."""
+        await self._send(calls.drop_checkpoint(kernel, checkpoint))
+
+    async def undo(self, kernel: SessionRecord | str, count: int = 1) -> Undone:
+        """Go back over the last cells of a session."""
+        return await self._send(calls.undo(kernel, count))
+
+    async def diff(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
+        """Return what has changed in a session since a checkpoint."""
+        return await self._send(calls.diff(kernel, checkpoint))
+
+    async def fork(self, kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:
+        """Make sessions of these names that begin with the state that a session has now."""
+        return await self._send(calls.fork(kernel, names))
 
     # -- files of a whole session --------------------------------------------------------------------------------------
 

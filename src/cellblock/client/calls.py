@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from cellblock.model.sessions import ExecutionRecord, Language, PendingApproval,
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
+    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -152,6 +153,47 @@ def variables(kernel: SessionRecord | str) -> Call[list[Variable]]:
     return Call("GET", f"{_session(kernel)}/variables", lambda data: [Variable.from_dict(one) for one in data["variables"]])
 
 
+def make_checkpoint(kernel: SessionRecord | str, name: str, files: FilesMode) -> Call[CheckpointRecord]:
+    """Keep the state of a session."""
+    return Call("POST", f"{_session(kernel)}/checkpoints", _checkpoint_record, {"name": name, "files": files})
+
+
+def checkpoints(kernel: SessionRecord | str) -> Call[list[CheckpointRecord]]:
+    """List checkpoints."""
+    path = f"{_session(kernel)}/checkpoints"
+    return Call("GET", path, lambda data: [_checkpoint_record(one) for one in data["checkpoints"]])
+
+
+def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Call[None]:
+    """Go back to a checkpoint."""
+    return Call("POST", f"{_checkpoint(kernel, checkpoint)}/restore", lambda _: None)
+
+
+def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Call[None]:
+    """Drop a checkpoint."""
+    return Call("DELETE", _checkpoint(kernel, checkpoint), lambda _: None)
+
+
+def undo(kernel: SessionRecord | str, count: int) -> Call[Undone]:
+    """Undo cells."""
+    from cellblock.model.checkpoints import Undone
+
+    return Call("POST", f"{_session(kernel)}/undo", Undone.from_dict, {"count": count})
+
+
+def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Call[StateChanges]:
+    """Compare with a checkpoint."""
+    from cellblock.model.checkpoints import StateChanges
+
+    return Call("GET", f"{_checkpoint(kernel, checkpoint)}/diff", StateChanges.from_dict)
+
+
+def fork(kernel: SessionRecord | str, names: Sequence[str]) -> Call[list[SessionRecord]]:
+    """Make branches."""
+    path = f"{_session(kernel)}/fork"
+    return Call("POST", path, lambda data: [_record(one) for one in data["kernels"]], {"names": list(names)})
+
+
 def saved(kernel: SessionRecord | str) -> str:
     """Return the path at which a session is saved."""
     return f"{_session(kernel)}/save"
@@ -278,6 +320,12 @@ def _record(data: Mapping[str, Any]) -> SessionRecord:
     return SessionRecord.from_dict({name: value for name, value in data.items() if name != "age_seconds"})
 
 
+def _checkpoint_record(data: Mapping[str, Any]) -> CheckpointRecord:
+    from cellblock.model.checkpoints import CheckpointRecord
+
+    return CheckpointRecord.from_dict(data)
+
+
 def _done(data: Mapping[str, Any]) -> bool:
     return bool(data["done"])
 
@@ -302,6 +350,13 @@ def _kernel(kernel: SessionRecord | str) -> str:
 
 def _session(kernel: SessionRecord | str) -> str:
     return f"/sessions/{_quoted(_name(kernel))}"
+
+
+def _checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> str:
+    name = checkpoint if isinstance(checkpoint, str) else checkpoint.id
+    if not name.strip("."):
+        raise InvalidInputError(f"{name!r} cannot be the name of a checkpoint here")
+    return f"{_session(kernel)}/checkpoints/{quote(name, safe='', errors='surrogateescape')}"
 
 
 def _execution(execution: ExecutionRecord | str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx2
@@ -31,6 +31,7 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
+    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -255,6 +256,36 @@ class Client:
     def search_tools(self, kernel: SessionRecord | str, words: str = "", limit: int = 20) -> list[str]:
         """Return the signatures of tools that words are about."""
         return self._send(calls.search_tools(kernel, words, limit))
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def checkpoint(self, kernel: SessionRecord | str, name: str = "", *, files: FilesMode = "shared") -> CheckpointRecord:
+        """Keep the state that a session has now, as `cellblock.checkpoint`."""
+        return self._send(calls.make_checkpoint(kernel, name, files))
+
+    def checkpoints(self, kernel: SessionRecord | str) -> list[CheckpointRecord]:
+        """Return the checkpoints of a session, oldest first."""
+        return self._send(calls.checkpoints(kernel))
+
+    def restore(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
+        """Go back to a checkpoint of a session."""
+        self._send(calls.restore(kernel, checkpoint))
+
+    def drop_checkpoint(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
+        """Drop a checkpoint of a session, and free its memory."""
+        self._send(calls.drop_checkpoint(kernel, checkpoint))
+
+    def undo(self, kernel: SessionRecord | str, count: int = 1) -> Undone:
+        """Go back over the last cells of a session."""
+        return self._send(calls.undo(kernel, count))
+
+    def diff(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
+        """Return what has changed in a session since a checkpoint."""
+        return self._send(calls.diff(kernel, checkpoint))
+
+    def fork(self, kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:
+        """Make sessions of these names that begin with the state that a session has now."""
+        return self._send(calls.fork(kernel, names))
 
     # -- files of a whole session --------------------------------------------------------------------------------------
 

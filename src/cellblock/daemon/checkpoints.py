@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from cellblock.daemon.messages import Checkpoints, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.daemon.messages import Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 from cellblock.errors import UnsupportedError
 from cellblock.named import checkpoints
 from cellblock.named.kernel_types import OWN
 from cellblock.named.sessions import NamedSessions
+from cellblock.wire.packed import pack
 
 
 async def answer(
-    sessions: NamedSessions, request: MakeCheckpoint | Checkpoints | Restore | DropCheckpoint | Undo | Fork
+    sessions: NamedSessions, request: MakeCheckpoint | Checkpoints | Restore | DropCheckpoint | Undo | Diff | Fork
 ) -> Any:
     """Do what a client asks; return JSON data.
 
@@ -37,5 +39,8 @@ async def answer(
             return True
         case Undo(count=count):
             return (await session.undo(count)).to_dict()
+        case Diff(checkpoint=wanted):
+            changes = await session.diff(checkpoints.find(session, wanted))
+            return await asyncio.to_thread(lambda: pack(changes.to_dict()))  # it can name a hundred thousand files
         case Fork(names=names):
             return [record.to_dict() for record in await checkpoints.fork(sessions, request.session, names)]

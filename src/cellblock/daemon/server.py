@@ -1,21 +1,17 @@
-"""Serves clients of the daemon: takes requests, asks the named sessions, answers."""
+"""What the daemon does for its clients: asks the named sessions, and returns what to answer."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 from cellblock import __version__
 from cellblock.custody.client import Custodian
 from cellblock.daemon import checkpoints, files, saving
-from cellblock.daemon.codec import decode_request, encode_error, encode_refusal, encode_reply
+from cellblock.daemon.client import Client, other_version
 from cellblock.daemon.messages import (
-    MAX_REQUEST,
     PROTOCOL,
     About,
     Allowed,
@@ -26,6 +22,7 @@ from cellblock.daemon.messages import (
     Create,
     Decide,
     Destroy,
+    Diff,
     DropCheckpoint,
     End,
     Executions,
@@ -60,20 +57,12 @@ from cellblock.daemon.messages import (
     WriteFile,
     WritePart,
 )
-from cellblock.daemon.place import peer
 from cellblock.daemon.uploads import Uploads
-from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError, StateError
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
 from cellblock.named.sessions import NamedSessions
 from cellblock.turns import Turns
-from cellblock.wire.frames import Frame, FrameParser
 from cellblock.wire.packed import Packed, encode_item, pack_items
-
-_log = logging.getLogger("cellblock.daemon")
-
-_AT_ONCE = 256
-"""Requests of one client that are worked on at once; more have to wait in its socket."""
 
 
 class Server:
@@ -126,7 +115,7 @@ class Server:
         match request:
             case Hello(protocol=protocol, version=version):
                 if protocol != PROTOCOL:
-                    raise _other_version(version, str(protocol))
+                    raise other_version(version, str(protocol))
                 return {"protocol": PROTOCOL, "version": __version__, "pid": os.getpid(), "started": self.started}
             case About():
                 return self._about()
@@ -161,7 +150,7 @@ class Server:
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
             case Pending() | Decide() | Allowed() | Revoke():
                 return await self._approval(request)
-            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Fork():
+            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Diff() | Fork():
                 return await checkpoints.answer(self.sessions, request)
             case Save() | Load() | Export() | Variables():
                 return await saving.answer(self.sessions, request)
@@ -264,186 +253,6 @@ class Server:
                     {"code": entry.code, "status": entry.status, "execution_count": entry.execution_count}
                     for entry in self.sessions.history(request.session, session, count)
                 ]
-
-
-class Client(asyncio.Protocol):
-    """One connection: requests in, answers out. What a client has submitted goes on when it leaves."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._parser = FrameParser(MAX_REQUEST)
-        self._transport: asyncio.Transport | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._waits = 0
-        self._room = asyncio.Event()
-        self._room.set()
-        self._hello: Hello | None = None
-        self._bound: set[str] = set()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        if peer(transport.get_extra_info("socket")) != os.geteuid():
-            _log.warning("a process of another user tried to connect")
-            transport.abort()
-            return
-        self._server.clients.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
-        assert self._transport is not None
-        try:
-            for frame in self._parser.frames(data):
-                self._take(frame)
-        except ProtocolError as error:
-            self._transport.write(encode_error(0, error))
-            self._transport.close()
-
-    def _take(self, frame: Frame) -> None:
-        assert self._transport is not None
-        number, request = decode_request(frame)
-        if self._server.ending:
-            self._send(encode_refusal(number))
-            return
-        if isinstance(request, Hello):
-            self._hello = request
-        elif self._hello is None:
-            raise ProtocolError("the first request must be 'hello'")
-        elif self._hello.protocol != PROTOCOL and not isinstance(request, End):  # that is the same in all versions
-            self._send(encode_error(number, _other_version(self._hello.version, str(self._hello.protocol))))
-            return
-        if isinstance(request, Submit) and request.wait:
-            self._run(number, request, frame.body)
-        else:
-            self._begin(self._answer(number, request, functools.partial(self._server.answer, request, frame.body)))
-        if self._busy:
-            self._transport.pause_reading()
-
-    @property
-    def _busy(self) -> bool:
-        return len(self._tasks) + self._waits >= _AT_ONCE
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._read_on()
-
-    def _read_on(self) -> None:
-        if self._transport is not None and not self._busy:
-            self._transport.resume_reading()
-
-    def _run(self, number: int, request: Submit, body: bytes) -> None:
-        """Run code, and answer when it has ended. There is no task for this: most requests are of this kind."""
-        try:
-            submitted = self._server.submit(request, body)
-        except Exception as error:
-            self._send(self._failure(number, request, error))
-            return
-        if isinstance(submitted, PastExecution):
-            self._begin(self._answer(number, request, functools.partial(_result, submitted)))
-        else:
-            self._waits += 1
-            submitted.when_settled(lambda: self._answer_result(number, submitted))
-
-    def _answer_result(self, number: int, execution: Execution) -> None:
-        self._waits -= 1
-        self._read_on()
-        if execution.packed is not None:
-            self._send(encode_reply(number, execution.packed))
-        else:
-            self._send(encode_error(number, execution.failed or CellblockError("it has no result")))
-
-    async def _answer(self, number: int, request: Request, work: Callable[[], Awaitable[Any]]) -> None:
-        try:
-            self._bind(request)
-            answer = await work()
-            if isinstance(answer, AsyncIterator):
-                await self._answer_in_parts(number, answer)
-            else:
-                await self._write(encode_reply(number, answer))
-        except Exception as error:
-            await self._write(self._failure(number, request, error))
-
-    def _failure(self, number: int, request: Request, error: Exception) -> bytes:
-        """Return the answer for a request that has failed."""
-        if self._server.ending and isinstance(error, StateError) and not isinstance(request, Submit):
-            return encode_refusal(number)  # its session has ended because the daemon does
-        if isinstance(error, CellblockError):
-            if isinstance(request, Create):
-                self._bound.discard(request.name)
-            return encode_error(number, error)
-        _log.error("the request %r failed", request.op, exc_info=error)
-        return encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log"))
-
-    def _bind(self, request: Request) -> None:
-        """Take note of a session that is to end with this connection, before it is made.
-
-        Raises:
-            InvalidInputError: It could be a session of somebody else.
-        """
-        if isinstance(request, Create) and request.bound:
-            if not (request.name and request.fresh):
-                raise InvalidInputError("a session that ends with its connection must be fresh, and have a name")
-            if request.name not in self._bound:
-                self._bound.add(request.name)
-
-    async def _answer_in_parts(self, number: int, parts: AsyncIterator[Any]) -> None:
-        """Send parts as they come, and then that there are no more. Many clients can follow a flood of them."""
-        async for part in parts:
-            await self._server.turns.give_way()
-            await self._write(encode_reply(number, part, more=True))
-        await self._write(encode_reply(number, None))
-
-    def _send(self, data: bytes) -> None:
-        """Write now if there is room, else when there is."""
-        if self._room.is_set():
-            if self._transport is not None and not self._transport.is_closing():
-                self._transport.write(data)
-        else:
-            self._begin(self._write(data))
-
-    async def _write(self, data: bytes) -> None:
-        await self._room.wait()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-        self._room.clear()
-
-    def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-        self._room.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        self._server.clients.discard(self)
-        self._room.set()
-        for task in self._tasks:
-            task.cancel()
-        for name in self._bound:
-            self._server.end_session(name)
-
-
-async def _result(execution: PastExecution) -> dict[str, Any]:
-    return (await execution.wait()).to_dict(raw=True)
-
-
-def _other_version(version: str, protocol: str) -> DaemonError:
-    return DaemonError(
-        f"the daemon is cellblock {__version__} (protocol {PROTOCOL}) and this client {version} ({protocol}): "
-        "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
-    )
 
 
 def _seconds(milliseconds: int) -> float | None:

@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from cellblock.daemon.messages import Checkpoints, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.daemon.messages import Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 from cellblock.errors import AccessError
 from cellblock.gateway.access import link_of
 from cellblock.gateway.answers import json_response
 from cellblock.gateway.models import Done, KernelModel
+from cellblock.gateway.saving import VariableModel
 from cellblock.gateway.sessions import Read, Run, with_age
 
 router = APIRouter(prefix="/sessions/{session}", tags=["Checkpoints"])
@@ -39,6 +40,47 @@ class CheckpointList(BaseModel):
     """Checkpoints, oldest first."""
 
     checkpoints: list[CheckpointModel]
+
+
+class ChangedVariableModel(BaseModel):
+    """A variable that has another value than before."""
+
+    before: VariableModel
+    after: VariableModel
+
+
+class VariableChangesModel(BaseModel):
+    """How the variables differ."""
+
+    new: list[VariableModel]
+    changed: list[ChangedVariableModel]
+    deleted: list[VariableModel]
+    unknown: list[VariableModel] = Field(
+        description="Variables that may have changed: they cannot be compared, or not in time."
+    )
+
+
+class FileChangeModel(BaseModel):
+    """A file that differs."""
+
+    path: str
+    before: int | None = Field(description="Its size before; null if it was not there, or is not a file.")
+    after: int | None
+
+
+class FileChangesModel(BaseModel):
+    """How the files differ."""
+
+    new: list[FileChangeModel]
+    changed: list[FileChangeModel]
+    deleted: list[FileChangeModel]
+
+
+class ChangesModel(BaseModel):
+    """What has changed since a checkpoint."""
+
+    variables: VariableChangesModel
+    files: FileChangesModel | None = Field(description="Null if the checkpoint holds no files.")
 
 
 class WantedUndo(BaseModel):
@@ -91,16 +133,22 @@ async def list_checkpoints(request: Request, session: str, _: Read) -> Response:
     return json_response({"checkpoints": await link_of(request).call(Checkpoints(session))})
 
 
-@router.post("/checkpoints/{checkpoint}/restore", response_model=CheckpointModel, summary="Go back to a checkpoint")
+@router.post("/checkpoints/{checkpoint:path}/restore", response_model=CheckpointModel, summary="Go back to a checkpoint")
 async def restore(request: Request, session: str, checkpoint: str, _: Run) -> Response:
     """Go back to a checkpoint, by its id or its name. It stays."""
     return json_response(await link_of(request).call(Restore(session, checkpoint)))
 
 
-@router.delete("/checkpoints/{checkpoint}", response_model=Done, summary="Drop a checkpoint")
+@router.delete("/checkpoints/{checkpoint:path}", response_model=Done, summary="Drop a checkpoint")
 async def drop(request: Request, session: str, checkpoint: str, _: Run) -> Response:
     """Drop a checkpoint, and free its memory."""
     return json_response({"done": await link_of(request).call(DropCheckpoint(session, checkpoint))})
+
+
+@router.get("/checkpoints/{checkpoint:path}/diff", response_model=ChangesModel, summary="Compare with a checkpoint")
+async def diff(request: Request, session: str, checkpoint: str, _: Run) -> Response:
+    """Tell what has changed since a checkpoint: variables, and files if it holds them. It needs the kernel for a moment."""
+    return json_response(await link_of(request).call(Diff(session, checkpoint)))
 
 
 @router.post("/undo", response_model=UndoneModel, summary="Undo cells")

@@ -5,52 +5,45 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
-import shlex
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from pathlib import Path
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from cellblock.egress.network import SandboxNetwork
-from cellblock.errors import InvalidInputError, StateError
-from cellblock.host import exchange, import_guard
+from cellblock.errors import StateError
+from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoint import rolling_of
 from cellblock.host.checkpoints.checkpoints import Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.session import WithCheckpoints
-from cellblock.host.checks import DEFAULT_TIMEOUT, OURS, Isolate, check_code, check_place, check_requirements, check_timeout
+from cellblock.host.checks import OURS, Isolate
 from cellblock.host.closing import AsyncOnly, Closing
-from cellblock.host.kernels.cell import Cell, Event, Notice, OnInput
+from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cells import Cells
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.launch.kernel_spec import KernelSpec, OnListener, RunningKernel
 from cellblock.host.options import Defaults, SessionHooks, SessionOptions, resolve
 from cellblock.host.output.kept import KeptResults
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import PrivateDirectories
 from cellblock.host.reader import Reader
+from cellblock.host.session_cells import no_more
+from cellblock.host.session_questions import WithQuestions
 from cellblock.host.session_spec import kernel_spec, session_environment
-from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
+from cellblock.host.session_values import WithValues
+from cellblock.model import CodeExecutionResult
 from cellblock.packages.index import PackageIndex
 from cellblock.telemetry import SessionTrace
-from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspect, Inspected
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.diff import StateChanges
-    from cellblock.host.files import Files
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.host.kernels.family import Anew, Copy
-    from cellblock.host.saving import Ends
-    from cellblock.model.saving import LoadReport, SaveReport
-    from cellblock.model.variables import Variable
+    from cellblock.model.saving import LoadReport
     from cellblock.sandbox.probe import Facts
     from cellblock.snapshots import Store
 
@@ -101,7 +94,7 @@ class SessionHost(Protocol):
         """Go on with a kernel of a host that was killed."""
 
 
-class Session(WithCheckpoints, AsyncOnly):
+class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     """A stateful IPython session. Cells run one after the other, in the order in which they were requested.
 
     Made by `Host.session`; an async context manager::
@@ -259,7 +252,7 @@ class Session(WithCheckpoints, AsyncOnly):
         self.adopted, self.adopted_at = True, kernel.position
         if cell is not None:
             running = await self._cells.adopt(kernel, cell)
-            running.add_done_callback(functools.partial(_no_more, cell))
+            running.add_done_callback(functools.partial(no_more, cell))
             if not cell.silent:
                 self._resumed = cell, running
 
@@ -313,423 +306,16 @@ class Session(WithCheckpoints, AsyncOnly):
         if self._private is not None:
             self._private.make()
 
-    # -- cells ---------------------------------------------------------------------------------------------------------
-
-    async def execute(
-        self,
-        code: str,
-        *,
-        timeout: float | None = DEFAULT_TIMEOUT,
-        silent: bool = False,
-        parent: str = "",
-        on_input: OnInput | None = None,
-        tag: str = "",
-        on_begin: Callable[[str], None] | None = None,
-        on_notice: Callable[[object], None] | None = None,
-    ) -> CodeExecutionResult:
-        """Run a cell and return its result, whatever its outcome.
-
-        When this returns the code no longer runs. Cancelling the task that awaits this stops the code too.
-
-        Args:
-            code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
-            timeout: Seconds that the cell may run, from its start; None for no limit.
-            silent: As for `stream`.
-            parent: As for `stream`.
-            on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
-            tag: What the program calls this execution: `resumed` says it if the next host goes on with it.
-            on_begin: Called with where the cell begins (`position`) when it is about to be sent to a kernel; before, with an
-                empty text if it has to wait for one. What it raises is raised here, and the cell does not run.
-            on_notice: Takes what is shown to the reader of a stream (`Notice`), if the cell is to have one.
-
-        Raises:
-            InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
-            StateError: The session is not started, or closed.
-            LaunchError: The last kernel had died and no new one could be started.
-        """
-        self._check_cell(code, timeout)
-        cell = Cell(
-            code,
-            on_input,
-            queue_limit=None,
-            silent=silent,
-            parent=parent,
-            tag=tag,
-            on_begin=on_begin,
-            on_notice=on_notice,
-        )
-        return await self._cells.run(cell, timeout)
-
-    async def stream(
-        self,
-        code: str,
-        *,
-        timeout: float | None = DEFAULT_TIMEOUT,
-        chunks: bool = True,
-        rich: bool = False,
-        silent: bool = False,
-        parent: str = "",
-        on_input: OnInput | None = None,
-        tag: str = "",
-        on_begin: Callable[[str], None] | None = None,
-    ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Run a cell and yield its output as it happens, then its result.
-
-        A slow reader slows the cell down; a reader that leaves stops it.
-
-        Args:
-            code: As for `execute`.
-            timeout: As for `execute`.
-            chunks: Whether to yield `CodeExecutionChunk`s, or only the result.
-            rich: Whether to yield displayed values as `OutputItem`s, which have all types, and when output is cleared.
-            silent: Whether the cell leaves no trace: no number, no history.
-            parent: The id of the Jupyter message that asks for it, if one does: then messages of widgets are yielded
-                (`wire.messages.Comm`), and prompts and answers of `input()` are not shown.
-            on_input: As for `execute`.
-            tag: As for `execute`.
-            on_begin: As for `execute`.
-
-        Yields:
-            Chunks of output, what `notify` was given, and last the `CodeExecutionResult`, which has all of it again.
-
-        Raises:
-            InvalidInputError, SandboxError, StateError, LaunchError: As for `execute`.
-        """
-        self._check_cell(code, timeout)
-        queue = self.wanted.limits.queue if chunks else None
-        cell = Cell(
-            code,
-            on_input,
-            queue_limit=queue,
-            followed=True,
-            rich=rich,
-            silent=silent,
-            parent=parent,
-            tag=tag,
-            on_begin=on_begin,
-        )
-        # In a task of its own: the session's turn ends with the cell, even if the reader never comes back.
-        running = asyncio.create_task(self._cells.run(cell, timeout))
-        running.add_done_callback(functools.partial(_no_more, cell))
-        async with aclosing(self._follow(cell, running)) as events:
-            async for event in events:
-                yield event
-
-    @property
-    def resumed(self) -> str | None:
-        """The tag of the last execution of an earlier host, running or ended; None if there is none to `resume`."""
-        return None if self._resumed is None else self._resumed[0].tag
-
-    async def resume(self, skip: int = 0) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Yield the output and the result of an execution of an earlier host, as its `stream` would have. Once only.
-
-        A reader that asks for the next event says that it needs the one before no more. If it kept every event before it
-        asked for the next, then `skip`, the number of those that it kept, makes this go on exactly where it was. An execution
-        that nobody streamed yields its result alone.
-
-        Args:
-            skip: Events of output not to yield, from the beginning. Those that were asked for are not counted (`Notice`).
-
-        Yields:
-            As `stream`.
-
-        Raises:
-            StateError: There is nothing to resume.
-        """
-        if self._resumed is None:
-            raise StateError(f"{self._name} has no execution of an earlier host to resume")
-        (cell, running), self._resumed = self._resumed, None
-        skip -= cell.given
-        async with aclosing(self._follow(cell, running)) as events:
-            async for event in events:
-                if skip > 0 and not isinstance(event, Notice | CodeExecutionResult):
-                    skip -= 1
-                else:
-                    yield event
-
-    @staticmethod
-    async def _follow(
-        cell: Cell, running: asyncio.Task[CodeExecutionResult]
-    ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Yield what the reader of a cell is given, and its result. If the reader leaves, the cell is stopped."""
-        try:
-            while (event := await cell.next_event()) is not None:
-                yield event
-            await asyncio.wait([running])
-        finally:
-            if not running.done():
-                running.cancel()
-                await despite_cancellation(running)
-        yield running.result()
-
-    async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
-        """Install packages for this session, as ``%pip install`` in a cell does.
-
-        pip runs in a separate sandbox, which no code of the session can reach, and takes packages from the index that this
-        program's pip is configured for. The packages can be imported at once, survive `reset` (unless each kernel has its own
-        srt, with ``launch="spawn"``), and are removed with the session.
-
-        Args:
-            requirements: What to install, such as ``"polars>=1"``; options of pip among them.
-            timeout: Seconds that it may take.
-
-        Returns:
-            The result: what pip said, and an error if it failed.
-
-        Raises:
-            InvalidInputError: There is nothing to install.
-            StateError, LaunchError: As for `execute`.
-        """
-        check_requirements(requirements)
-        return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
-
-    async def put(self, name: str, value: object) -> None:
-        """Give a variable of the session a value.
-
-        Text, bytes, numbers, lists and dicts, NumPy arrays, data frames of pandas and polars, and tables of pyarrow can be
-        carried (docs/sessions.md). Nothing but the variable remains: no file, and no cell in the history.
-
-        Args:
-            name: The variable.
-            value: The value.
-
-        Raises:
-            InvalidInputError: The name is not one, the value cannot be carried, or it is over the limits of a cell.
-            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
-        """
-        await exchange.put(self._cells.run_silently, self._room, name, value)
-
-    async def get(self, name: str, *, unpickle: bool = False) -> Any:
-        """Return the value of a variable of the session, as far as `put` can carry it.
-
-        Args:
-            name: The variable.
-            unpickle: Whether to have any other value pickled, and unpickle it here. The session's code can then run
-                whatever it likes in this program.
-
-        Raises:
-            InvalidInputError: There is no such variable, its value cannot be carried, or it is over the limits of a cell.
-            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
-        """
-        return await exchange.get(self._cells.run_silently, self._room, name, unpickle=unpickle)
-
-    async def variables(self) -> list[Variable]:
-        """Return the variables of the session: type, size, shape, and a short text of each.
-
-        No method that the session's code has defined is called for it. If there are many thousands, the first ones are
-        returned, as many as fit in a message of 1 MB.
-
-        Raises:
-            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
-        """
-        return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
-
-    async def diff(self, checkpoint: Checkpoint) -> StateChanges:
-        """Return what has changed since a checkpoint: which variables are new, have changed, or are deleted.
-
-        The same is told of the files of the workspace, if the checkpoint holds them (``files="copy"``). Values are compared by
-        digests of what pickling writes. A kernel is made of the checkpoint for it, for a moment. What cannot be compared, such
-        as a lock, or not within two seconds, is listed as unknown.
-
-        Args:
-            checkpoint: The checkpoint, of this session or another one of the same host.
-
-        Raises:
-            CheckpointError: It is gone, or belongs to another host.
-            SnapshotError: The files cannot be read.
-            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
-        """
-        from cellblock.host.checkpoints.diff import diff  # few programs need it
-
-        return await diff(self._cells, self._checkpoints, checkpoint)
-
-    async def save(
-        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
-    ) -> SaveReport:
-        """Save the session to a file, from which `load` and `Host.load` continue it, on this machine or another one.
-
-        Variables, imports, functions and classes of the session, the code of its cells, its working directory, and
-        environment variables that the code has changed are saved (docs/checkpoints.md). What cannot be saved is listed in the
-        report. The session's code does the pickling, in its sandbox.
-
-        Args:
-            path: The file. If it exists it is replaced, but not before the new one is complete.
-            workspace: Whether to save the files of the workspace, too.
-            timeout: Seconds that pickling may take.
-
-        Raises:
-            InvalidInputError: There cannot be a file of that name.
-            StoreError: It cannot be written. What had the name before is as it was.
-            ExecutionTimeoutError: Pickling took too long.
-            FilesError: A file of the workspace cannot be read.
-            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
-        """
-        from cellblock.host import saving  # few sessions are saved
-
-        check_timeout(timeout)
-        return await saving.save(self._ends, path, self._cells.past.present, workspace=workspace, timeout=timeout)
-
-    async def load(
-        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
-    ) -> LoadReport:
-        """Continue a session that was saved to a file. What this session was before is gone: it gets a fresh kernel.
-
-        What cannot be brought back, such as a variable of a library that is not installed here, is listed in the report. The
-        file may come from anywhere: its code runs in this session's sandbox only, as a cell does.
-
-        Args:
-            path: The file.
-            workspace: Whether to unpack the files that were saved. They replace files of the same names.
-            timeout: Seconds that loading may take.
-
-        Raises:
-            InvalidInputError: It is not a saved session, or is damaged. This session is as it was.
-            StoreError: It cannot be read.
-            ExecutionTimeoutError: Loading took too long.
-            FilesError: The files cannot be unpacked.
-            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
-        """
-        from cellblock.host import saving  # as above
-
-        check_timeout(timeout)
-        self.loaded, cells = await saving.load(self._ends, path, self._renew, workspace=workspace, timeout=timeout)
-        self._cells.past.replace(cells)
-        return self.loaded
-
-    async def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the cells and what they showed as a notebook, which Jupyter opens, or as a script.
-
-        Args:
-            path: The file, which is replaced if it exists: ``.ipynb`` for a notebook, ``.py`` for a script without outputs.
-
-        Returns:
-            The file's path.
-
-        Raises:
-            InvalidInputError: There cannot be a file of that name, or it ends with something else.
-            StoreError: It cannot be written. What had the name before is as it was.
-        """
-        from cellblock.host import notebook  # as above
-
-        return await notebook.export(path, self.history())
-
-    async def _renew(self) -> None:
-        if self.next_count > 1 or self._cells.past.entries:
-            await self.reset()
-
-    @property
-    def _ends(self) -> Ends:
-        from cellblock.host.saving import Ends
-
-        return Ends(self._cells.run_silently, self._cells.run_and_take, self._room, self._cwd, self.files)
-
-    @property
-    def _room(self) -> int:
-        return min(self.wanted.limits.media, self.wanted.limits.values)
-
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
         return await self._packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
 
-    async def interrupt(self) -> bool:
-        """Stop the running cell; its result says ``interrupted``. Variables are kept if the code stops in time.
-
-        Returns:
-            Whether a cell was running. It no longer does.
-        """
-        return await self._cells.stop()
-
-    async def reset(self) -> None:
-        """Stop the running cell and continue with a fresh kernel, without variables and imports.
-
-        Raises:
-            StateError: The session is not started, or closed.
-            LaunchError: No new kernel could be started; the next cell tries again.
-        """
-        await self._cells.reset()
-        _log.info("%s was reset", self._name)
-
-    # -- questions -----------------------------------------------------------------------------------------------------
-
-    async def complete(self, code: str, cursor: int | None = None) -> Completions:
-        """Return what could complete some code at a place, given the session's variables.
-
-        Args:
-            code: The code so far.
-            cursor: The place, in characters from its beginning; its end by default.
-
-        Raises:
-            InvalidInputError, StateError, KernelDiedError: The input is bad, the session is not there, or its kernel died.
-        """
-        answer = await self._cells.ask(Complete(*check_place(code, cursor)))
-        assert isinstance(answer, Completed)
-        return Completions(list(answer.matches), answer.start, answer.end)
-
-    async def inspect(self, code: str, cursor: int | None = None, *, detail: int = 0) -> str | None:
-        """Return what is known about the name at a place in some code: signature, docstring, type.
-
-        Args:
-            code: The code.
-            cursor: The place, in characters from its beginning; its end by default.
-            detail: 1 adds the source.
-
-        Returns:
-            The description, or None if nothing of that name exists.
-
-        Raises:
-            InvalidInputError, SandboxError, StateError, KernelDiedError: As for `complete`.
-        """
-        if detail not in (0, 1):
-            raise InvalidInputError(f"detail must be 0 or 1, not {detail!r}")
-        answer = await self._cells.ask(Inspect(*check_place(code, cursor), detail))
-        assert isinstance(answer, Inspected)
-        return answer.text
-
-    async def changes(self) -> tuple[dict[str, str], list[str]]:
-        """Return what cells have done to variables since this was last called, as far as the kernel says.
-
-        Returns:
-            The types of the variables that are new, or mean another object than before, by their names; and the names of those
-            that are gone. At most 50 of each.
-
-        Raises:
-            StateError, KernelDiedError: As for `complete`.
-        """
-        answer = await self._cells.ask(Changes())
-        assert isinstance(answer, Changed)
-        return dict(zip(answer.names, answer.types, strict=True)), list(answer.gone)
-
-    def history(self, count: int | None = None) -> list[HistoryEntry]:
-        """Return the cells that this session ran, oldest first, across resets, with those results that are still kept.
-
-        Args:
-            count: How many of the last ones; all that are kept (1,000) by default.
-        """
-        entries = self._cells.past.entries
-        return entries if count is None else entries[max(len(entries) - count, 0) :]
-
-    @functools.cached_property
-    def files(self) -> Files:
-        """The files of the session's working directory, for the caller to write, read and copy."""
-        from cellblock.host.files import Files
-
-        return Files(Path(self._cwd))
+    # -- how it is -----------------------------------------------------------------------------------------------------
 
     @property
     def afresh(self) -> bool:
         """Whether its kernel began without variables, and is not made of a checkpoint."""
         kernel = self._kernels.current
         return kernel is None or not kernel.of_copy
-
-    @property
-    def next_count(self) -> int:
-        """The number that the next cell of its kernel gets."""
-        return self._kernels.count + 1
-
-    @property
-    def position(self) -> str:
-        """Where the next cell begins, if it can begin at once; else empty. No two cells begin at the same position."""
-        ready = self._kernels.ready
-        return "" if ready is None else ready.position
 
     @property
     def kept(self) -> bool:
@@ -773,15 +359,3 @@ class Session(WithCheckpoints, AsyncOnly):
     def workspace(self) -> str:
         """The directory that it works in."""
         return self._cwd
-
-    def _check_cell(self, code: str, timeout: float | None) -> None:
-        check_code(code)
-        check_timeout(timeout)
-        self._cells.check()
-
-
-def _no_more(cell: Cell, running: asyncio.Task[CodeExecutionResult]) -> None:
-    """Tell the reader of a cell that there is nothing more to come."""
-    cell.no_more()
-    if not running.cancelled():
-        running.exception()  # mark as retrieved: the reader may have left

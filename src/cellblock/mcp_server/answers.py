@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 
 from cellblock.errors import CellblockError
+from cellblock.terminal import printable
 
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
+    from cellblock.model.checkpoints import Undone
     from cellblock.named.session import NamedSession
 
+_LISTED = 20
+"""Cells, files and calls that are named when cells are undone."""
+
+_LINE = 200
 _IMAGES = 5
 _IMAGE_BYTES = 1024 * 1024
 _SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -35,6 +42,45 @@ def text(shown: str, *, error: bool = False, **structured: Any) -> CallToolResul
 def with_handle(shown: str, handle: str) -> str:
     """Return a text that tells a client the handle of its session, if it has to know it."""
     return f"[session {handle}]\n{shown}" if handle else shown
+
+
+def undone(what: Undone, handle: str) -> CallToolResult:
+    """Return the answer about cells that were undone: which ones, which files came back, and what stays done.
+
+    Args:
+        what: What was undone.
+        handle: The session's handle, if the client has to know it.
+    """
+    # Cells, paths and calls come from the session: each is shown in one line, and not all of them.
+    cells = [f"[{cell.execution_count or ' '}] {(cell.code.strip().splitlines() or [''])[0]}" for cell in what.cells]
+    lines = [f"The session is as it was after cell {what.execution_count}. Undone:", *_some(cells)]
+    files, outside = _some(what.files), _some(what.outside)
+    if files:
+        lines += ["Files that were brought back or removed:", *files]
+    if what.files_left:
+        lines.append(f"Files stay as they are: {_line(what.files_left)}.")
+    if outside:
+        lines += ["Allowed meanwhile, and not undone:", *outside]
+    return text(
+        with_handle("\n".join(lines), handle),
+        status="undone",
+        execution_count=what.execution_count,
+        cells=len(what.cells),
+        files=files,
+        files_left=what.files_left,
+        outside=outside,
+        session=handle,
+    )
+
+
+def _some(items: Sequence[str]) -> list[str]:
+    """Return the first of many items, each cut to a short line, and how many are left out."""
+    shown = [_line(item) for item in items[:_LISTED]]
+    return shown if len(items) <= _LISTED else [*shown, f"and {len(items) - _LISTED} more"]
+
+
+def _line(shown: str) -> str:
+    return printable(shown[:_LINE], lines=False)[:_LINE]
 
 
 async def cell(named: NamedSession, execution: str, result: CodeExecutionResult, most: int, handle: str) -> CallToolResult:

@@ -159,6 +159,13 @@ class Tools:
         await self._clients.sessions.restart(named.record.kernel_id)
         return answers.text("The kernel is fresh: variables and imports are gone.", status="reset")
 
+    async def undo(
+        self, count: Annotated[int, Field(ge=1, le=1000, description="how many cells")] = 1, session: _SESSION = ""
+    ) -> _Answer:
+        """Go back over the last cells: variables, imports and, if kept, files are as before. Tool calls stay done."""
+        named = await self._clients.session(session)
+        return answers.undone(await named.session.undo(count), self._handle(named.record.name))
+
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""
 
@@ -177,6 +184,7 @@ _ANNOTATIONS = {
     "search_tools": ToolAnnotations(title="Find tools", read_only_hint=True),
     "install_package": ToolAnnotations(title="Install a package", destructive_hint=False, idempotent_hint=True),
     "reset": ToolAnnotations(title="Start afresh", destructive_hint=True, idempotent_hint=True),
+    "undo": ToolAnnotations(title="Undo cells", destructive_hint=True, open_world_hint=False),
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
 from cellblock.model import HistoryEntry
+from cellblock.model.variables import VariableChanges
 
 FilesMode: TypeAlias = Literal["shared", "copy"]
 """What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
@@ -79,3 +80,66 @@ class Undone:
         """Return it from JSON data."""
         cells = [HistoryEntry(**cell) for cell in data["cells"]]
         return cls(cells, data["execution_count"], data["files"], data["files_left"], data["outside"])
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One file, link or folder that differs.
+
+    Attributes:
+        path: Its path relative to the workspace; that of a folder ends with a slash.
+        before: Its size before, in bytes; None if it was not there, or is not a file.
+        after: Its size after.
+    """
+
+    path: str
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanges:
+    """What differs between two states of a workspace, by path.
+
+    Attributes:
+        new: What is there only after.
+        changed: Files that have another content or other permissions, and links that lead elsewhere.
+        deleted: What was there only before.
+    """
+
+    new: tuple[FileChange, ...] = ()
+    changed: tuple[FileChange, ...] = ()
+    deleted: tuple[FileChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanges:
+    """What has changed between a checkpoint and now.
+
+    Attributes:
+        variables: New, changed and deleted variables, and those that cannot be compared.
+        files: New, changed and deleted files; None if the checkpoint holds no files (``files="copy"``).
+    """
+
+    variables: VariableChanges
+    files: FileChanges | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.variables) or (self.files is not None and self.files != FileChanges())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        files = self.files
+        if files is None:
+            return {"variables": self.variables.to_dict(), "files": None}
+        kinds = {"new": files.new, "changed": files.changed, "deleted": files.deleted}
+        told = {kind: [asdict(one) for one in changes] for kind, changes in kinds.items()}
+        return {"variables": self.variables.to_dict(), "files": told}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the changes that `to_dict` has written."""
+        files = data["files"]
+        if files is not None:
+            files = FileChanges(**{kind: tuple(FileChange(**one) for one in files[kind]) for kind in files})
+        return cls(VariableChanges.from_dict(data["variables"]), files)

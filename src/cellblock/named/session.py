@@ -14,7 +14,8 @@ from cellblock.errors import StateError
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.keeping import SessionRemains
-from cellblock.host.kernels.cell import STATE_LOST, OnInput
+from cellblock.host.kernels.cell import OnInput
+from cellblock.host.kernels.cell_result import STATE_LOST
 from cellblock.model import CodeExecutionResult
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.named.executions import Execution

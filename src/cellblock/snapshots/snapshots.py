@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import overload
 
 from cellblock.errors import SnapshotError
+from cellblock.model.checkpoints import FileChange, FileChanges
 from cellblock.snapshots import restore as restoring
 from cellblock.snapshots.content import digest_of
 from cellblock.snapshots.journal import Journal
@@ -37,36 +38,6 @@ class Changes:
     written: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """One file, link or folder that differs.
-
-    Attributes:
-        path: Its path relative to the workspace; that of a folder ends with a slash.
-        before: Its size before, in bytes; None if it was not there, or is not a file.
-        after: Its size after.
-    """
-
-    path: str
-    before: int | None
-    after: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class FileChanges:
-    """What differs between two states of a workspace, by path.
-
-    Attributes:
-        new: What is there only after.
-        changed: Files that have another content or other permissions, and links that lead elsewhere.
-        deleted: What was there only before.
-    """
-
-    new: tuple[FileChange, ...] = ()
-    changed: tuple[FileChange, ...] = ()
-    deleted: tuple[FileChange, ...] = ()
 
 
 class Snapshots:

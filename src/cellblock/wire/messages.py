@@ -121,8 +121,6 @@ class Park:
     type: ClassVar[str] = "park"
     number: int
     """What the copy is to say when it calls itself a copy. It cannot be guessed by another kernel of the same init."""
-    thorough: bool = False
-    """Whether to look longer for what would not survive in a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +360,7 @@ _WRITERS: dict[str, Callable[[Any], _Written]] = {
     "changes": lambda m: ({}, []),
     "complete": lambda m: ({"cursor": m.cursor}, [code(m.code)]),
     "inspect": lambda m: ({"cursor": m.cursor, "detail": m.detail}, [code(m.code)]),
-    "park": lambda m: ({"number": m.number, "thorough": m.thorough}, []),
+    "park": lambda m: ({"number": m.number}, []),
     "shutdown": lambda m: ({}, []),
     "ready": lambda m: ({"version": m.version}, []),
     "stream": lambda m: ({"name": m.name, "behind": m.behind}, [piece(m.text)]),
@@ -474,7 +472,7 @@ _READERS: dict[str, Callable[[Fields], Message]] = {
     "changes": lambda f: Changes(),
     "complete": lambda f: Complete(f.code(), f.integer("cursor")),
     "inspect": lambda f: Inspect(f.code(), f.integer("cursor"), f.integer("detail", most=1)),
-    "park": lambda f: Park(f.integer("number"), f.boolean("thorough")),
+    "park": lambda f: Park(f.integer("number")),
     "shutdown": lambda f: Shutdown(),
     "ready": lambda f: Ready(f.integer("version")),
     "stream": lambda f: Stream(f.text("name", ("stdout", "stderr")), f.piece(), f.boolean("behind")),

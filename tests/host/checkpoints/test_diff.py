@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import CheckpointError, Host, InvalidInputError, Session, StateChanges
-from cellblock.snapshots.snapshots import FileChange, FileChanges
+from cellblock.model.checkpoints import FileChange, FileChanges
 
 
 async def test_new_changed_and_deleted_variables_are_told(native_host: Host, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cellblock import Host, LaunchError
-from cellblock.host import host as host_module
+from cellblock.host import host_kernels as host_module
 from cellblock.host.launch import start
 from processes import descriptors
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from cellblock.daemon.messages.approvals import Allowed, Decide, Pending, Revoke
-from cellblock.daemon.messages.checkpoints import Checkpoints, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.daemon.messages.checkpoints import Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 from cellblock.daemon.messages.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 from cellblock.daemon.messages.files import (
     MAX_REQUEST,
@@ -53,6 +53,7 @@ __all__ = [
     "Create",
     "Decide",
     "Destroy",
+    "Diff",
     "DropCheckpoint",
     "End",
     "Executions",
@@ -132,5 +133,6 @@ Request: TypeAlias = (
     | Restore
     | DropCheckpoint
     | Undo
+    | Diff
     | Fork
 )

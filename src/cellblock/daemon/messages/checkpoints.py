@@ -59,6 +59,15 @@ class Undo:
 
 
 @record
+class Diff:
+    """Compare a session with a checkpoint, by its id or its name. Answered by a `StateChanges`."""
+
+    op: ClassVar[str] = "diff"
+    session: str
+    checkpoint: str
+
+
+@record
 class Fork:
     """Make sessions of these names that begin with the state of a session. Answered by their records."""
 

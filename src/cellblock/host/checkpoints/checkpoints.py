@@ -132,7 +132,7 @@ class Checkpoints:
     async def _copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
         """Make a checkpoint of a kernel, while it is nobody else's turn."""
         ask = functools.partial(answer_to, kernel)
-        copy = await kernel.family.copy(kernel.control, ask, thorough=not automatic)
+        copy = await kernel.family.copy(kernel.control, ask)
         moment = Moment(copy, self._host, self._options, self._cells.past.line, self._cells.past.begun)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, files="shared", execution_count=kernel.count)
         self._kept.append(checkpoint)

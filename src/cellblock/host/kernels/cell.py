@@ -16,14 +16,13 @@ from typing import Any, Self, TypeAlias
 from cellblock.host.checkpoints.checkpoint import Restored
 from cellblock.host.checks import check_on_input
 from cellblock.host.kernels.answerers import Answerers
+from cellblock.host.kernels.cell_result import Outcome, make_result
 from cellblock.host.kernels.exit_status import Death
 from cellblock.host.output.collect import Collector
-from cellblock.host.output.images import save_images
 from cellblock.host.output.values import Bundle
 from cellblock.model import (
     CodeExecutionChunk,
     CodeExecutionResult,
-    ErrorInfo,
     OutputItem,
     OutputKind,
     Recovery,
@@ -85,7 +84,6 @@ _CHUNK = 256
 
 _MAX_EMPTY = 1000
 _LETTING_GO = 1.0  # seconds; what a caller gave us to ask may not let itself be cancelled
-STATE_LOST = "Variables and imports are lost; the session continues with a fresh kernel."
 
 
 class Cell:
@@ -403,63 +401,24 @@ class Cell:
 
     def result(self, images_dir: Path) -> CodeExecutionResult:
         """Make the result, once its output is complete."""
-        ending, collector = self._ending, self._collector
-        assert ending is not None
-        assert collector is not None
-        images: list[Path] = []
-        items = collector.items()
-        if collector.has_displays:
-            images, collector.notes = save_images(items, images_dir)
-            items = collector.items() if collector.notes else items
-        error, status = self._error(ending)
-        if error is not None:
-            shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
-            if not any(item.kind == "error" and item.text == shown.text for item in items):
-                items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
-        values = [item.text for item in items if item.kind == "execute_result"]
-        return CodeExecutionResult(
-            text=readable(items),
-            images=images,
-            status=status,
-            output="".join(item.text or "" for item in items if item.name == "stdout"),
-            stderr="".join(item.text or "" for item in items if item.name == "stderr"),
-            return_value=values[-1] if values else None,
-            error=error,
-            execution_count=ending.execution_count if isinstance(ending, Reply) else None,
-            duration_ms=round(self._took * 1000),
-            outputs=items,
-            truncated=collector.truncated,
-            recovery=self._recovery(ending),
-            spilled=collector.spilled,
+        assert self._ending is not None
+        assert self._collector is not None
+        outcome = Outcome(
+            self._ending,
+            self._collector,
+            self._took,
+            self.reason,
+            self.recovery,
+            self.goes_on_from,
+            self._after_death,
+            self._memory,
         )
+        return make_result(outcome, images_dir)
 
     @property
     def died(self) -> bool:
         """Whether it has ended with its kernel."""
         return isinstance(self._ending, Death)
-
-    def _recovery(self, ending: Reply | Death) -> Recovery | None:
-        if isinstance(ending, Death) and self.goes_on_from is not None:
-            return "restored_earlier" if self.goes_on_from.lost else "restored"
-        return "restarted" if self._after_death or isinstance(ending, Death) else self.recovery
-
-    def _error(self, ending: Reply | Death) -> tuple[ErrorInfo | None, Status]:
-        if isinstance(ending, Death):
-            lost = STATE_LOST if self.goes_on_from is None else self.goes_on_from.sentence
-            if self.reason is None:
-                return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
-            return ErrorInfo(_NAMES[self.reason], f"{_REASONS[self.reason]}: its kernel had to end. {lost}"), self.reason
-        if self.reason is not None:
-            name = _NAMES[self.reason]
-            kept = f"{_REASONS[self.reason]} ({_RUNGS[self.recovery or 'interrupted']}). Variables are kept."
-            return ErrorInfo(name, kept, _retell(ending.traceback, "KeyboardInterrupt", name, kept)), self.reason
-        if ending.ename is not None and ending.ename.endswith("MemoryError") and self._memory is not None:
-            limit = f"out of memory: the session may use {self._memory >> 20:,} MiB"
-            told = f"{ending.evalue} ({limit})" if ending.evalue else limit
-            return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
-        if ending.ename is not None:
-            return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
-        return None, "success"
 
 
 _SAVED = (
@@ -479,79 +438,7 @@ _SAVED = (
 _values_to_save = operator.attrgetter(*_SAVED)
 
 
-def _place(items: list[OutputItem], later: int) -> int:
-    """Return where an error belongs after which some values were displayed: in front of the last ones."""
-    place = len(items)
-    for number in range(len(items) - 1, -1, -1):
-        if not later:
-            break
-        if items[number].kind == "display_data":
-            place, later = number, later - 1
-    return place
-
-
-def _retell(traceback: tuple[str, ...], before: str, name: str, told: str) -> list[str]:
-    """Return a traceback that ends with what is told of its exception.
-
-    Args:
-        traceback: Its parts, as IPython makes them.
-        before: The exception's name there; if it ends with another one, ours is added.
-        name: The name to put in its place.
-        told: What to say of it.
-    """
-    parts = list(traceback)
-    if parts and parts[-1].startswith(f"{before}:"):
-        parts.pop()
-        parts = [name + part[len(before) :] if part.startswith(f"{before} ") else part for part in parts]
-    return [*parts, f"{name}: {told}"]
-
-
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
     """Threads that make results. Not asyncio's, which may all be waiting for somebody to answer `input()`."""
     return ThreadPoolExecutor(2, thread_name_prefix="cellblock-result")
-
-
-_NAMES = {"timeout": "TimeoutError", "interrupted": "KeyboardInterrupt"}
-_REASONS = {"timeout": "The cell was stopped at its deadline", "interrupted": "The cell was interrupted"}
-_RUNGS = {
-    "interrupted": "by an interrupt",
-    "interrupted_twice": "by a second interrupt",
-    "killed_children": "by killing the processes it had started",
-}
-
-
-def readable(items: list[OutputItem]) -> str | None:
-    """Return what a reader of plain text sees of some outputs, without empty lines around it; None for no outputs."""
-    text: list[str] = []
-    for item in items:
-        if not item.text:
-            continue
-        # Streams go on where they were; a displayed value and a traceback start on a line of their own.
-        if item.kind != "stream" and text and not text[-1].endswith("\n"):
-            text.append("\n")
-        text.append(item.text if item.kind == "stream" else f"{item.text}\n")
-    if not text:
-        return None
-    joined = "".join(text)
-    if "\r" in joined:
-        joined = overwrite(joined)
-    return joined.strip("\n").rstrip()
-
-
-def overwrite(text: str) -> str:
-    """Return text as a terminal shows it: a carriage return goes back to the start of the line, as progress bars do."""
-    return "\n".join(_overwritten(line) if "\r" in line else line for line in text.replace("\r\n", "\n").split("\n"))
-
-
-def _overwritten(line: str) -> str:
-    """Return what is seen of a line. In each column that is the last piece that reaches it: so begin with the last one."""
-    shown: list[str] = []
-    width, end = 0, len(line)
-    while end >= 0:
-        start = line.rfind("\r", 0, end) + 1
-        if end - start > width:
-            shown.append(line[start + width : end])
-            width = end - start
-        end = start - 1
-    return "".join(shown)

@@ -153,13 +153,12 @@ class Family:
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
-    async def copy(self, control: Control, ask: Ask, *, thorough: bool = False) -> Copy:
+    async def copy(self, control: Control, ask: Ask) -> Copy:
         """Have a copy of an idle kernel made.
 
         Args:
             control: The kernel's connection to init.
             ask: Asks the kernel.
-            thorough: Whether to look longer for what would not survive.
 
         Returns:
             The copy, which has shown that it lives.
@@ -173,7 +172,7 @@ class Family:
         copied = self._expected[number] = self._loop.create_future()
         copy: Copy | None = None
         try:
-            answer = await ask(Park(number, thorough))
+            answer = await ask(Park(number))
             if isinstance(answer, Parked) and answer.refusal is not None:
                 raise CheckpointError(answer.refusal)
             await asyncio.wait([copied], timeout=_PATIENCE)

@@ -11,7 +11,8 @@ from cellblock.errors import KernelDiedError, LaunchError, SandboxError
 from cellblock.host.checkpoints.checkpoint import Restored
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
-from cellblock.host.kernels.cell import STATE_LOST, Cell, OnInput
+from cellblock.host.kernels.cell import Cell, OnInput
+from cellblock.host.kernels.cell_result import STATE_LOST
 from cellblock.host.kernels.channel import Channel
 from cellblock.host.kernels.exit_status import Death, describe_status
 from cellblock.host.kernels.family import Family

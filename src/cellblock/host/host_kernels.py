@@ -1,0 +1,329 @@
+"""The kernels of a host: how they are made, and how those of a host that was killed are taken over. `Host` inherits it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import resource
+import socket
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from cellblock.errors import CustodianError, LaunchError, ProtocolError, StateError
+from cellblock.host.checks import OURS, Isolate
+from cellblock.host.launch.failures import cannot_start
+from cellblock.host.launch.fork_server import ForkServer
+from cellblock.host.launch.launcher import Boot, Ends, Launcher
+from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
+from cellblock.host.launch.spawner import Spawner
+from cellblock.host.launch.srt import UnderSrt
+from cellblock.host.launch.start import Direct, Starter
+from cellblock.host.packages import remove_places_of_the_dead
+from cellblock.sandbox import cgroups, landlock, srt
+from cellblock.sandbox.plan import make_plan
+from cellblock.sandbox.policy import Policy
+
+if TYPE_CHECKING:
+    from cellblock.host.keeping import Keeping, KernelRemains
+    from cellblock.host.kernels.cell import Cell, OnInput
+    from cellblock.host.kernels.family import Anew, Copy, Family
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
+    from cellblock.host.session import Session
+    from cellblock.sandbox.probe import Facts
+    from cellblock.wire.control import Setup
+
+    Recovered: TypeAlias = tuple[Kernel, Cell | None]
+
+_log = logging.getLogger("cellblock.sessions")
+Launch = Literal["zygote", "spawn"]
+_DESCRIPTORS_PER_KERNEL = 9 + 16  # its own and its tape's, and the connections that its tool port may have in any case
+_CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
+_SPARE_DESCRIPTORS = 256
+
+
+class WithKernels:
+    """The methods of a host that make kernels, and take over those of a host that was killed.
+
+    Attributes:
+        facts: What this machine has.
+        places: The prefix of the paths of each session's own packages.
+        keeping: What outlives this process, if something does.
+    """
+
+    facts: Facts
+    places: str
+    keeping: Keeping | None
+    _launch: Launch
+    _start_timeout: float
+    _launchers: Launchers
+    _kernels: set[Kernel]
+    _families: set[Family]
+    """Those with copies"""
+    _sessions: set[Session]
+    _numbers: Iterator[int]
+    _keep_numbers: weakref.WeakKeyDictionary[Launcher, int]
+    _groups: cgroups.Groups | None
+    _owner: tuple[int, asyncio.AbstractEventLoop] | None
+    _sweeping: asyncio.Future[None] | None
+    _closed: bool
+
+    def check_usable(self) -> None:
+        """Check that the host can be used here and now.
+
+        Raises:
+            StateError: It is closed, or belongs to another process or event loop.
+        """
+        if self._closed:
+            raise StateError("the host is closed; make a new one")
+        # First the process: in a fork there is no running loop to ask for, although there seems to be.
+        if self._owner is not None and self._owner[0] != os.getpid():
+            raise StateError("the host belongs to the process that made it; after a fork, make a new one in the child")
+        here = (os.getpid(), asyncio.get_running_loop())
+        if self._owner is None:
+            self._owner = here
+        elif self._owner[1] is not here[1]:
+            raise StateError(
+                "this host, or the executor that uses it, belongs to another event loop: make one for each asyncio.run(); "
+                "from other threads, use asyncio.run_coroutine_threadsafe() with its own loop"
+            )
+
+    async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
+        """Start a kernel and wait until it takes cells. If this is cancelled, nothing remains.
+
+        Args:
+            wanted: What it is to be.
+            prepare: Makes what the kernel needs outside. By then, a process exists that removes it if this one is killed.
+
+        Raises:
+            LaunchError: It could not be started.
+        """
+        self.check_usable()
+        _make_room_for(len(self._sessions) + 1)
+        key = key_of(wanted)
+        launcher = await self._launchers.started(key)
+        self._sweep(wanted.isolate)
+        prepare()
+        try:
+            return await self._launch_by(launcher, wanted)
+        except LaunchError:
+            if launcher.alive:
+                raise
+        # It died while it was asked. Not more than once: if it happens again there is a reason, which the caller must hear.
+        self.check_usable()
+        return await self._launch_by(await self._launchers.started(key), wanted)
+
+    async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
+        """Make a kernel of a copy of one, and wait until it takes cells. If this is cancelled, nothing remains.
+
+        Args:
+            copy: The copy, which stays.
+            wanted: What it is to be.
+            how: What differs from the kernel that was copied.
+
+        Raises:
+            CheckpointError: The copy has ended.
+            LaunchError: There is no room for another kernel, or it did not get ready.
+        """
+        self.check_usable()
+        _make_room_for(len(self._sessions) + 1)
+        try:
+            ends = copy.family.resume(copy, how)
+        except OSError as error:
+            raise cannot_start(error) from error
+        return await self._ready(self._take(copy.family, next(self._numbers), ends, wanted))
+
+    async def recover(self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None) -> Recovered | None:
+        """Go on with a kernel. Returns it with its last cell; None if it cannot be gone on with: it is ended then."""
+        from cellblock.host.kernels.kernel import Kernel
+
+        assert self.keeping is not None
+        takers = wanted.takers
+        wanted = replace(wanted, takers=self._kept_takers(remains.number, takers))
+        kernel = Kernel(
+            self._family(remains.launcher, remains.first, remains.ends.group),
+            remains.number,
+            remains.ends,
+            wanted,
+            self._on_closed(remains.launcher, remains.number),
+            remains.recording,
+            listen=False,
+        )
+        self._kernels.add(kernel)
+        try:
+            for name, listener in remains.listeners.items():
+                del kernel.control.takers[name]
+                takers[name](listener)
+            kernel.limit_memory()
+            cell = await kernel.recover(on_input)
+            if kernel.ready.done() and not kernel.ready.exception():
+                return kernel, cell
+            _log.info("%s: its kernel was not ready when its host was killed", wanted.session)
+        except (ValueError, KeyError, ProtocolError, LaunchError) as error:
+            _log.warning("%s: its kernel cannot be gone on with: %r", wanted.session, error)
+        except BaseException:
+            await kernel.close()
+            raise
+        await kernel.close()
+        return None
+
+    def forget_kernel(self, remains: KernelRemains) -> None:
+        """End a kernel that is not adopted."""
+        assert self.keeping is not None
+        remains.launcher.kill(remains.first)
+        remains.close()
+        self.keeping.kernel_gone(remains.number, [*remains.listeners])
+        if remains.ends.group is not None:
+            remains.ends.group.remove()
+        self._launchers.kernel_closed(remains.launcher)
+
+    async def _launch_by(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
+        number = next(self._numbers)
+        ends = launcher.launch(number, self._setup(launcher, wanted))
+        return await self._ready(self._take(self._family(launcher, number, ends.group), number, ends, wanted))
+
+    async def _ready(self, kernel: Kernel) -> Kernel:
+        try:
+            kernel.limit_memory()
+            await kernel.started(self._start_timeout)
+            if kernel.held is not None:
+                await self._wait_until_held(kernel.held)
+        except BaseException as error:  # also a cancellation: the kernel is ours until it is returned
+            if isinstance(error, LaunchError) and not kernel.ready.done() and not kernel.family.shared:
+                # It may be stopped; the next kernel comes from another.
+                self._launchers.retire(key_of(kernel.wanted), kernel.family.launcher)
+            await kernel.close()
+            raise
+        return kernel
+
+    async def _wait_until_held(self, held: asyncio.Future[None]) -> None:
+        await asyncio.wait([held], timeout=self._start_timeout)
+        if not held.done():
+            raise CustodianError(f"the custodian has not answered within {self._start_timeout:g} s")
+        held.result()
+
+    def _take(self, family: Family, number: int, ends: Ends, wanted: KernelSpec) -> Kernel:
+        """Take a kernel, which is this host's from the first moment on: no await comes between."""
+        from cellblock.host.kernels.kernel import Kernel
+
+        recording = None
+        try:
+            if wanted.kept is not None and self.keeping is not None and self._keeps(wanted.isolate):
+                recording = self.keeping.record(number)
+                launcher = self._keep_numbers[family.launcher]
+                held = self.keeping.kernel_made(number, wanted.kept, launcher, family.number, ends, recording.tape)
+                wanted = replace(wanted, takers=self._kept_takers(number, wanted.takers))
+            kernel = Kernel(family, number, ends, wanted, self._on_closed(family.launcher, number), recording)
+        except BaseException:  # whatever it is, nobody else closes these
+            ends.close()  # init ends when nobody has the other end of its control socket
+            raise
+        if recording is not None:
+            kernel.held = held
+        self._kernels.add(kernel)
+        self._launchers.kernel_made(family.launcher)
+        return kernel
+
+    def _on_closed(self, launcher: Launcher, number: int) -> Callable[[Kernel], None]:
+        def on_closed(kernel: Kernel) -> None:
+            if kernel in self._kernels:
+                self._kernels.remove(kernel)
+                self._launchers.kernel_closed(launcher)
+                if self.keeping is not None:
+                    self.keeping.kernel_gone(number, [*kernel.wanted.takers])
+
+        return on_closed
+
+    def _family(self, launcher: Launcher, number: int, group: cgroups.Group | None) -> Family:
+        """Return what a kernel, and all that are made of its copies, share."""
+        from cellblock.host.kernels.family import Family
+
+        family = Family(launcher, number, group)
+        family.on_connected, family.on_closed = self._family_connected, self._family_closed
+        return family
+
+    def _family_connected(self, family: Family) -> None:
+        self._families.add(family)
+        self._launchers.kernel_made(family.launcher)  # which stays for its copies as for a kernel
+
+    def _family_closed(self, family: Family) -> None:
+        self._families.discard(family)
+        self._launchers.kernel_closed(family.launcher)
+
+    def _keeps(self, isolate: Isolate) -> bool:
+        return self.keeping is not None and isolate != "srt" and self._launch == "zygote"
+
+    def _kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
+        """Return what takes the listeners of a kernel, once they are held."""
+
+        def kept(name: str, taker: OnListener) -> OnListener:
+            def take(listener: socket.socket) -> None:
+                assert self.keeping is not None
+                self.keeping.listener_made(number, name, listener)
+                taker(listener)
+
+            return take
+
+        return {name: kept(name, taker) for name, taker in takers.items()}
+
+    def _sweep(self, isolate: Isolate) -> None:
+        """Remove what hosts that were killed have left. Nobody waits for it: it may be much, or the directory a large one."""
+        if isolate in OURS and self._sweeping is None:
+            with contextlib.suppress(RuntimeError):  # no thread can be started now; a later kernel tries again
+                self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
+
+    def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
+        """Return what a kernel's init is told, with the sandbox."""
+        setup, policy = wanted.setup, wanted.policy
+        if wanted.isolate == "none":
+            return setup
+        if wanted.isolate == "srt":
+            return srt.complete(setup, policy, self.facts)
+        if wanted.isolate == "landlock":
+            return replace(setup, policy=_as_data(policy), landlock=landlock.version())
+        if launcher.interpreter is None:
+            return replace(setup, policy=policy.to_dict())
+        return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))
+
+    def _make_launcher(self, key: LaunchKey) -> Launcher:
+        interpreter, preload, isolate, policy, workspace = key
+        starter: Starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
+        kind = ForkServer if self._launch == "zygote" else Spawner
+        groups = self._groups_for(isolate)
+        if self.keeping is None or not self._keeps(isolate):
+            return kind(Boot(interpreter, preload, isolate, starter, self.places, groups))
+        from cellblock.host.launch.kept import ByCustodian
+
+        number = next(self._numbers)
+        starter = ByCustodian(self.keeping.custodian)
+        boot = Boot(interpreter, preload, isolate, starter, self.keeping.prefix, groups, self.keeping.launcher(number))
+        launcher = ForkServer(boot)
+        self._keep_numbers[launcher] = number
+        return launcher
+
+    def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:
+        if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:
+            self._groups = cgroups.Groups(place)
+        return self._groups if isolate == "native" else None
+
+
+@functools.lru_cache(maxsize=64)
+def _as_data(policy: Policy) -> dict[str, Any]:
+    """Return a policy as init is told it. Every kernel of a session, and mostly every session of a host, has the same."""
+    return policy.to_dict()
+
+
+def _make_room_for(kernels: int) -> None:
+    """Raise this process's soft limit on descriptors if it is too low for this many kernels."""
+    # Of all descriptors a quarter may be connections to tool ports (`tools.listen`), so many that each can have its share.
+    needed = kernels * _DESCRIPTORS_PER_KERNEL + _SPARE_DESCRIPTORS + 4 * min(kernels * _CONNECTIONS, _MAX_CONNECTIONS)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    wanted = 2 * needed if hard == resource.RLIM_INFINITY else min(2 * needed, hard)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

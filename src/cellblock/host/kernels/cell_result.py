@@ -1,0 +1,179 @@
+"""The result of a cell, made of its output and of how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellblock.host.checkpoints.checkpoint import Restored
+from cellblock.host.kernels.exit_status import Death
+from cellblock.host.output.collect import Collector
+from cellblock.host.output.images import save_images
+from cellblock.model import (
+    CodeExecutionResult,
+    ErrorInfo,
+    OutputItem,
+    Recovery,
+    Status,
+)
+from cellblock.wire.messages import Reply
+
+STATE_LOST = "Variables and imports are lost; the session continues with a fresh kernel."
+_NAMES = {"timeout": "TimeoutError", "interrupted": "KeyboardInterrupt"}
+_REASONS = {"timeout": "The cell was stopped at its deadline", "interrupted": "The cell was interrupted"}
+_RUNGS = {
+    "interrupted": "by an interrupt",
+    "interrupted_twice": "by a second interrupt",
+    "killed_children": "by killing the processes it had started",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a cell has ended.
+
+    Attributes:
+        ending: What its worker has replied, or how its kernel died.
+        collector: What is kept of its output.
+        took: Seconds that it took.
+        reason: Why it was stopped, if it was.
+        recovery: The strongest means that was needed to stop it.
+        goes_on_from: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
+        after_death: Whether the kernel before its own died without a result to say so.
+        memory: Bytes that its kernel could use, if that was limited.
+    """
+
+    ending: Reply | Death
+    collector: Collector
+    took: float
+    reason: Status | None
+    recovery: Recovery | None
+    goes_on_from: Restored | None
+    after_death: bool
+    memory: int | None
+
+
+def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
+    """Make the result of a cell, once its output is complete.
+
+    Args:
+        outcome: How the cell has ended.
+        images_dir: Where pictures are written.
+    """
+    ending, collector = outcome.ending, outcome.collector
+    images: list[Path] = []
+    items = collector.items()
+    if collector.has_displays:
+        images, collector.notes = save_images(items, images_dir)
+        items = collector.items() if collector.notes else items
+    error, status = _error(outcome)
+    if error is not None:
+        shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
+        if not any(item.kind == "error" and item.text == shown.text for item in items):
+            items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
+    values = [item.text for item in items if item.kind == "execute_result"]
+    return CodeExecutionResult(
+        text=readable(items),
+        images=images,
+        status=status,
+        output="".join(item.text or "" for item in items if item.name == "stdout"),
+        stderr="".join(item.text or "" for item in items if item.name == "stderr"),
+        return_value=values[-1] if values else None,
+        error=error,
+        execution_count=ending.execution_count if isinstance(ending, Reply) else None,
+        duration_ms=round(outcome.took * 1000),
+        outputs=items,
+        truncated=collector.truncated,
+        recovery=_recovery(outcome),
+        spilled=collector.spilled,
+    )
+
+
+def _recovery(outcome: Outcome) -> Recovery | None:
+    ending = outcome.ending
+    if isinstance(ending, Death) and outcome.goes_on_from is not None:
+        return "restored_earlier" if outcome.goes_on_from.lost else "restored"
+    return "restarted" if outcome.after_death or isinstance(ending, Death) else outcome.recovery
+
+
+def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:
+    ending = outcome.ending
+    if isinstance(ending, Death):
+        lost = STATE_LOST if outcome.goes_on_from is None else outcome.goes_on_from.sentence
+        if outcome.reason is None:
+            return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
+        return ErrorInfo(_NAMES[outcome.reason], f"{_REASONS[outcome.reason]}: its kernel had to end. {lost}"), outcome.reason
+    if outcome.reason is not None:
+        name = _NAMES[outcome.reason]
+        kept = f"{_REASONS[outcome.reason]} ({_RUNGS[outcome.recovery or 'interrupted']}). Variables are kept."
+        return ErrorInfo(name, kept, _retell(ending.traceback, "KeyboardInterrupt", name, kept)), outcome.reason
+    if ending.ename is not None and ending.ename.endswith("MemoryError") and outcome.memory is not None:
+        limit = f"out of memory: the session may use {outcome.memory >> 20:,} MiB"
+        told = f"{ending.evalue} ({limit})" if ending.evalue else limit
+        return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
+    if ending.ename is not None:
+        return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
+    return None, "success"
+
+
+def _place(items: list[OutputItem], later: int) -> int:
+    """Return where an error belongs after which some values were displayed: in front of the last ones."""
+    place = len(items)
+    for number in range(len(items) - 1, -1, -1):
+        if not later:
+            break
+        if items[number].kind == "display_data":
+            place, later = number, later - 1
+    return place
+
+
+def _retell(traceback: tuple[str, ...], before: str, name: str, told: str) -> list[str]:
+    """Return a traceback that ends with what is told of its exception.
+
+    Args:
+        traceback: Its parts, as IPython makes them.
+        before: The exception's name there; if it ends with another one, ours is added.
+        name: The name to put in its place.
+        told: What to say of it.
+    """
+    parts = list(traceback)
+    if parts and parts[-1].startswith(f"{before}:"):
+        parts.pop()
+        parts = [name + part[len(before) :] if part.startswith(f"{before} ") else part for part in parts]
+    return [*parts, f"{name}: {told}"]
+
+
+def readable(items: list[OutputItem]) -> str | None:
+    """Return what a reader of plain text sees of some outputs, without empty lines around it; None for no outputs."""
+    text: list[str] = []
+    for item in items:
+        if not item.text:
+            continue
+        # Streams go on where they were; a displayed value and a traceback start on a line of their own.
+        if item.kind != "stream" and text and not text[-1].endswith("\n"):
+            text.append("\n")
+        text.append(item.text if item.kind == "stream" else f"{item.text}\n")
+    if not text:
+        return None
+    joined = "".join(text)
+    if "\r" in joined:
+        joined = overwrite(joined)
+    return joined.strip("\n").rstrip()
+
+
+def overwrite(text: str) -> str:
+    """Return text as a terminal shows it: a carriage return goes back to the start of the line, as progress bars do."""
+    return "\n".join(_overwritten(line) if "\r" in line else line for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def _overwritten(line: str) -> str:
+    """Return what is seen of a line. In each column that is the last piece that reaches it: so begin with the last one."""
+    shown: list[str] = []
+    width, end = 0, len(line)
+    while end >= 0:
+        start = line.rfind("\r", 0, end) + 1
+        if end - start > width:
+            shown.append(line[start + width : end])
+            width = end - start
+        end = start - 1
+    return "".join(shown)

@@ -1,0 +1,194 @@
+"""How the state of a session is carried in and out: `Session` inherits it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cellblock.host import exchange
+from cellblock.host.checkpoints.checkpoints import Checkpoints
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_timeout
+from cellblock.host.session_cells import WithCells
+from cellblock.model import HistoryEntry
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.files import Files
+    from cellblock.host.saving import Ends
+    from cellblock.model.checkpoints import StateChanges
+    from cellblock.model.saving import LoadReport, SaveReport
+    from cellblock.model.variables import Variable
+
+
+class WithValues(WithCells):
+    """The methods of a session that carry its variables in and out, save it, and continue what was saved.
+
+    Attributes:
+        loaded: What `load` has brought back; None if nothing was loaded.
+    """
+
+    loaded: LoadReport | None
+    _cwd: str
+    _checkpoints: Checkpoints
+
+    async def put(self, name: str, value: object) -> None:
+        """Give a variable of the session a value.
+
+        Text, bytes, numbers, lists and dicts, NumPy arrays, data frames of pandas and polars, and tables of pyarrow can be
+        carried (docs/sessions.md). Nothing but the variable remains: no file, and no cell in the history.
+
+        Args:
+            name: The variable.
+            value: The value.
+
+        Raises:
+            InvalidInputError: The name is not one, the value cannot be carried, or it is over the limits of a cell.
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        await exchange.put(self._cells.run_silently, self._room, name, value)
+
+    async def get(self, name: str, *, unpickle: bool = False) -> Any:
+        """Return the value of a variable of the session, as far as `put` can carry it.
+
+        Args:
+            name: The variable.
+            unpickle: Whether to have any other value pickled, and unpickle it here. The session's code can then run
+                whatever it likes in this program.
+
+        Raises:
+            InvalidInputError: There is no such variable, its value cannot be carried, or it is over the limits of a cell.
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        return await exchange.get(self._cells.run_silently, self._room, name, unpickle=unpickle)
+
+    async def variables(self) -> list[Variable]:
+        """Return the variables of the session: type, size, shape, and a short text of each.
+
+        No method that the session's code has defined is called for it. If there are many thousands, the first ones are
+        returned, as many as fit in a message of 1 MB.
+
+        Raises:
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
+
+    async def diff(self, checkpoint: Checkpoint) -> StateChanges:
+        """Return what has changed since a checkpoint: which variables are new, have changed, or are deleted.
+
+        The same is told of the files of the workspace, if the checkpoint holds them (``files="copy"``). Values are compared by
+        digests of what pickling writes. A kernel is made of the checkpoint for it, for a moment. What cannot be compared, such
+        as a lock, or not within two seconds, is listed as unknown.
+
+        Args:
+            checkpoint: The checkpoint, of this session or another one of the same host.
+
+        Raises:
+            CheckpointError: It is gone, or belongs to another host.
+            SnapshotError: The files cannot be read.
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        from cellblock.host.checkpoints.diff import diff  # few programs need it
+
+        return await diff(self._cells, self._checkpoints, checkpoint)
+
+    async def save(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> SaveReport:
+        """Save the session to a file, from which `load` and `Host.load` continue it, on this machine or another one.
+
+        Variables, imports, functions and classes of the session, the code of its cells, its working directory, and
+        environment variables that the code has changed are saved (docs/checkpoints.md). What cannot be saved is listed in the
+        report. The session's code does the pickling, in its sandbox.
+
+        Args:
+            path: The file. If it exists it is replaced, but not before the new one is complete.
+            workspace: Whether to save the files of the workspace, too.
+            timeout: Seconds that pickling may take.
+
+        Raises:
+            InvalidInputError: There cannot be a file of that name.
+            StoreError: It cannot be written. What had the name before is as it was.
+            ExecutionTimeoutError: Pickling took too long.
+            FilesError: A file of the workspace cannot be read.
+            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
+        """
+        from cellblock.host import saving  # few sessions are saved
+
+        check_timeout(timeout)
+        return await saving.save(self._ends, path, self._cells.past.present, workspace=workspace, timeout=timeout)
+
+    async def load(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> LoadReport:
+        """Continue a session that was saved to a file. What this session was before is gone: it gets a fresh kernel.
+
+        What cannot be brought back, such as a variable of a library that is not installed here, is listed in the report. The
+        file may come from anywhere: its code runs in this session's sandbox only, as a cell does.
+
+        Args:
+            path: The file.
+            workspace: Whether to unpack the files that were saved. They replace files of the same names.
+            timeout: Seconds that loading may take.
+
+        Raises:
+            InvalidInputError: It is not a saved session, or is damaged. This session is as it was.
+            StoreError: It cannot be read.
+            ExecutionTimeoutError: Loading took too long.
+            FilesError: The files cannot be unpacked.
+            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
+        """
+        from cellblock.host import saving  # as above
+
+        check_timeout(timeout)
+        self.loaded, cells = await saving.load(self._ends, path, self._renew, workspace=workspace, timeout=timeout)
+        self._cells.past.replace(cells)
+        return self.loaded
+
+    async def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the cells and what they showed as a notebook, which Jupyter opens, or as a script.
+
+        Args:
+            path: The file, which is replaced if it exists: ``.ipynb`` for a notebook, ``.py`` for a script without outputs.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            InvalidInputError: There cannot be a file of that name, or it ends with something else.
+            StoreError: It cannot be written. What had the name before is as it was.
+        """
+        from cellblock.host import notebook  # as above
+
+        return await notebook.export(path, self.history())
+
+    def history(self, count: int | None = None) -> list[HistoryEntry]:
+        """Return the cells that this session ran, oldest first, across resets, with those results that are still kept.
+
+        Args:
+            count: How many of the last ones; all that are kept (1,000) by default.
+        """
+        entries = self._cells.past.entries
+        return entries if count is None else entries[max(len(entries) - count, 0) :]
+
+    @functools.cached_property
+    def files(self) -> Files:
+        """The files of the session's working directory, for the caller to write, read and copy."""
+        from cellblock.host.files import Files
+
+        return Files(Path(self._cwd))
+
+    async def _renew(self) -> None:
+        if self.next_count > 1 or self._cells.past.entries:
+            await self.reset()
+
+    @property
+    def _ends(self) -> Ends:
+        from cellblock.host.saving import Ends
+
+        return Ends(self._cells.run_silently, self._cells.run_and_take, self._room, self._cwd, self.files)
+
+    @property
+    def _room(self) -> int:
+        return min(self.wanted.limits.media, self.wanted.limits.values)

@@ -1,0 +1,85 @@
+"""Checkpoints over HTTP: by hand, and by both clients."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cellblock import AsyncClient, CheckpointError, Client, ConflictError, InvalidInputError, NotFoundError
+from gateways import Gateway, token
+
+
+@pytest.fixture(autouse=True)
+def session(api: httpx.Client, tmp_path: Path) -> str:
+    """A session with a variable, and a directory of its own."""
+    api.delete("/kernels")
+    api.post("/kernels", json={"name": "s", "options": {"working_dir": str(tmp_path)}})
+    api.post("/sessions/s/execute", json={"code": "x = 1"})
+    return "s"
+
+
+def test_the_client_goes_back_and_branches(gateway: Gateway, session: str) -> None:
+    with Client(gateway.url, token("admin")) as client:
+        made = client.checkpoint(session, "a/b ?", files="copy")
+        assert (made.name, made.execution_count, made.automatic, made.files) == ("a/b ?", 1, False, "copy")
+        client.execute(session, "x = 2; open('data', 'w').write('1'); None")
+        changes = client.diff(session, "a/b ?")
+        assert [(one.before.preview, one.after.preview) for one in changes.variables.changed] == [("1", "2")]
+        assert changes.files is not None
+        assert [one.path for one in changes.files.new] == ["data"]
+        assert made in client.checkpoints(session)
+        client.restore(session, "a/b ?")
+        assert client.execute(session, "import os; x, os.path.exists('data')").return_value == "(1, False)"
+        assert [cell.code for cell in client.undo(session).cells][-1].startswith("import os")
+        assert [one.name for one in client.fork(session, ["left", "right"])] == ["left", "right"]
+        assert client.execute("left", "x += 1; x").return_value == "2"
+        assert client.execute("right", "x").return_value == "1"
+        with pytest.raises(ConflictError):
+            client.fork(session, ["left"])
+        client.drop_checkpoint(session, made)
+        for call in (client.restore, client.diff, client.drop_checkpoint):
+            with pytest.raises(CheckpointError, match="there is no checkpoint"):
+                call(session, made)
+            with pytest.raises(InvalidInputError):
+                call(session, "..")
+        with pytest.raises(CheckpointError, match="cells to undo, not 99"):
+            client.undo(session, 99)
+        with pytest.raises(NotFoundError):
+            client.checkpoint("missing")
+
+
+async def test_the_client_for_asyncio_does_the_same(gateway: Gateway, session: str) -> None:
+    async with AsyncClient(gateway.url, token("admin")) as client:
+        made = await client.checkpoint(session, "before")
+        await client.execute(session, "x = 2")
+        assert [one.after.name for one in (await client.diff(session, made)).variables.changed] == ["x"]
+        assert [one for one in await client.checkpoints(session) if one.name] == [made]
+        assert [cell.code for cell in (await client.undo(session)).cells] == ["x = 2"]
+        await client.restore(session, made)
+        assert [one.name for one in await client.fork(session, ["branch"])] == ["branch"]
+        await client.drop_checkpoint(session, "before")
+        with pytest.raises(CheckpointError):
+            await client.restore(session, "before")
+
+
+def test_both_clients_have_what_python_has() -> None:
+    from cellblock import sync
+
+    for name in ("checkpoint", "checkpoints", "restore", "drop_checkpoint", "undo", "diff", "fork"):
+        expected = [*inspect.signature(getattr(sync, name)).parameters]
+        for client in (Client, AsyncClient):
+            assert [*inspect.signature(getattr(client, name)).parameters] == ["self", *expected]
+
+
+def test_who_may_do_what(gateway: Gateway, session: str) -> None:
+    with gateway.client(token("read")) as reader:
+        assert reader.get(f"/sessions/{session}/checkpoints").status_code == 200
+        assert reader.post(f"/sessions/{session}/checkpoints").status_code == 403
+        assert reader.get(f"/sessions/{session}/checkpoints/a/diff").status_code == 403
+        assert reader.post(f"/sessions/{session}/undo").status_code == 403
+    with gateway.client(token("run")) as runner:
+        refused = runner.get(f"/sessions/{session}/checkpoints/a/diff")
+        assert (refused.status_code, refused.json()["code"]) == (409, "checkpoint")
