@@ -23,15 +23,15 @@ def session(api: httpx.Client, tmp_path: Path) -> str:
 
 def test_the_client_goes_back_and_branches(gateway: Gateway, session: str) -> None:
     with Client(gateway.url, token("admin")) as client:
-        made = client.checkpoint(session, "a/b ?", files="copy")
-        assert (made.name, made.execution_count, made.automatic, made.files) == ("a/b ?", 1, False, "copy")
+        made = client.checkpoint(session, "a % ?", files="copy")
+        assert (made.name, made.execution_count, made.automatic, made.files) == ("a % ?", 1, False, "copy")
         client.execute(session, "x = 2; open('data', 'w').write('1'); None")
-        changes = client.diff(session, "a/b ?")
+        changes = client.diff(session, "a % ?")
         assert [(one.before.preview, one.after.preview) for one in changes.variables.changed] == [("1", "2")]
         assert changes.files is not None
         assert [one.path for one in changes.files.new] == ["data"]
         assert made in client.checkpoints(session)
-        client.restore(session, "a/b ?")
+        client.restore(session, "a % ?")
         assert client.execute(session, "import os; x, os.path.exists('data')").return_value == "(1, False)"
         assert [cell.code for cell in client.undo(session).cells][-1].startswith("import os")
         assert [one.name for one in client.fork(session, ["left", "right"])] == ["left", "right"]
@@ -43,8 +43,9 @@ def test_the_client_goes_back_and_branches(gateway: Gateway, session: str) -> No
         for call in (client.restore, client.diff, client.drop_checkpoint):
             with pytest.raises(CheckpointError, match="there is no checkpoint"):
                 call(session, made)
-            with pytest.raises(InvalidInputError):
-                call(session, "..")
+            for name in ("..", "", "a/b"):
+                with pytest.raises(InvalidInputError, match="use the id of the checkpoint"):
+                    call(session, name)
         with pytest.raises(CheckpointError, match="cells to undo, not 99"):
             client.undo(session, 99)
         with pytest.raises(NotFoundError):

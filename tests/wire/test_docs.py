@@ -101,13 +101,13 @@ SENDERS: dict[str, tuple[control.Incoming[Any], ...]] = {
         control.TO_MAKER,
         control.FROM_SERVER,
     ),
-    "copy": (control.Incoming(control.Copied),),
+    "copy": (control.Incoming(control.Copied, control.Untaken),),
     "kernel": (control.Incoming(control.Taken),),
 }
 
 
 def test_every_control_message_is_there_with_its_sender_and_fields() -> None:
-    assert set(control.FROM_COPY.kinds) == {"copied", "taken"}
+    assert set(control.FROM_COPY.kinds) == {"copied", "taken", "untaken"}
     assert control_rows() == {
         (op, sender, frozenset(field.name for field in dataclasses.fields(kind)))
         for sender, directions in SENDERS.items()

@@ -354,8 +354,8 @@ def _session(kernel: SessionRecord | str) -> str:
 
 def _checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> str:
     name = checkpoint if isinstance(checkpoint, str) else checkpoint.id
-    if not name.strip("."):
-        raise InvalidInputError(f"{name!r} cannot be the name of a checkpoint here")
+    if not name.strip(".") or "/" in name:
+        raise InvalidInputError(f"{name!r} cannot be part of an address: use the id of the checkpoint")
     return f"{_session(kernel)}/checkpoints/{quote(name, safe='', errors='surrogateescape')}"
 
 

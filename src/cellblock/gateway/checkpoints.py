@@ -133,19 +133,19 @@ async def list_checkpoints(request: Request, session: str, _: Read) -> Response:
     return json_response({"checkpoints": await link_of(request).call(Checkpoints(session))})
 
 
-@router.post("/checkpoints/{checkpoint:path}/restore", response_model=CheckpointModel, summary="Go back to a checkpoint")
+@router.post("/checkpoints/{checkpoint}/restore", response_model=CheckpointModel, summary="Go back to a checkpoint")
 async def restore(request: Request, session: str, checkpoint: str, _: Run) -> Response:
     """Go back to a checkpoint, by its id or its name. It stays."""
     return json_response(await link_of(request).call(Restore(session, checkpoint)))
 
 
-@router.delete("/checkpoints/{checkpoint:path}", response_model=Done, summary="Drop a checkpoint")
+@router.delete("/checkpoints/{checkpoint}", response_model=Done, summary="Drop a checkpoint")
 async def drop(request: Request, session: str, checkpoint: str, _: Run) -> Response:
     """Drop a checkpoint, and free its memory."""
     return json_response({"done": await link_of(request).call(DropCheckpoint(session, checkpoint))})
 
 
-@router.get("/checkpoints/{checkpoint:path}/diff", response_model=ChangesModel, summary="Compare with a checkpoint")
+@router.get("/checkpoints/{checkpoint}/diff", response_model=ChangesModel, summary="Compare with a checkpoint")
 async def diff(request: Request, session: str, checkpoint: str, _: Run) -> Response:
     """Tell what has changed since a checkpoint: variables, and files if it holds them. It needs the kernel for a moment."""
     return json_response(await link_of(request).call(Diff(session, checkpoint)))

@@ -19,7 +19,7 @@ from typing import Any
 
 from cellblock.init import processes
 from cellblock.init.specialise import reseed
-from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_COPY, Copied, Start, Taken, encode_control
+from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_COPY, Copied, Start, Taken, Untaken, encode_control
 from cellblock.worker import fork_safety
 
 _GUESSED = 256
@@ -68,12 +68,14 @@ def _wait(ours: socket.socket, channel: int, init: int, state: Any) -> Start:
             continue
         if not data:
             _exit(0)
+        start = TO_COPY.decode(data)
         try:
             made = _fork_below(init)
-        except OSError:
-            made = False  # there is no room for a process now: the host hears of no kernel, and says so
+        except OSError:  # there is no room for a process now
+            made = False
+            ours.send(encode_control(Untaken(start.kernel)))
         if made:
-            return _become(TO_COPY.decode(data), descriptors, ours, channel, state)
+            return _become(start, descriptors, ours, channel, state)
         for descriptor in descriptors:
             os.close(descriptor)
 

@@ -11,27 +11,22 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK
 from cellblock.init import processes
+from cellblock.init.making import Surroundings
 from cellblock.init.parked import Parked
 from cellblock.init.programs import Programs
 from cellblock.init.refusing import refusal, refuse_session
 from cellblock.init.seats import Seat
-from cellblock.init.supervisor import Supervisor
 from cellblock.init.worker import EXIT_BROKEN, run_worker
 from cellblock.init.worker import rehearse as rehearse_worker
 from cellblock.leftovers import remove_after
-from cellblock.sandbox import landlock_rules, mounts, namespaces
-from cellblock.sandbox.ground import Ground, enclose, reserve
+from cellblock.sandbox import mounts
+from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.placeholders import Hold
-from cellblock.sandbox.plan import HOME
-from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.steps import step
-from cellblock.sandbox.syscall import hide, identity_of_root
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.control import (
     FROM_COPY,
@@ -52,11 +47,9 @@ from cellblock.wire.control import (
     FromFamily,
     Gone,
     Held,
-    HttpServer,
     Interrupt,
     KillChildren,
     Listen,
-    Listener,
     Measure,
     Memory,
     Ran,
@@ -65,10 +58,9 @@ from cellblock.wire.control import (
     Setup,
     Start,
     Stop,
-    WorkerSetup,
     encode_control,
 )
-from cellblock.wire.sandbox import Confinement, Plan, Restrictions, Step
+from cellblock.wire.sandbox import Plan, Restrictions, Step
 
 if TYPE_CHECKING:
     from cellblock.worker.outbox import Outbox
@@ -189,21 +181,17 @@ class _Init:
         self._ground = ground
         self._programs = Programs()
         """Those of the first kernel. The others' are made like them."""
-        self._home = HOME
-        self._holds: dict[str, Hold] = {}
-        self._prepared = prepared
         self._places = places
         self._poll = select.poll()
         for descriptor in (handover.fileno(), *ending, wake):
             self._poll.register(descriptor, select.POLLIN)
-        self._supervisor: Supervisor | None = None
-        """Answers system calls of the session, in a sandbox made of Landlock."""
+        self._around = Surroundings(handover, self._poll, ground, prepared)
 
     def run(self) -> NoReturn:
         while True:
             for descriptor, event in self._poll.poll():
-                if self._supervisor is not None and descriptor in self._supervisor:
-                    self._supervisor.serve(descriptor, event)
+                if self._around.supervisor is not None and descriptor in self._around.supervisor:
+                    self._around.supervisor.serve(descriptor, event)
                 elif descriptor == self._wake:
                     if signal.SIGTERM in os.read(self._wake, 4096):
                         self._end()
@@ -230,7 +218,7 @@ class _Init:
         # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
         setup = TO_NEW_INIT.decode(seat.control.recv(MAX_CONTROL))
         try:
-            ready = self._make(setup, seat)
+            ready = self._around.make(setup, seat)
         except (OSError, ValueError) as error:
             seat.tell(refusal(error, "files"))
             self._end()
@@ -238,7 +226,7 @@ class _Init:
         if setup.commands == "forbidden" and ready.confinement is not None:
             ready = replace(ready, confinement=replace(ready.confinement, programs=False))
         self._handover.close()
-        report = None if self._supervisor is None else self._supervisor.expect()
+        report = None if self._around.supervisor is None else self._around.supervisor.expect()
         rest = [] if report is None else [report.detach()]
         socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err, *rest])
         for descriptor in rest:
@@ -247,6 +235,7 @@ class _Init:
         self._parked.on_copied = lambda number: self._tell_family(Copied(number))
         self._parked.on_gone = self._copy_gone
         self._parked.on_taken = self._seat_taken
+        self._parked.on_untaken = self._seat_untaken
         _place_output(out, err)
         os.close(channel)
 
@@ -254,70 +243,6 @@ class _Init:
         seat = self._seats[control] = Seat(socket.socket(fileno=control), worker, programs)
         self._poll.register(control, select.POLLIN)
         return seat
-
-    def _make(self, setup: Setup, seat: Seat) -> WorkerSetup:
-        """Make what a session needs around its worker; return what the worker is to be."""
-        # What the sandbox that this zygote runs in has set, such as where its proxies are.
-        packages = os.path.join(os.environ.get("CELLBLOCK_PACKAGES", ""), setup.packages)
-        inherited = {name: os.environ[name] for name in setup.inherit if name in os.environ}
-        seat.programs.inherited = inherited
-        env = {**inherited, **setup.env}
-        confinement = None
-        if setup.landlock:
-            confinement = self._confine_by_landlock(setup)
-            assert self._supervisor is not None
-            seat.programs.supervise = self._supervisor.expect
-        if setup.restrictions is not None:
-            mounts.keep_kernel_settings()
-            confinement = Confinement(identity_of_root(), setup.restrictions)
-            hide()
-        if self._ground is not None:
-            plan = self._ground.plan(setup)
-            self._home = plan.home
-            if env.get("HOME") == HOME:
-                env["HOME"] = plan.home
-            reserve(plan, self._keep)
-            confinement = enclose(plan, self._prepared)
-            if setup.commands == "forbidden" and not processes.has_own_proc():
-                raise ValueError(
-                    "forbid_programs needs a /proc of the session's own, which the kernel does not allow here: weaker_proc "
-                    "(enableWeakerNestedSandbox) is not enough for it"
-                )
-        env.update(self._listen_for(seat, setup.listeners))
-        offline = None
-        if setup.landlock:
-            offline = NO_NETWORK_BY_LANDLOCK
-        elif self._ground is not None and "egress" not in setup.listeners:
-            offline = NO_NETWORK
-        return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
-
-    def _confine_by_landlock(self, setup: Setup) -> Confinement:
-        """Work out what the session's processes apply to themselves, and be ready for what they leave to this one."""
-        policy = Policy.from_dict(setup.policy or {})
-        confinement = landlock_rules.confinement(policy, setup.cwd, identity_of_root(), setup.landlock, setup.mounts)
-        self._supervisor = Supervisor(self._poll)
-        self._supervisor.writable = landlock_rules.writable(confinement)
-        self._supervisor.file_size = confinement.restrictions.limits["FSIZE"]
-        hide()
-        return confinement
-
-    def _listen_for(self, seat: Seat, listeners: Mapping[str, Listener]) -> dict[str, str]:
-        """Make the listeners of a kernel; return the variables that tell their ports."""
-        return {listener.variable: str(self._listen(seat, listener.port, name)) for name, listener in listeners.items()}
-
-    def _listen(self, seat: Seat, port: int, name: str | None) -> int:
-        """Make a listener in the session, for the host to serve; return its port."""
-        with namespaces.listen(port) as listener:
-            port = listener.getsockname()[1]
-            if self._supervisor is not None:
-                self._supervisor.ports.add(port)
-            socket.send_fds(seat.control, [encode_control(HttpServer(port, name))], [listener.fileno()])
-        return port
-
-    def _keep(self, top: str, hold: Hold) -> None:
-        """Share a hold on placeholders with the process that made this one, which releases it if this one is killed."""
-        self._holds[top] = hold
-        socket.send_fds(self._handover, [encode_control(Held(hold.names))], [hold.descriptor])
 
     def _obey(self, seat: Seat) -> None:
         data, descriptors = _receive(seat.control)
@@ -328,7 +253,7 @@ class _Init:
             case Run() as message:
                 seat.programs.run(message, descriptors)
             case Listen():
-                self._listen(seat, 0, None)
+                self._around.listen(seat, 0, None)
             case Measure() as message:
                 seat.tell(Memory(self._measure(seat, message.enough)))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
@@ -353,7 +278,7 @@ class _Init:
             return processes.memory_of([*own, *self._below(seat)], enough)
         if self._ground is None:
             return processes.memory_of(processes.descendants(os.getpid()), enough)
-        return processes.memory_of_namespace(self._home, enough)
+        return processes.memory_of_namespace(self._around.home, enough)
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
@@ -384,7 +309,7 @@ class _Init:
         seat = self._seat(control, None, self._programs.another())
         seat.copy, seat.programs.outputs = message.number, (out, err)
         try:
-            env = {**message.env, **self._listen_for(seat, message.listeners)}
+            env = {**message.env, **self._around.listen_for(seat, message.listeners)}
             seat.programs.env = {**seat.programs.env, **env}
         except OSError as error:
             seat.tell(refusal(error, "files"))
@@ -403,6 +328,12 @@ class _Init:
                 self._forget(seat)
             return
         seat.worker = pid
+
+    def _seat_untaken(self, kernel: int) -> None:
+        """Take note that a kernel could not be made."""
+        seat = self._seats.get(kernel)
+        if seat is not None and seat.worker is None:
+            self._forget(seat)
 
     def _copy_gone(self, number: int) -> None:
         self._tell_family(Gone(number))
@@ -481,7 +412,7 @@ class _Init:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     continue
             except ChildProcessError:  # whatever is below us has an ancestor among our children
-                for top, hold in self._holds.items():
+                for top, hold in self._around.holds.items():
                     mounts.detach(top)
                     hold.release()
                 remove_after(self._host, self._places, next(iter(self._seats), None))

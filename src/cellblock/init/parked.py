@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from cellblock.errors import ProtocolError
-from cellblock.wire.control import FROM_COPY, MAX_CONTROL, Copied, Start, Taken, encode_control
+from cellblock.wire.control import FROM_COPY, MAX_CONTROL, Copied, Start, Taken, Untaken, encode_control
 
 _MAX_COPIES = 2000
 _WHO = struct.Struct("iII")  # struct ucred: who has sent a message, as the system says
@@ -39,6 +39,7 @@ class Parked:
     Attributes:
         on_copied: Told the number of a new copy.
         on_gone: Told the number of a copy that has ended.
+        on_untaken: Told which kernel could not be made of a copy.
         on_taken: Told which kernel was made of a copy, and its pid.
     """
 
@@ -58,6 +59,7 @@ class Parked:
         """The descriptor of a connection → the number of its copy"""
         self.on_copied: Callable[[int], None] = lambda _number: None
         self.on_gone: Callable[[int], None] = lambda _number: None
+        self.on_untaken: Callable[[int], None] = lambda _kernel: None
         self.on_taken: Callable[[int, int], None] = lambda _kernel, _pid: None
         poll.register(nursery.fileno(), select.POLLIN)
 
@@ -125,7 +127,9 @@ class Parked:
             message = FROM_COPY.decode(data) if data else None
         except ProtocolError:
             message = None
-        if isinstance(message, Taken) and sender != pid and _is_child(sender):
+        if isinstance(message, Untaken) and sender == pid:
+            self.on_untaken(message.kernel)
+        elif isinstance(message, Taken) and sender != pid and _is_child(sender):
             self.on_taken(message.kernel, sender)
         else:
             self._end(number)

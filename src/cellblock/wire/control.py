@@ -371,6 +371,14 @@ class Taken:
     kernel: int
 
 
+@record
+class Untaken:
+    """Copy → init: the kernel that `Start` asked for could not be made."""
+
+    op: ClassVar[str] = "untaken"
+    kernel: int
+
+
 # -- host ↔ the sandbox of an MCP server ---------------------------------------------------------------------------------
 
 
@@ -416,7 +424,7 @@ FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Exited
 ToFamily: TypeAlias = Resume | Drop
 FromFamily: TypeAlias = Copied | Gone
 ToCopy: TypeAlias = Start
-FromCopy: TypeAlias = Copied | Taken
+FromCopy: TypeAlias = Copied | Taken | Untaken
 FromServer: TypeAlias = Made | Refused
 ControlMessage: TypeAlias = (
     ToLauncher
@@ -484,7 +492,7 @@ FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done,
 TO_FAMILY: Incoming[ToFamily] = Incoming(Resume, Drop)
 FROM_FAMILY: Incoming[FromFamily] = Incoming(Copied, Gone)
 TO_COPY: Incoming[ToCopy] = Incoming(Start)
-FROM_COPY: Incoming[FromCopy] = Incoming(Copied, Taken)
+FROM_COPY: Incoming[FromCopy] = Incoming(Copied, Taken, Untaken)
 TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
 TO_MAKER: Incoming[Held] = Incoming(Held)
 TO_SERVER: Incoming[ServerSetup] = Incoming(ServerSetup)

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import ctypes
+import errno
 import gc
 import io
 import os
@@ -311,7 +312,8 @@ class Worker:
         try:
             return None, self.fork_copy(request.number)
         except OSError as error:
-            return f"the process cannot be forked: {error.strerror}", None
+            room = "; each checkpoint is a process: drop some, or allow more (Resources(processes=…))"
+            return f"the process cannot be forked: {error.strerror}{room if error.errno == errno.EAGAIN else ''}", None
         finally:
             self._outbox.parking = False
 

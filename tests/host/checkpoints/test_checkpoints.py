@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from cellblock import CheckpointError, Host, InvalidInputError, Rolling, Session
+from cellblock import CheckpointError, Host, InvalidInputError, Policy, Resources, Rolling, Session
 from processes import eventually
 
 QUICK = Rolling(after=0.001)
@@ -281,3 +281,22 @@ async def test_the_end_of_init_ends_its_checkpoints(host: Host, tmp_path: Path) 
         await session.execute("x = 1")
         await session.restore(await session.checkpoint())
         assert await value(session, "x") == "1"
+
+
+async def test_at_the_limit_of_processes_it_is_said_what_makes_room(native_host: Host, tmp_path: Path) -> None:
+    policy = Policy(resources=Resources(processes=200))
+    async with native_host.session(policy=policy, recovery="none", working_dir=tmp_path, images_dir=tmp_path) as session:
+        await session.execute("x = 1")
+        kept = [await session.checkpoint()]
+
+        async def fill() -> None:
+            while True:
+                kept.append(await session.checkpoint())
+
+        with pytest.raises(CheckpointError, match=r"each checkpoint is a process: drop some"):
+            await fill()
+        with pytest.raises(CheckpointError, match=r"200 may run at once .* drop some"):
+            await session.restore(kept[0])
+        assert await value(session, "x") == "1"
+        for checkpoint in kept:
+            await checkpoint.drop()

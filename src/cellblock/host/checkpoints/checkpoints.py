@@ -360,7 +360,13 @@ class Checkpoints:
             seed=self.seed if first else None,
             same_random_state=not first or self.same_random_state,
         )
-        kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
+        try:
+            kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
+        except LaunchError as error:
+            most = self._wanted.policy.resources.processes
+            room = f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some."
+            reason = room if self._wanted.isolate != "none" and checkpoint.alive else ""
+            raise CheckpointError(f"no kernel could be made of checkpoint {checkpoint.id}: {error}.{reason}") from error
         if listeners:
             self.serving = family
         kernel.count, kernel.of_copy = checkpoint.execution_count, True
