@@ -125,17 +125,23 @@ def _fork_below(init: int) -> bool:
                 raise OSError(max(code, 0) or errno.EAGAIN, os.strerror(max(code, 0) or errno.EAGAIN))
         return False
     try:
+        between = os.getpid()
         if _fork():
             _exit(0)
         os.setsid()
-        while os.getppid() != init:  # the process in between is about to end
-            os.sched_yield()
-        processes.die_with_parent(signal.SIGKILL)
-        if os.getppid() != init:
-            _exit(0)
+        _wait_for_parent(init, between)
         return True
     except OSError as error:
         _exit(error.errno or 1)
+
+
+def _wait_for_parent(init: int, between: int) -> None:
+    """In a new process: wait until the process in between has ended. If init has ended, too, so does this process."""
+    while os.getppid() == between:  # not until it is init: without a sandbox, init's orphans go to somebody else
+        os.sched_yield()
+    processes.die_with_parent(signal.SIGKILL)
+    if os.getppid() != init:
+        _exit(0)
 
 
 def _fork() -> int:

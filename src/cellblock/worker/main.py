@@ -19,23 +19,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
-from IPython.core.completer import provisionalcompleter, rectify_completions
-from IPython.utils.tokenutil import token_at_cursor
-
 from cellblock.errors import ONLY_PROXY, ProtocolError
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
-    PIECE,
-    Changed,
     Changes,
     Complete,
-    Completed,
     Decided,
     Ended,
     Execute,
     InputReply,
     Inspect,
-    Inspected,
     Installed,
     Message,
     Park,
@@ -45,7 +38,6 @@ from cellblock.wire.messages import (
     Shutdown,
 )
 from cellblock.worker import fork_safety
-from cellblock.worker.changes import Variables
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands
 from cellblock.worker.comms import Comms
@@ -53,16 +45,11 @@ from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop, renew
 from cellblock.worker.offline import explain_failures
 from cellblock.worker.outbox import Outbox
+from cellblock.worker.questions import Questions
 from cellblock.worker.requests import Requester
 from cellblock.worker.shell import CellError, Shell
 from cellblock.worker.streams import replace_streams, restore_streams
 
-_MAX_MATCHES = 1000
-_NOTHING: dict[type, Changed | Completed | Inspected] = {
-    Changes: Changed(),
-    Complete: Completed((), 0, 0),
-    Inspect: Inspected(None),
-}
 _fflush = ctypes.CDLL(None).fflush
 
 
@@ -109,7 +96,7 @@ class Worker:
         self.loop = new_loop()
         self._interrupter = Interrupter(self.loop)
         self._comms: Comms | None = None
-        self._variables = Variables()
+        self._questions = Questions(shell, self._interrupter)
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
     def touch_pages(self) -> None:
@@ -273,18 +260,7 @@ class Worker:
             self._outbox.send(Reply(count, error.ename[:1000] or "Exception", error.evalue, error.traceback, later))
 
     def _answer(self, question: Changes | Complete | Inspect) -> None:
-        answer: Changed | Completed | Inspected
-        try:
-            match question:
-                case Changes():
-                    answer = self._changed()
-                case Complete():
-                    answer = self._complete(question.code, question.cursor)
-                case Inspect():
-                    answer = Inspected(self._inspect(question.code, question.cursor, question.detail))
-        except BaseException:  # a signal handler raised when everything was done, or before it began
-            answer = _NOTHING[type(question)]
-        self._outbox.send(answer)
+        self._outbox.send(self._questions.answer(question))
 
     def _park(self, request: Park) -> None:
         """Leave a copy of this process, and answer; or go on as a kernel that was made of the copy."""
@@ -330,13 +306,6 @@ class Worker:
         for sentence in lost:
             self._outbox.write("stderr", f"[cellblock] {sentence}\n")
 
-    def _changed(self) -> Changed:
-        try:
-            with self._interrupter.query():
-                return self._variables.changed(self._shell.user_ns, self._shell.user_ns_hidden)
-        except (Exception, KeyboardInterrupt):
-            return Changed()  # a class can have a name of its own making
-
     def _settle(self) -> None:
         """Make everything that was written visible to the host before the cell ends."""
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
@@ -361,28 +330,6 @@ class Worker:
             self._outbox.write("stderr", f"[cellblock] back in the working directory {self.stay_in}\n")
         except OSError as error:
             self._outbox.write("stderr", f"[cellblock] cannot go back to the working directory: {error}\n")
-
-    def _complete(self, code: str, cursor: int) -> Completed:
-        cursor = min(cursor, len(code))
-        try:
-            with provisionalcompleter(), self._interrupter.query():
-                found = list(rectify_completions(code, self._shell.Completer.completions(code, cursor)))
-        except (Exception, KeyboardInterrupt):
-            found = []  # completing runs the objects' own __dir__ and __getattr__
-        matches = tuple(dict.fromkeys(item.text[:1000] for item in found[:_MAX_MATCHES]))
-        if not matches:
-            return Completed((), cursor, cursor)
-        return Completed(matches, max(found[0].start, 0), max(found[0].end, 0))
-
-    def _inspect(self, code: str, cursor: int, detail: int) -> str | None:
-        try:
-            with self._interrupter.query():
-                name = token_at_cursor(code, min(cursor, len(code)))
-                bundle = self._shell.object_inspect_mime(name, detail_level=detail)
-        except (Exception, KeyboardInterrupt):
-            return None  # nothing of that name, or an object that cannot be looked at
-        text = bundle.get("text/plain")
-        return text[: PIECE // 4] if isinstance(text, str) else None
 
 
 def _leave_child(error: CellError | None) -> NoReturn:

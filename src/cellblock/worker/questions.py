@@ -1,0 +1,83 @@
+"""Answers questions between cells: completions, descriptions of names, changed variables."""
+
+from __future__ import annotations
+
+from IPython.core.completer import provisionalcompleter, rectify_completions
+from IPython.utils.tokenutil import token_at_cursor
+
+from cellblock.wire.messages import (
+    PIECE,
+    Changed,
+    Changes,
+    Complete,
+    Completed,
+    Inspect,
+    Inspected,
+)
+from cellblock.worker.changes import Variables
+from cellblock.worker.loop import Interrupter
+from cellblock.worker.shell import Shell
+
+_MAX_MATCHES = 1000
+_NOTHING: dict[type, Changed | Completed | Inspected] = {
+    Changes: Changed(),
+    Complete: Completed((), 0, 0),
+    Inspect: Inspected(None),
+}
+
+
+class Questions:
+    """Works out what is asked about the session's variables while no cell runs."""
+
+    def __init__(self, shell: Shell, interrupter: Interrupter) -> None:
+        """Be ready to be asked.
+
+        Args:
+            shell: Has the variables.
+            interrupter: Lets a SIGINT end what an object's own methods do.
+        """
+        self._shell = shell
+        self._interrupter = interrupter
+        self._variables = Variables()
+
+    def answer(self, question: Changes | Complete | Inspect) -> Changed | Completed | Inspected:
+        """Return the answer, also if the code or a signal keeps it from being worked out: that nothing is known."""
+        try:
+            match question:
+                case Changes():
+                    return self._changed()
+                case Complete():
+                    return self._complete(question.code, question.cursor)
+                case Inspect():
+                    return Inspected(self._inspect(question.code, question.cursor, question.detail))
+        except BaseException:  # a signal handler raised when everything was done, or before it began
+            return _NOTHING[type(question)]
+
+    def _changed(self) -> Changed:
+        try:
+            with self._interrupter.query():
+                return self._variables.changed(self._shell.user_ns, self._shell.user_ns_hidden)
+        except (Exception, KeyboardInterrupt):
+            return Changed()  # a class can have a name of its own making
+
+    def _complete(self, code: str, cursor: int) -> Completed:
+        cursor = min(cursor, len(code))
+        try:
+            with provisionalcompleter(), self._interrupter.query():
+                found = list(rectify_completions(code, self._shell.Completer.completions(code, cursor)))
+        except (Exception, KeyboardInterrupt):
+            found = []  # completing runs the objects' own __dir__ and __getattr__
+        matches = tuple(dict.fromkeys(item.text[:1000] for item in found[:_MAX_MATCHES]))
+        if not matches:
+            return Completed((), cursor, cursor)
+        return Completed(matches, max(found[0].start, 0), max(found[0].end, 0))
+
+    def _inspect(self, code: str, cursor: int, detail: int) -> str | None:
+        try:
+            with self._interrupter.query():
+                name = token_at_cursor(code, min(cursor, len(code)))
+                bundle = self._shell.object_inspect_mime(name, detail_level=detail)
+        except (Exception, KeyboardInterrupt):
+            return None  # nothing of that name, or an object that cannot be looked at
+        text = bundle.get("text/plain")
+        return text[: PIECE // 4] if isinstance(text, str) else None
