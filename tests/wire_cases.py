@@ -60,7 +60,7 @@ BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
     "changes": st.builds(m.Changes),
     "complete": st.builds(m.Complete, short, numbers),
     "inspect": st.builds(m.Inspect, short, numbers, st.integers(0, 1)),
-    "park": st.builds(m.Park, numbers, bits),
+    "park": st.builds(m.Park, numbers),
     "shutdown": st.builds(m.Shutdown),
     "ready": st.builds(m.Ready, numbers),
     "stream": st.builds(m.Stream, st.sampled_from(["stdout", "stderr"]), data, bits),

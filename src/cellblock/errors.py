@@ -19,6 +19,7 @@ itself failed, or was asked for something that it cannot do::
     │   ├── PreloadError          a module to preload failed to import
     │   ├── SandboxError          the sandbox cannot be enforced, so nothing was started
     │   └── CustodianError        the process that holds the kernels' descriptors is not there, or can hold no more
+    ├── CheckpointError           a checkpoint cannot be made, or is gone; the session goes on as it was
     ├── KernelDiedError           the kernel died during a request that is not a cell
     ├── ProtocolError             the other end of a connection violated the protocol
     ├── ToolRunnerError           a tool failed, or approval of its call was denied

@@ -109,8 +109,8 @@ async def test_two_sessions_in_one_workspace_share_its_files_and_nothing_else(
     attacked_host: Host, workspace: Path, tmp_path: Path
 ) -> None:
     async with (
-        attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as one,
-        attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as other,
+        attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", recovery="none") as one,
+        attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", recovery="none") as other,
     ):
         await arm(one)
         await arm(other)

@@ -350,6 +350,7 @@ class HistoryEntry:
         status: How it ended.
         execution_count: IPython's counter, or None if the kernel died before it could tell.
         abandoned: Whether the session has gone back to a state from before it.
+        kept: Holds its result, as long as there is room; `result` returns it.
     """
 
     code: str
