@@ -36,8 +36,12 @@ async def undo(session: Session) -> object:
 
 
 async def fork(session: Session) -> None:
-    for branch in await session.fork(3):
-        await branch.close()
+    branches = await session.fork(3)
+    closing = asyncio.gather(*(branch.close() for branch in branches))
+    try:
+        await asyncio.shield(closing)
+    finally:  # they are ours to close from here on, also if we are cancelled
+        await closing
 
 
 async def adopt(session: Session) -> None:

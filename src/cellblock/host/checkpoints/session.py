@@ -148,17 +148,17 @@ class WithCheckpoints:
         if seeds is not None and len(seeds) != n:
             raise InvalidInputError(f"there must be as many seeds as branches, {n}, not {len(seeds)}")
         checkpoint = await self._checkpoints.make("", "shared")
+        branches: list[Session] = []
         try:
-            branches = [self._host.branch(checkpoint) for _ in range(n)]
+            branches += [self._host.branch(checkpoint) for _ in range(n)]
             for index, branch in enumerate(branches):
                 branch.begin_randomly(None if seeds is None else seeds[index], same=same_random_state)
-            try:
-                ends = await asyncio.gather(*(branch.start() for branch in branches), return_exceptions=True)
-            except BaseException:  # the caller was cancelled, and nobody else can close them
-                await _close_all(branches)
-                raise
-        finally:
+            ends = await asyncio.gather(*(branch.start() for branch in branches), return_exceptions=True)
             await checkpoint.drop()
+        except BaseException:  # mostly a cancelled caller, who does not get the branches: nobody else can close them
+            checkpoint.discard()
+            await _close_all(branches)
+            raise
         failures = [end for end in ends if end is not None]
         if failures and not return_exceptions:
             await _close_all(branches)
