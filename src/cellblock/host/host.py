@@ -296,7 +296,8 @@ class Host(WithKernels, AsyncOnly):
         self.keeping.begin()
         await asyncio.to_thread(import_module, "cellblock.host.session")
         remains = self.keeping.sessions
-        for zygote in self.keeping.zygotes.values():
+        for number, zygote in self.keeping.zygotes.items():
+            self._keep_numbers[zygote] = number  # for kernels that are made of copies
             kernels = sum(left.kernel is not None and left.kernel.launcher is zygote for left in remains)
             self._launchers.adopt(zygote, kernels)
         return [*remains]

@@ -146,7 +146,7 @@ class WithKernels:
         takers = wanted.takers
         wanted = replace(wanted, takers=self._kept_takers(remains.number, takers))
         kernel = Kernel(
-            self._family(remains.launcher, remains.first, remains.ends.group),
+            self._family_of(remains),
             remains.number,
             remains.ends,
             wanted,
@@ -175,8 +175,11 @@ class WithKernels:
     def forget_kernel(self, remains: KernelRemains) -> None:
         """End a kernel that is not adopted."""
         assert self.keeping is not None
-        remains.launcher.kill(remains.first)
-        remains.close()
+        remains.close()  # with its connection, a kernel ends whose init serves others, too
+        left = [session.kernel for session in self.keeping.sessions if session.kernel is not None]
+        shared = {kernel.first for kernel in left} | {kernel.family.number for kernel in self._kernels}
+        if remains.first not in shared:
+            remains.launcher.kill(remains.first)
         self.keeping.kernel_gone(remains.number, [*remains.listeners])
         if remains.ends.group is not None:
             remains.ends.group.remove()
@@ -245,6 +248,13 @@ class WithKernels:
         family = Family(launcher, number, group)
         family.on_connected, family.on_closed = self._family_connected, self._family_closed
         return family
+
+    def _family_of(self, remains: KernelRemains) -> Family:
+        """Return what an adopted kernel shares with branches that were adopted before it."""
+        for kernel in self._kernels:
+            if (kernel.family.launcher, kernel.family.number) == (remains.launcher, remains.first):
+                return kernel.family
+        return self._family(remains.launcher, remains.first, remains.ends.group)
 
     def _family_connected(self, family: Family) -> None:
         self._families.add(family)

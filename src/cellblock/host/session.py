@@ -249,6 +249,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             return
         kernel, cell = recovered
         self._kernels.adopt(kernel)
+        self._checkpoints.serving = kernel.family
         self.adopted, self.adopted_at = True, kernel.position
         if cell is not None:
             running = await self._cells.adopt(kernel, cell)

@@ -267,6 +267,8 @@ class _Init:
                 seat.programs.stop(self._workers_and_copies())
                 seat.tell(Done())
             case Connect():
+                if self._family is not None:  # of a host that was killed, and this one was quicker than the news of it
+                    self._lose_family(self._family)
                 self._family = socket.socket(fileno=descriptors.pop())
                 self._poll.register(self._family.fileno(), select.POLLIN)
         for descriptor in descriptors:
@@ -286,12 +288,7 @@ class _Init:
         assert self._parked is not None
         data, descriptors = _receive(family)
         if not data:
-            self._poll.unregister(family.fileno())
-            self._family = None
-            if not self._seats:
-                self._end()  # which closes the connection last, so that the host sees the end when everything is gone
-            self._parked.drop_all()
-            family.close()
+            self._lose_family(family)
             return
         match TO_FAMILY.decode(data):
             case Drop(number):
@@ -300,6 +297,16 @@ class _Init:
                 self._resume(self._parked, message, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _lose_family(self, family: socket.socket) -> None:
+        """End all copies, as the host has closed its connection for them; and this process, if there is no kernel."""
+        assert self._parked is not None
+        self._poll.unregister(family.fileno())
+        self._family = None
+        if not self._seats:
+            self._end()  # which closes the connection last, so that the host sees the end when everything is gone
+        self._parked.drop_all()
+        family.close()
 
     def _resume(self, parked: Parked, message: Resume, descriptors: list[int]) -> None:
         """Have a kernel made of a copy. If that fails, its connection is closed."""

@@ -112,8 +112,8 @@ class Family:
 
     @property
     def shared(self) -> bool:
-        """Whether there are, or have been, copies: then init does not end with its first kernel."""
-        return self._connection is not None
+        """Whether there are, or have been, copies, or other kernels: then init does not end with one kernel."""
+        return self._connection is not None or len(self._kernels) > 1
 
     @property
     def packages(self) -> str | None:
