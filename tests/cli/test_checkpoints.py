@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import re
+import signal
 from collections.abc import Iterator
 
 import pytest
