@@ -75,7 +75,7 @@ slow: $(VENV)/slow.stamp
 
 # One after the other: these tests look at a directory that all sandboxes of srt share.
 srt: WORKERS := 0
-srt: $(VENV)/test.stamp
+srt: $(VENV)/slow.stamp
 	$(call run,srt)
 
 npm: $(VENV)/slow.stamp

@@ -77,8 +77,8 @@ async def test_no_descriptor_leads_to_the_host_but_the_channel_and_the_output(at
     found = await value(attacker, code)
     assert sorted(set(found)) == ["/dev/null", "ENOENT", "pipe", "socket"]
     assert found.count("pipe") == 2
-    # The channel, and both ends of what asyncio wakes its loop with.
-    assert found.count("socket") == 3
+    # The channel, where copies say that they exist, and both ends of what asyncio wakes its loop with.
+    assert found.count("socket") == 4
 
 
 async def test_the_workspace_and_home_of_another_session_are_not_there(neighbours: tuple[Session, Session]) -> None:
