@@ -29,7 +29,10 @@ def test_the_commands_print_what_is_shown(gateway: Gateway) -> None:
 
 
 def test_the_python_prints_what_is_shown(gateway: Gateway) -> None:
-    ((code, shown),) = re.findall(r"^```py\n(.*?)^```\n\n```text\n(.*?)^```\n", TEXT, re.DOTALL | re.MULTILINE)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(code.replace("http://127.0.0.1:8080", gateway.url), {"TOKEN": token("run")})
-    assert printed.getvalue() == shown
+    blocks = re.findall(r"^```py\n(.*?)^```\n\n```text\n(.*?)^```\n", TEXT, re.DOTALL | re.MULTILINE)
+    names: dict[str, object] = {"TOKEN": token("run")}
+    for code, shown in blocks:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code.replace("http://127.0.0.1:8080", gateway.url), names)
+        assert printed.getvalue() == shown
+    assert blocks
