@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     And state of its own: no test registers a server, or records a decision, among this user's.
     """
-    directory = tempfile.mkdtemp(prefix="cellblock-tests-")
+    directory = tempfile.mkdtemp(prefix="cbt-")  # short: addresses of sockets have 107 bytes at most
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
     os.environ["TMPDIR"] = directory
     tempfile.tempdir = directory  # at once: whoever asks first may have set TMPDIR for a daemon

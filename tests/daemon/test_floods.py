@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -47,10 +49,12 @@ async def store(tmp_path: Path) -> NamedStore:
 
 
 @asynccontextmanager
-async def connected(store: NamedStore, directory: Path) -> AsyncIterator[AsyncConnection]:
+async def connected(store: NamedStore) -> AsyncIterator[AsyncConnection]:
     async with Host(isolate="none") as host:
         sessions = NamedSessions(host, store)
-        server, path = Server(sessions), directory / "socket"
+        server = Server(sessions)
+        place = tempfile.mkdtemp(prefix="s-", dir="/tmp")  # an address has 107 bytes at most
+        path = Path(place) / "socket"
         listening = await asyncio.get_running_loop().create_unix_server(server.connect, str(path))
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(str(path))
@@ -61,6 +65,7 @@ async def connected(store: NamedStore, directory: Path) -> AsyncIterator[AsyncCo
             await connection.close()
             listening.close()
             await sessions.close()
+            shutil.rmtree(place)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> Counter[int]:
@@ -86,7 +91,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> C
 async def test_a_list_of_many_sessions_is_made_in_turns(
     store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with connected(store, tmp_path) as connection:
+    async with connected(store) as connection:
         calls = counted(monkeypatch, server_module, "encode_item")
         for refresh in (False, True):
             found = await connection.call(List(refresh))
@@ -97,7 +102,7 @@ async def test_a_list_of_many_sessions_is_made_in_turns(
 async def test_those_who_follow_a_flood_of_events_take_turns(
     store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with connected(store, tmp_path) as connection:
+    async with connected(store) as connection:
         calls = counted(monkeypatch, client_module, "encode_reply")
         last = (await connection.call(Executions("0" * 32)))[0]["id"]
 
@@ -110,5 +115,5 @@ async def test_those_who_follow_a_flood_of_events_take_turns(
 
 async def test_a_list_of_executions_has_an_end(store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "MAX_LISTED", 100)
-    async with connected(store, tmp_path) as connection:
+    async with connected(store) as connection:
         assert len(await connection.call(Executions("0" * 32, 1_000_000))) == 100
