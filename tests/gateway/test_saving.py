@@ -25,7 +25,7 @@ def session(api: httpx.Client) -> Iterator[None]:
     api.post("/sessions/s")
     api.post("/sessions/s/execute", json={"code": "x = [1, 2]\ngen = (i for i in x)\nprint('hello')"})
     yield
-    assert not [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("cellblock-") and "tests" not in name]
+    assert not [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("cellblock-") and "packages" not in name]
 
 
 def test_a_session_is_a_file_and_a_session_again(api: httpx.Client) -> None:

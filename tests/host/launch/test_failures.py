@@ -67,15 +67,16 @@ def _slow(*values: str) -> object:
         _slow("no network namespace", "process", "user.max_net_namespaces is 0", "sysctl -w user.max_net_namespaces"),
         _slow("no second group namespace", "identity", "as many namespaces as", "sysctl -w"),
         ("masked /proc", "proc", "masks parts of /proc (/proc/loadavg)", "enableWeakerNestedSandbox"),
-        ("20 files", "shared mounts", "only 20 open files", "nofile="),
-        _slow("64 files", "worker", "only 64 open files", "nofile="),
+        # Too few descriptors are met by whatever opens the next one: the fork itself, on a machine that is busy.
+        ("20 files", "shared mounts|process", "only 20 open files", "nofile="),
+        _slow("64 files", "worker|process", "only 64 open files", "nofile="),
     ],
 )
 async def test_what_failed_is_told_with_its_cause_and_a_way_out(
     tmp_path: Path, fault: str, step: str, cause: str, way: str
 ) -> None:
     told = await outcome(fault, tmp_path)
-    assert told["step"] == step
+    assert told["step"] in step.split("|")
     assert cause in told["message"]
     assert way in told["message"]
     assert told["message"].endswith("'cellblock doctor' says more")
@@ -84,18 +85,23 @@ async def test_what_failed_is_told_with_its_cause_and_a_way_out(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "step"),
-    [("no network namespace", "process"), ("masked /proc", "proc"), ("20 files", "shared mounts"), ("64 files", "worker")],
+    [
+        ("no network namespace", "process"),
+        ("masked /proc", "proc"),
+        ("20 files", "shared mounts|process"),
+        ("64 files", "worker|process"),
+    ],
 )
 async def test_a_session_without_a_zygote_tells_the_same(tmp_path: Path, fault: str, step: str) -> None:
     told = await outcome(fault, tmp_path, "spawn")
-    assert told["step"] == step
+    assert told["step"] in step.split("|")
     assert "'cellblock doctor' says more" in told["message"]
 
 
 @pytest.mark.slow
 async def test_without_a_sandbox_a_limit_is_told_too(tmp_path: Path) -> None:
     told = await outcome("64 files", tmp_path, isolate="none")
-    assert (told["kind"], told["step"]) == ("LaunchError", "worker")
+    assert (told["kind"], told["step"] in ("worker", "process")) == ("LaunchError", True)
     assert "only 64 open files" in told["message"]
 
 
