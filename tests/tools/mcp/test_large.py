@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -67,7 +68,13 @@ async def test_values_have_limits(monkeypatch: pytest.MonkeyPatch, message: byte
         await LargeResults().condense(message)
 
 
-@pytest.mark.parametrize("message", [b"," * 30_000, b"[" * 30_000 + b"]" * 30_000], ids=["no JSON", "nested"])
+NESTED = pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 reads JSON that is nested as deeply as this")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [pytest.param(b"," * 30_000, id="no JSON"), pytest.param(b"[" * 30_000 + b"]" * 30_000, id="nested", marks=NESTED)],
+)
 async def test_what_cannot_be_decoded_is_refused(message: bytes) -> None:
     with pytest.raises(NotJsonError, match="not valid JSON, or nested too deeply"):
         await LargeResults().condense(message)

@@ -102,6 +102,7 @@ async def test_a_large_result_is_not_decoded_here(servers: Servers, name: str, t
     assert json.loads(outcome.encoded or b"") == {"n": [[]] * 50_000 + [0]}
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 reads JSON that is nested as deeply as this")
 async def test_json_that_is_nested_too_deeply_is_an_error_of_its_call(servers: Servers) -> None:
     with pytest.raises(McpServerError, match="nested too deeply"):
         await servers.call("mcp", "nested", {"count": 50_000}, timeout=30)
