@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from fork.libraries import LIBRARIES
@@ -17,6 +15,4 @@ def nothing_left_behind() -> None:
 
 @pytest.mark.parametrize("name", [name for name in LIBRARIES if (installed(name) or "").startswith("Python")])
 def test_a_copy_works_or_is_refused(name: str) -> None:
-    if name == "ProcessPoolExecutor" and sys.version_info >= (3, 14):
-        pytest.xfail("from Python 3.14 on, its processes come from a fork server, which is not reset yet")
     assert (difference := surprise(verdict(name))) is None, difference
