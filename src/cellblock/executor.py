@@ -340,11 +340,7 @@ class CodeExecutor(AsyncOnly):
 
     async def adopt(self, branch: CodeExecutor) -> None:
         """Go on with the state of another executor of the same host, which is stopped by that; see `Session.adopt`."""
-        checkpoint = await branch.checkpoint()
-        try:
-            await self.session.restore(checkpoint)
-        finally:
-            await checkpoint.drop()
+        await self.session.adopt(branch.session)
         await branch.stop()
 
     def __repr__(self) -> str:

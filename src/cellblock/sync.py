@@ -323,7 +323,7 @@ def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> 
     """
     from cellblock.daemon.messages import Restore
 
-    _call(Restore(_name(kernel), checkpoint if isinstance(checkpoint, str) else checkpoint.id))
+    _call(Restore(_name(kernel), _id(checkpoint)))
 
 
 def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
@@ -334,7 +334,7 @@ def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | 
     """
     from cellblock.daemon.messages import DropCheckpoint
 
-    _call(DropCheckpoint(_name(kernel), checkpoint if isinstance(checkpoint, str) else checkpoint.id))
+    _call(DropCheckpoint(_name(kernel), _id(checkpoint)))
 
 
 def undo(kernel: SessionRecord | str, count: int = 1) -> Undone:
@@ -364,7 +364,7 @@ def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Sta
     from cellblock.daemon.messages import Diff
     from cellblock.model.checkpoints import StateChanges
 
-    return StateChanges.from_dict(_call(Diff(_name(kernel), checkpoint if isinstance(checkpoint, str) else checkpoint.id)))
+    return StateChanges.from_dict(_call(Diff(_name(kernel), _id(checkpoint))))
 
 
 def fork(kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:
@@ -465,6 +465,10 @@ def wipe() -> list[str]:
     from cellblock.daemon.messages import Wipe
 
     return list(_call(Wipe()))
+
+
+def _id(checkpoint: CheckpointRecord | str) -> str:
+    return checkpoint if isinstance(checkpoint, str) else checkpoint.id
 
 
 def _name(kernel: SessionRecord | str) -> str:

@@ -54,20 +54,23 @@ def run(code: str, names: dict[str, Any]) -> bool:
 def try_out(name: str) -> dict[str, Any]:
     """Use a library, fork, and use it again in the copy; in this process, which is of no use afterwards."""
     library, names = LIBRARIES[name], {"__name__": "__main__", "in_copy": False}
-    reader, writer = os.pipe()  # first: what is behind it is the library's
+    (reader, writer), (parted, parting) = os.pipe(), os.pipe()  # first: what is behind them is the library's
     run(library.use, names)
     if (reason := fork_safety.refusal()) is not None:
         return {"outcome": "refused", "reason": reason}
     fork_safety.prepare()
     if os.fork() == 0:
         if os.fork() == 0:
-            fork_safety.part(writer)
+            fork_safety.part(parting)
+            os.write(parting, b"x")
             _restore(library, names, writer)
         os._exit(0)
     os.close(writer)
+    os.close(parting)
     os.wait()
+    os.read(parted, 1)  # as the host waits until a copy says that it exists
     try:
-        original = run(library.again, names)  # at the same time
+        original = run(library.again, names)  # while the copy is used
     except Exception as error:
         original = False
         traceback.print_exception(error)

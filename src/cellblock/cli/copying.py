@@ -100,7 +100,7 @@ def _save_beside(parts: Iterator[bytes], target: str, force: bool) -> int:
             os.chmod(beside, os.stat(target).st_mode & 0o777)
         _check_free(target, force)
         os.replace(beside, target)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: a part of a file is left under no name
         with suppress(OSError):
             os.unlink(beside)
         raise

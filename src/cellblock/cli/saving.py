@@ -52,7 +52,7 @@ def load(
         made = ask(messages.Create(name or "", options, fresh=True))
         try:
             report = ask(messages.Load(made["kernel_id"], os.path.abspath(file), files))
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody knows the session yet
             ask(messages.Destroy(made["kernel_id"]))
             raise
     if wants_json(as_json):

@@ -274,7 +274,7 @@ class Host(WithKernels, AsyncOnly):
         try:
             await session.start()
             await session.load(path, workspace=workspace, timeout=timeout)
-        except BaseException:
+        except BaseException:  # also a cancellation: nobody else has the session
             await session.close()
             raise
         return session
@@ -341,10 +341,7 @@ class Host(WithKernels, AsyncOnly):
 
         They cost memory, and the sessions of a host may be many.
         """
+        self._rolled = deque(one for one in self._rolled if one.alive)
         self._rolled.append(checkpoint)
         while len(self._rolled) > _MAX_ROLLED:
             self._rolled.popleft().discard()
-
-    def branch(self, checkpoint: Checkpoint) -> Session:
-        """Make a session that begins with a checkpoint."""
-        return self.session(start_from=checkpoint)

@@ -72,7 +72,7 @@ class NewFile:
             try:
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 self.file = os.fdopen(os.open(name, flags, 0o600, dir_fd=directory), "w+b")
-            except BaseException:
+            except BaseException:  # also an interrupt: nobody else closes it
                 os.close(directory)
                 raise
         self._name, self._directory = name, directory

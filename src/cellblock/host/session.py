@@ -15,7 +15,7 @@ from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import StateError
 from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoint import rolling_of
-from cellblock.host.checkpoints.checkpoints import Checkpoints
+from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.session import WithCheckpoints
 from cellblock.host.checks import OURS, Isolate
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
-    from cellblock.host.kernels.family import Anew, Copy
     from cellblock.model.saving import LoadReport
     from cellblock.sandbox.probe import Facts
     from cellblock.snapshots import Store
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock.sessions")
 
 
-class SessionHost(Protocol):
+class SessionHost(CheckpointHost, Protocol):
     """What a session needs from its host.
 
     Attributes:
@@ -73,16 +72,10 @@ class SessionHost(Protocol):
     def forget(self, session: Session) -> None:
         """Take note that a session is closed."""
 
-    async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
-        """Make a kernel of a copy of one, and wait until it takes cells."""
-
-    def rolled(self, checkpoint: Checkpoint) -> None:
-        """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many."""
-
     def store(self) -> Store:
         """Return where the files of checkpoints are kept."""
 
-    def branch(self, checkpoint: Checkpoint) -> Session:
+    def session(self, *, start_from: Checkpoint | None) -> Session:
         """Make a session that begins with a checkpoint."""
 
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:

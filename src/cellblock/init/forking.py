@@ -13,7 +13,6 @@ import posix
 import random
 import signal
 import socket
-import sys
 import warnings
 from typing import Any
 
@@ -92,27 +91,12 @@ def _become(start: Start, descriptors: list[int], ours: socket.socket, channel: 
 
 
 def _settle_in(start: Start, state: Any) -> None:
-    """In a kernel made of a copy: have the environment, the directory and the random state that it is to have."""
+    """In a kernel made of a copy: have the environment and the random state that it is to have."""
     if start.same_random_state:
         random.setstate(state)
     else:
         reseed(start.seed)
     os.environ.update(start.env)
-    if start.directory:
-        new, old = start.directory
-        sys.path[:] = [new if entry == old else entry for entry in sys.path]
-        with contextlib.suppress(OSError):  # the code has removed the directory it was in
-            _move(new, old, os.getcwd())
-
-
-def _move(new: str, old: str, here: str) -> None:
-    """Go to the same place below another directory, or to the directory itself if there is no such place."""
-    if here != old and not here.startswith(f"{old}/"):
-        return
-    try:
-        os.chdir(new + here[len(old) :])
-    except OSError:
-        os.chdir(new)
 
 
 def _fork_below(init: int) -> bool:

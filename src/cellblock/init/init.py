@@ -322,7 +322,7 @@ class _Init:
             seat.tell(refusal(error, "files"))
             self._forget(seat)
             return
-        start = Start(control, env, message.directory, message.stay_in, message.seed, message.same_random_state)
+        start = Start(control, env, message.stay_in, message.seed, message.same_random_state)
         if not parked.start(message.number, start, [channel, out, err]):
             self._forget(seat)
 
@@ -352,7 +352,7 @@ class _Init:
         if self._family is None:
             return
         try:
-            self._family.send(encode_control(message), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            self._family.send(encode_control(message), socket.MSG_NOSIGNAL)
         except OSError:
             return  # its end is about to be noticed
 

@@ -210,7 +210,7 @@ class NamedSessions:
             self._join(named, session)
             if lasting:
                 self.store.sessions.add(named.record, named.options)
-        except BaseException:
+        except BaseException:  # also a cancellation: nobody else has the session
             await named.close()
             raise
         self._add(named)

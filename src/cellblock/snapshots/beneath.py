@@ -70,7 +70,7 @@ def _descend(top: int, folders: Sequence[str]) -> int:
             here, above = enter_folder(name, here), here
             if above != top:
                 os.close(above)
-    except BaseException:
+    except BaseException:  # also an interrupt: nobody else closes it
         if here != top:
             os.close(here)
         raise

@@ -83,7 +83,7 @@ class Journal:
         try:
             new.write_text(json.dumps(data))
             os.replace(new, self._path)
-        except BaseException:
+        except BaseException:  # also an interrupt: half of a journal is left under no name
             new.unlink(missing_ok=True)
             raise
 

@@ -57,7 +57,7 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal) -> None:
     except _HalfDoneError:
         os.close(staging)
         raise
-    except BaseException:
+    except BaseException:  # whatever stopped it: what was staged goes
         _finish(top, name, staging, journal)
         raise
     _finish(top, name, staging, journal)
@@ -97,7 +97,7 @@ def recover(top: int, journal: Journal) -> bool:
             except OSError as error:
                 if error.errno not in CHANGED:
                     raise
-    except BaseException:
+    except BaseException:  # also an interrupt: nobody else closes it
         os.close(staging)
         raise
     _finish(top, name, staging, journal)
@@ -108,7 +108,7 @@ def _make_staging(top: int, name: str, journal: Journal) -> int:
     try:
         os.mkdir(name, 0o700, dir_fd=top)
         return open_folder(name, top)
-    except BaseException:
+    except BaseException:  # also an interrupt: nothing was done yet
         with contextlib.suppress(OSError):
             os.rmdir(name, dir_fd=top)
         journal.clear()

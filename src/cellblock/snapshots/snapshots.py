@@ -144,7 +144,7 @@ class Snapshots:
         except restoring.UnsettledError:
             walk.tighten(top)
             return None
-        except BaseException:
+        except BaseException:  # whatever stopped it: folders get their modes back
             walk.tighten(top)
             raise
         return plan

@@ -111,7 +111,7 @@ class Store:
             finally:
                 os.close(target)
             self._place(name, digest, size)
-        except BaseException:
+        except BaseException:  # also an interrupt: a part of a content is left under no name
             os.unlink(name, dir_fd=self._fd)
             raise
         return digest, size

@@ -213,7 +213,6 @@ class Resume:
         number: The copy's.
         env: Variables that change.
         listeners: What to listen on for it, by name.
-        directory: What the directory that the copy works in is to be instead, and what is now: other files of the same names.
         stay_in: As for `Setup`.
         seed: What random generators begin with; None: something new.
         same_random_state: Whether they go on where the copy's were.
@@ -223,7 +222,6 @@ class Resume:
     number: int
     env: Mapping[str, str]
     listeners: Mapping[str, Listener]
-    directory: tuple[str, ...]
     stay_in: str | None
     seed: int | None
     same_random_state: bool
@@ -357,7 +355,6 @@ class Start:
     op: ClassVar[str] = "start"
     kernel: int
     env: Mapping[str, str]
-    directory: tuple[str, ...]
     stay_in: str | None
     seed: int | None
     same_random_state: bool

@@ -31,7 +31,7 @@ def _make_cloudpickle(source: str) -> None:
     sys.modules.update({"cloudpickle": package, "cloudpickle.cloudpickle": module})
     try:
         exec(compile(source, "<cloudpickle>", "exec"), module.__dict__)  # noqa: S102  # the host's own module
-    except BaseException:
+    except BaseException:  # whatever its source raises: a half of it must not be imported later
         del sys.modules["cloudpickle"], sys.modules["cloudpickle.cloudpickle"]
         raise
     package.__dict__.update({name: item for name, item in vars(module).items() if not name.startswith("__")})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Literal
 import pytest
 
 from cellblock import CheckpointError, Host, InvalidInputError, Policy, Resources, Rolling, Session
-from processes import eventually
+from processes import children, eventually
 
 QUICK = Rolling(after=0.001)
 
@@ -250,6 +251,20 @@ async def test_too_many_automatic_checkpoints_are_dropped_and_named_ones_never(h
             await rolled(session)
         await eventually(lambda: len(session.checkpoints()) == 3)
         assert session.checkpoints()[0] is kept
+
+
+async def test_many_that_are_dropped_at_once_all_end(session: Session) -> None:
+    """However little of it init can be told at a time."""
+    kept = [await session.checkpoint() for _ in range(12)]
+    init = int(await value(session, "__import__('os').getppid()"))
+    connection = kept[0].moment.copy.family._connection
+    assert connection is not None
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    os.kill(init, signal.SIGSTOP)
+    for checkpoint in kept:
+        checkpoint.discard()
+    os.kill(init, signal.SIGCONT)
+    await eventually(lambda: len(children(init)) == 1)
 
 
 async def test_what_is_killed_below_is_noticed(native_host: Host, tmp_path: Path) -> None:

@@ -64,6 +64,32 @@ async def test_callers_that_come_together_wait_for_one_start_and_a_cancelled_one
     assert slot.current is launched[0]
 
 
+async def test_a_slot_that_is_closed_in_the_middle_of_a_swap_closes_both_kernels() -> None:
+    ended: list[Any] = []
+
+    class Kernel(_Live):
+        async def discard(self) -> None:
+            discarding.set()
+            await asyncio.Event().wait()  # it takes its time, and is cancelled
+
+        async def close(self) -> None:
+            ended.append(self)
+
+    discarding, old, new = asyncio.Event(), Kernel(), Kernel()
+
+    async def launch() -> Any:
+        return new
+
+    slot = KernelSlot(launch)  # type: ignore[arg-type]  # it starts nothing by itself here
+    slot.adopt(old)  # type: ignore[arg-type]
+    swapping = asyncio.create_task(slot.swap(launch, lambda: None))
+    await discarding.wait()
+    await slot.close()
+    assert ended == [old, new]
+    with pytest.raises(StateError):
+        await swapping
+
+
 async def test_a_slot_that_was_closed_starts_nothing() -> None:
     async def launch(_dead: object) -> Any:
         raise AssertionError

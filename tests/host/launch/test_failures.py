@@ -67,7 +67,7 @@ def _slow(*values: str) -> object:
         _slow("no network namespace", "process", "user.max_net_namespaces is 0", "sysctl -w user.max_net_namespaces"),
         _slow("no second group namespace", "identity", "as many namespaces as", "sysctl -w"),
         ("masked /proc", "proc", "masks parts of /proc (/proc/loadavg)", "enableWeakerNestedSandbox"),
-        # Too few descriptors are met by whatever opens the next one: the fork itself, on a machine that is busy.
+        # Which step meets the limit first differs from run to run.
         ("20 files", "shared mounts|process", "only 20 open files", "nofile="),
         _slow("64 files", "worker|process", "only 64 open files", "nofile="),
     ],

@@ -62,31 +62,32 @@ class Checkpoint:
         made: When it was made.
         execution_count: The number of the last cell before it.
         automatic: Whether it was made without being asked for. Such ones are dropped when there are too many.
-        files: Whether the state of the workspace's files belongs to it.
         moment: What it holds; for the host.
         snapshot: The files that it holds; None if it holds none.
     """
 
-    def __init__(
-        self, moment: Moment, owner: Owner, *, name: str, automatic: bool, files: FilesMode, execution_count: int
-    ) -> None:
+    def __init__(self, moment: Moment, owner: Owner, *, name: str, automatic: bool, execution_count: int) -> None:
         """Made by `Session.checkpoint`."""
         self.id = f"cp-{secrets.token_hex(4)}"
         self.name = name
         self.made = datetime.now(UTC)
         self.execution_count = execution_count
         self.automatic = automatic
-        self.files = files
         self.moment = moment
         self.snapshot: Snapshot | None = None
         self._owner = owner
         self._drop_files: Callable[[], object] = lambda: None
-        weakref.finalize(self, moment.copy.family.drop_soon, moment.copy)
+        weakref.finalize(self, moment.copy.family.drop_soon, moment.copy).atexit = False  # the host ends all of them
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         gone = "" if self.alive else ", gone"
         return f"<Checkpoint {self.id}{name} after cell {self.execution_count}{gone}>"
+
+    @property
+    def files(self) -> FilesMode:
+        """Whether the state of the workspace's files belongs to it."""
+        return "shared" if self.snapshot is None else "copy"
 
     @property
     def record(self) -> CheckpointRecord:
@@ -110,7 +111,7 @@ class Checkpoint:
 
     def hold(self, snapshot: Snapshot, drop: Callable[[Snapshot], None]) -> None:
         """Take files; `drop` is called with them when they are no longer needed."""
-        self.snapshot, self.files = snapshot, "copy"
+        self.snapshot = snapshot
         finalizer = weakref.finalize(self, drop, snapshot)
         finalizer.atexit = False  # the host removes all of them
         self._drop_files = finalizer
@@ -118,7 +119,8 @@ class Checkpoint:
     def discard(self) -> None:
         """Drop it, without waiting until its memory is free."""
         self._drop_files()
-        self.moment.copy.drop()
+        copy = self.moment.copy
+        copy.family.drop(copy)
         self._owner.forget(self)
 
     async def drop(self) -> None:

@@ -95,7 +95,8 @@ class Checkpoints:
         self._outside = outside
         self.files = files
         self._filing: asyncio.Task[None] | None = None
-        self._cells_begun = 0
+        self._activity = 0
+        """How often something has begun or ended that may change files"""
         self._kept: list[Checkpoint] = []
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -108,7 +109,7 @@ class Checkpoints:
         self.serving: Family | None = None
         cells.on_begin = self._stop_waiting
         cells.on_idle = self._wait_for_idle
-        cells.can_recover = self.can_recover
+        cells.can_recover = lambda dead: self.to_recover(dead) is not None
         kernels.relieve = self.relieve
 
     # -- making --------------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ class Checkpoints:
             if files == "copy":
                 try:
                     checkpoint.hold(await self.files.take(), self.files.drop)
-                except BaseException:
+                except BaseException:  # also a cancellation: nobody else has the checkpoint
                     checkpoint.discard()
                     raise
             self._wait_for_idle()  # again: this one may be dropped before the next cell
@@ -135,7 +136,7 @@ class Checkpoints:
         ask = functools.partial(answer_to, kernel)
         copy = await kernel.family.copy(kernel.control, ask)
         moment = Moment(copy, self._host, self._options, self._cells.past.line, self._cells.past.begun)
-        checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, files="shared", execution_count=kernel.count)
+        checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
         self._kept.append(checkpoint)
         return checkpoint
 
@@ -152,7 +153,7 @@ class Checkpoints:
     # -- without being asked -------------------------------------------------------------------------------------------
 
     def _stop_waiting(self) -> None:
-        self._cells_begun += 1
+        self._activity += 1
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -189,7 +190,7 @@ class Checkpoints:
         self._drop_oldest(rolling.keep)
         self._host.rolled(checkpoint)
         if self.files.automatic:
-            self._filing = asyncio.create_task(self._keep_files(checkpoint, self._cells_begun, self._filing))
+            self._filing = asyncio.create_task(self._keep_files(checkpoint, self._activity, self._filing))
 
     def _is_rolled(self) -> bool:
         """Whether the present state has such a checkpoint: nothing has run since the last one."""
@@ -204,7 +205,7 @@ class Checkpoints:
             await asyncio.wait([before])
         await asyncio.sleep(_FILES_AFTER)
         try:
-            snapshot = await self.files.take_small(lambda: self._cells_begun != begun)
+            snapshot = await self.files.take_small(lambda: self._activity != begun)
         except SnapshotError as error:
             self.files_skipped = str(error)
             return
@@ -284,7 +285,7 @@ class Checkpoints:
             return Changes()
         try:
             return await self.files.restore(checkpoint.snapshot)
-        except BaseException:
+        except BaseException:  # also a cancellation: nobody else has the kernel
             await kernel.close()
             raise
 
@@ -393,27 +394,26 @@ class Checkpoints:
 
     # -- after a crash -------------------------------------------------------------------------------------------------
 
-    async def recover(self, dead: Kernel) -> Kernel | None:
-        """Make a kernel of the last state that there is; None if there is none, or it cannot be gone on from."""
-        past = self._cells.past
-        line = {number for number, _ in past.line}
-        family = [checkpoint for checkpoint in self.all() if checkpoint.moment.copy.family is dead.family]
-        found = [checkpoint for checkpoint in family if checkpoint.moment.numbers <= line]
+    def to_recover(self, dead: Kernel) -> Checkpoint | None:
+        """Return the last state of a dead kernel that the session can go on from, if there is one."""
+        line = {number for number, _ in self._cells.past.line}
+        found = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.numbers <= line]
         if not found or self._rolling is None:
             return None
-        checkpoint = max(found, key=lambda one: (len(one.moment.past), one.moment.begun))
+        return max(found, key=lambda one: (len(one.moment.past), one.moment.begun))
+
+    async def recover(self, dead: Kernel) -> Kernel | None:
+        """Make a kernel of the last state that there is; None if there is none, or it cannot be gone on from."""
+        if (checkpoint := self.to_recover(dead)) is None:
+            return None
         try:
             kernel = await self.resume(checkpoint)
         except (CheckpointError, LaunchError) as error:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             return None
-        lost = past.go_to(checkpoint.moment.past)
+        lost = self._cells.past.go_to(checkpoint.moment.past)
         kernel.restored = Restored(checkpoint.execution_count, len(lost))
         return kernel
-
-    def can_recover(self, dead: Kernel) -> bool:
-        """Whether there may be a state to go on from."""
-        return self._rolling is not None and any(one.moment.copy.family is dead.family for one in self.all())
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ class WithCheckpoints:
         checkpoint = await self._checkpoints.make("", "shared")
         branches: list[Session] = []
         try:
-            branches += [self._host.branch(checkpoint) for _ in range(n)]
+            branches += [self._host.session(start_from=checkpoint) for _ in range(n)]
             for index, branch in enumerate(branches):
                 branch.begin_randomly(None if seeds is None else seeds[index], same=same_random_state)
             ends = await asyncio.gather(*(branch.start() for branch in branches), return_exceptions=True)

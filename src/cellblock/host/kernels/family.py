@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -52,10 +53,6 @@ class Copy:
         self.number = number
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def drop(self) -> None:
-        """End it. Dropping twice is fine."""
-        self.family.drop(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anew:
@@ -64,7 +61,6 @@ class Anew:
     Attributes:
         env: Variables that change.
         listeners: What init is to listen on for it, by name.
-        directory: A directory, and the one whose place it takes: other files of the same names. Empty: the same files.
         stay_in: The directory that it comes back to after each cell, or None to stay where the code goes.
         seed: What random generators begin with; None: something new.
         same_random_state: Whether they go on where they were when the copy was made.
@@ -72,7 +68,6 @@ class Anew:
 
     env: Mapping[str, str] = field(default_factory=dict)
     listeners: Mapping[str, Listener] = field(default_factory=dict)
-    directory: tuple[str, ...] = ()
     stay_in: str | None = None
     seed: int | None = None
     same_random_state: bool = True
@@ -104,6 +99,7 @@ class Family:
         self._copies: dict[int, Copy] = {}
         self._expected: dict[int, asyncio.Future[Copy]] = {}
         self._connection: socket.socket | None = None
+        self._unsent: deque[bytes] = deque()
         self._gone: asyncio.Future[None] | None = None
         self._closing = Closing()
         self._ports = 0
@@ -203,7 +199,7 @@ class Family:
         if copy.gone.done() or self._connection is None:
             raise CheckpointError("the process that held the checkpoint has ended")
         connection = self._connection
-        message = Resume(copy.number, how.env, how.listeners, how.directory, how.stay_in, how.seed, how.same_random_state)
+        message = Resume(copy.number, how.env, how.listeners, how.stay_in, how.seed, how.same_random_state)
 
         def start(descriptors: Sequence[int]) -> None:
             socket.send_fds(connection, [encode_control(message)], descriptors)
@@ -234,7 +230,7 @@ class Family:
         with theirs:
             try:
                 control.connect(theirs)
-            except BaseException:
+            except BaseException:  # whatever it is, nobody else closes it
                 ours.close()
                 raise
         self._connection, self._gone = ours, self._loop.create_future()
@@ -244,10 +240,22 @@ class Family:
     def _tell(self, message: ToFamily) -> None:
         if self._connection is None:
             return
+        self._unsent.append(encode_control(message))
+        self._flush()
+
+    def _flush(self) -> None:
+        """Send what init was told, as soon as there is room for it."""
+        assert self._connection is not None
         try:
-            self._connection.send(encode_control(message))
+            while self._unsent:
+                self._connection.send(self._unsent[0])
+                self._unsent.popleft()
+        except BlockingIOError:
+            self._loop.add_writer(self._connection.fileno(), self._flush)
+            return
         except OSError:
-            return  # its end is about to be noticed
+            self._unsent.clear()  # its end is about to be noticed
+        self._loop.remove_writer(self._connection.fileno())
 
     def _on_readable(self) -> None:
         assert self._connection is not None
@@ -304,6 +312,8 @@ class Family:
             self.kill()
             await asyncio.wait([self._gone], timeout=_GRACE)
         self._loop.remove_reader(self._connection.fileno())
+        self._loop.remove_writer(self._connection.fileno())
+        self._unsent.clear()
         self._connection.close()
         self._connection = None
         await self._dissolve()

@@ -112,6 +112,7 @@ class Kernel:
         self._query: asyncio.Future[Answer] | None = None
         self._condemned: str | None = None
         self._closing = Closing()
+        self._discarded = False
         self._in_place_of_dead = False
         self.output: Callable[[StreamName, bytes], None] | None = None
         self._dying = False
@@ -235,8 +236,13 @@ class Kernel:
         """End the kernel: in good order if it is idle, by force if it is not or does not go. Closing twice is fine."""
         await self._closing.finish(self._close)
 
+    async def discard(self) -> None:
+        """End the kernel by force, as `close` does otherwise: what it would do at its end belongs to a state that was left."""
+        self._discarded = True
+        await self.close()
+
     async def _close(self) -> None:
-        if self.death is None and self._channel.state is State.IDLE:
+        if not self._discarded and self.death is None and self._channel.state is State.IDLE:
             self._condemned = "it was closed"
             self._channel.send(Shutdown())
             await asyncio.wait([self.control.gone], timeout=_GRACE)

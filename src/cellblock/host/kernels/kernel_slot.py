@@ -39,6 +39,8 @@ class KernelSlot:
         self.relieve: Callable[[], bool] = lambda: False
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
+        self._left: Kernel | None = None
+        """The one that `swap` has put out of its place, until it is closed"""
         self.current: Kernel | None = None
 
     @property
@@ -119,8 +121,9 @@ class KernelSlot:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
-        if self.current is not None:
-            await self.current.close()
+        for kernel in (self._left, self.current):
+            if kernel is not None:
+                await kernel.close()
 
     async def _wait_for_next(self) -> None:
         starting = self._starting or self._begin(self._replace(fresh=False))
@@ -153,12 +156,12 @@ class KernelSlot:
 
     async def _exchange(self, launch: Callable[[], Awaitable[Kernel]], swapped: Callable[[], None]) -> None:
         kernel = await launch()
-        old = self.current
+        self._left = self.current
         self._put(kernel)
         swapped()
-        if old is not None:
-            await old.kill()  # and not in good order: what it would do at its end belongs to a state that is left
-            await old.close()
+        if self._left is not None:
+            await self._left.discard()
+        self._left = None
 
     def _put(self, kernel: Kernel) -> None:
         kernel.memory.relieve = self.relieve
