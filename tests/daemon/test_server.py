@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -34,15 +36,19 @@ async def server(zygote_host: Host) -> AsyncIterator[Server]:
         client.abort()
 
 
-async def test_a_daemon_that_ends_takes_no_request_and_answers_what_it_has_taken(server: Server) -> None:
+async def test_a_daemon_that_ends_takes_no_request_and_answers_what_it_has_taken(server: Server, tmp_path: Path) -> None:
+    os.mkfifo(go := tmp_path / "go")
     connection = await AsyncConnection.open(await connect(server), "1")
     await connection.call(Create("one", OPTIONS))
-    running = asyncio.create_task(connection.call(Submit("one", wait=True), b"input = open('/dev/null'); 1 + 1"))
+    running = asyncio.create_task(
+        connection.call(Submit("one", wait=True), f"input = open({str(go)!r}).read(); 1 + 1".encode())
+    )
     await eventually(lambda: server.sessions.find("one").executions)
     server.asked_to_end.set()
     with pytest.raises(NotRunError, match="was not asked"):
         await connection.call(Submit("one", wait=True), b"1")
     assert not connection.usable
+    await asyncio.to_thread(go.write_text, "")
     assert (await running)["return_value"] == "2"
     await connection.close()
     with pytest.raises(NotRunError):

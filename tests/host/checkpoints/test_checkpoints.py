@@ -253,6 +253,19 @@ async def test_too_many_automatic_checkpoints_are_dropped_and_named_ones_never(h
         assert session.checkpoints()[0] is kept
 
 
+async def test_a_state_that_was_gone_back_to_keeps_its_automatic_checkpoint(host: Host, tmp_path: Path) -> None:
+    """Another one of the same state would only push out older ones."""
+    async with made(host, tmp_path, Rolling(keep=2, after=0.001)) as session:
+        for _ in range(3):
+            await session.execute("1")
+            await rolled(session)
+        await session.undo()
+        (kept,) = session.checkpoints()
+        await (await session.checkpoint()).drop()
+        await session._checkpoints._roll(Rolling(keep=2))
+        assert session.checkpoints() == [kept]
+
+
 async def test_many_that_are_dropped_at_once_all_end(session: Session) -> None:
     """However little of it init can be told at a time."""
     kept = [await session.checkpoint() for _ in range(12)]

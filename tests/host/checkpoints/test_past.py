@@ -17,7 +17,7 @@ def test_going_back_over_cells_that_were_forgotten_keeps_the_order() -> None:
     line = past.line
     for number in range(_KEPT, _KEPT + 5):
         past.add(entry(str(number)))
-    left = past.go_to(line)
+    left = past.go_to(line, past.state)
     assert [cell.code for cell in left] == [str(number) for number in range(_KEPT, _KEPT + 5)]
     assert [cell.code for cell in past.present] == [str(number) for number in range(5, _KEPT)]
     assert [cell.code for cell in past.entries] == [str(number) for number in range(5, _KEPT + 5)]
@@ -30,3 +30,16 @@ def test_a_cell_that_the_kernel_died_with_has_made_no_state() -> None:
     past.begin_anew()
     past.add(entry("crash"), died=True)
     assert ([cell.code for cell in past.entries], past.present) == (["x = 1", "crash"], [])
+
+
+def test_a_state_has_its_number_again_after_going_back() -> None:
+    past = Past()
+    past.begin()
+    past.add(entry("x = 1"))
+    line, state = past.line, past.state
+    past.begin()
+    assert past.state > state
+    past.go_to(line, state)
+    assert past.state == state
+    past.begin_anew()
+    assert past.state > state

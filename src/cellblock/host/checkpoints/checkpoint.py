@@ -35,14 +35,14 @@ class Moment:
         host: The host.
         options: The options of the session.
         past: The cells that have made the state.
-        begun: How many cells the session had begun.
+        state: The number of the session's state, as `Past.state` has it.
     """
 
     copy: Copy
     host: object
     options: SessionOptions
     past: tuple[Numbered, ...]
-    begun: int
+    state: int
 
     @property
     def numbers(self) -> set[int]:
@@ -144,7 +144,7 @@ class Rolling:
 
     keep: int = 5
     after: float = 0.02
-    longest: float = 0.1
+    longest: float = 1.0
 
     def __post_init__(self) -> None:
         if type(self.keep) is not int or not 1 <= self.keep <= 1000:

@@ -135,7 +135,7 @@ class Checkpoints:
         """Make a checkpoint of a kernel, while it is nobody else's turn."""
         ask = functools.partial(answer_to, kernel)
         copy = await kernel.family.copy(kernel.control, ask)
-        moment = Moment(copy, self._host, self._options, self._cells.past.line, self._cells.past.begun)
+        moment = Moment(copy, self._host, self._options, self._cells.past.line, self._cells.past.state)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
         self._kept.append(checkpoint)
         return checkpoint
@@ -193,9 +193,8 @@ class Checkpoints:
             self._filing = asyncio.create_task(self._keep_files(checkpoint, self._activity, self._filing))
 
     def _is_rolled(self) -> bool:
-        """Whether the present state has such a checkpoint: nothing has run since the last one."""
-        past, last = self._cells.past, self.automatic[-1:]
-        return any(one.moment.begun == past.begun and one.moment.past == past.line for one in last)
+        """Whether the present state has such a checkpoint."""
+        return any(one.moment.state == self._cells.past.state for one in self.automatic)
 
     async def _keep_files(self, checkpoint: Checkpoint, begun: int, before: asyncio.Task[None] | None) -> None:
         """Keep the files for an automatic checkpoint. The next cell does not wait for this: it makes it give up."""
@@ -272,7 +271,7 @@ class Checkpoints:
         return changes
 
     def _has_gone_to(self, checkpoint: Checkpoint) -> None:
-        self._cells.past.go_to(checkpoint.moment.past)
+        self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         # What was made since is of a state that was left; named ones stay.
         line = checkpoint.moment.numbers
         for other in self.automatic:
@@ -339,7 +338,7 @@ class Checkpoints:
         checkpoint.check()
         kernel = await self.resume(checkpoint, first=True)
         await self._bring_files_back(checkpoint, kernel)
-        self._cells.past.go_to(checkpoint.moment.past)
+        self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         return kernel
 
     def begin_anew(self, kernel: Kernel) -> None:
@@ -400,7 +399,7 @@ class Checkpoints:
         found = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.numbers <= line]
         if not found or self._rolling is None:
             return None
-        return max(found, key=lambda one: (len(one.moment.past), one.moment.begun))
+        return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
 
     async def recover(self, dead: Kernel) -> Kernel | None:
         """Make a kernel of the last state that there is; None if there is none, or it cannot be gone on from."""
@@ -411,7 +410,7 @@ class Checkpoints:
         except (CheckpointError, LaunchError) as error:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             return None
-        lost = self._cells.past.go_to(checkpoint.moment.past)
+        lost = self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         kernel.restored = Restored(checkpoint.execution_count, len(lost))
         return kernel
 

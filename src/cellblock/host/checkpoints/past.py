@@ -11,6 +11,7 @@ from cellblock.model import HistoryEntry
 
 _KEPT = 1000
 _numbers = itertools.count(1)
+_states = itertools.count(1)
 
 Numbered: TypeAlias = tuple[int, HistoryEntry]
 """A cell, with the number that it has in this process."""
@@ -20,13 +21,14 @@ class Past:
     """The cells of one session, and the line of those that lead to its present state.
 
     Attributes:
-        begun: How many cells have begun, silent ones included: whether anything has run since some moment.
+        state: Which state the session is in. Two moments have the same number only if nothing has run between them, or if the
+            session went back from the one to the other. A later state has a larger number.
     """
 
     def __init__(self) -> None:
         self._entries: dict[int, HistoryEntry] = {}
         self._line: list[int] = []
-        self.begun = 0
+        self.state = next(_states)
 
     @property
     def entries(self) -> list[HistoryEntry]:
@@ -43,6 +45,10 @@ class Past:
         """These cells with their numbers."""
         return tuple((number, self._entries[number]) for number in self._line)
 
+    def begin(self) -> None:
+        """Take note that a cell begins, a silent one perhaps: whatever it does, the state is another one."""
+        self.state = next(_states)
+
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
         """Take note of a cell that has ended; if the kernel died with it, it has made no state."""
         number = next(_numbers)
@@ -57,16 +63,19 @@ class Past:
         self._line.clear()
         for entry in entries:
             self.add(entry)
+        self.state = next(_states)
 
     def begin_anew(self) -> None:
         """Take note that the kernel is fresh: no cell has made its state. The cells before it are done with."""
         self._line.clear()
+        self.state = next(_states)
 
-    def go_to(self, line: Iterable[Numbered]) -> list[HistoryEntry]:
+    def go_to(self, line: Iterable[Numbered], state: int) -> list[HistoryEntry]:
         """Take note that the session has another state now, and return the cells that were left by that.
 
         Args:
             line: The cells that have made that state; of another session, perhaps.
+            state: The number of that state.
         """
         line = [*line]
         kept = {number for number, _ in line}
@@ -77,6 +86,7 @@ class Past:
         self._entries = dict(sorted(self._entries.items()))  # some may be back that were forgotten, or come from elsewhere
         self._line = [number for number, _ in line]
         self._forget()
+        self.state = state
         return [self._entries[number] for number in left if number in self._entries]
 
     def abandon(self, numbers: Iterable[int]) -> None:

@@ -224,7 +224,7 @@ class Cells:
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         cell.timeout = timeout
-        self.past.begun += 1
+        self.past.begin()
         if cell.on_begin is not None:
             cell.on_begin(kernel.position)
         kernel.begin(cell)
