@@ -18,7 +18,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "wire.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
 LIMITS = {
     name: value
-    for module in (frames, fields, datagrams)
+    for module in (frames, fields, datagrams, control)
     for name, value in vars(module).items()
     if name.isupper() and type(value) is int and not name.startswith(("VERSION", "EXIT_"))
 }
