@@ -13,15 +13,10 @@ import pytest
 import cellblock
 from cellblock.cli import main
 from cellblock.daemon import control
-from daemons import own_daemon
 from terminals import cellblock as command
 from terminals import terminal
 
-
-@pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")):
-        yield
+pytestmark = pytest.mark.usefixtures("daemon")
 
 
 @pytest.fixture
