@@ -204,7 +204,7 @@ TESTED_IN: dict[str, str] = {
 """Module → the tests of it, if it has none of its own name."""
 
 _DECISIONS = (ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.Try, ast.While)
-SUITES = {room: ("conformance", "escape") for room in ("worker", "init", "keeper", "sandbox", "egress", "host")}
+SUITES = dict.fromkeys(("worker", "init", "keeper", "sandbox", "egress", "host"), ("conformance", "escape"))
 """Room → tests of whole sessions, sorted by what these do and not by rooms"""
 
 _FEW = 3
@@ -440,7 +440,7 @@ def has_tests(module: str, seen: Sequence[str] = ()) -> bool:
     if any((TESTS / place / f"test_{name}.py").exists() for place in (room, *SUITES.get(room.split("/")[0], ()))):
         return True
     using = users().get(module, set())
-    return len(using) == 1 and not using & {*seen} and has_tests(*using, seen=(*seen, module))
+    return len(using) == 1 and not using & {*seen} and has_tests(next(iter(using)), (*seen, module))
 
 
 def test_a_module_that_decides_something_has_tests_of_its_own_name() -> None:

@@ -315,7 +315,7 @@ async def test_the_end_of_init_ends_its_checkpoints(host: Host, tmp_path: Path) 
 
 
 async def test_at_the_limit_of_processes_it_is_said_what_makes_room(native_host: Host, tmp_path: Path) -> None:
-    policy = Policy(resources=Resources(processes=60))
+    policy = Policy(resources=Resources(processes=30))
     async with native_host.session(policy=policy, recovery="none", working_dir=tmp_path, images_dir=tmp_path) as session:
         await session.execute("x = 1")
         kept = [await session.checkpoint()]
@@ -326,7 +326,7 @@ async def test_at_the_limit_of_processes_it_is_said_what_makes_room(native_host:
 
         with pytest.raises(CheckpointError, match=r"each checkpoint is a process: drop some"):
             await fill()
-        with pytest.raises(CheckpointError, match=r"60 may run at once .* drop some"):
+        with pytest.raises(CheckpointError, match=r"30 may run at once .* drop some"):
             await session.restore(kept[0])
         assert await value(session, "x") == "1"
         for checkpoint in kept:
