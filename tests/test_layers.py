@@ -156,6 +156,8 @@ TESTED_IN: dict[str, str] = {
     "init/serving": "init/test_init.py",
     "host/kernels/cell_result": "host/kernels/test_cell.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
+    "host/kernels/kernel_output": "host/kernels/test_kernel.py",
+    "host/kernels/recovery": "host/test_keeping.py",
     "host/kernels/requests": "worker/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
     "host/launch/control": "host/kernels/test_kernel.py",

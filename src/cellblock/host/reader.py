@@ -42,14 +42,14 @@ class Reader:
     def tell(self, line: str) -> None:
         """Show a line to the reader of the running cell's stream; it is not in the result."""
         if (kernel := self._kernels.current) is not None and self.running:
-            kernel.tell(line)
+            kernel.output.tell(line)
 
     def note(self, line: str) -> None:
         """Show a line in the output of the running cell, or of the next one."""
         if (kernel := self._kernels.current) is not None:
-            kernel.note(line)
+            kernel.output.note(line)
 
     def show(self, data: Mapping[str, bytes]) -> None:
         """Show a MIME bundle in the output of the running cell, or of the next one."""
         if (kernel := self._kernels.current) is not None:
-            kernel.show(data)
+            kernel.output.show(data)

@@ -220,7 +220,7 @@ class Cells:
     def _keep_text(self, name: StreamName | None, text: str | None) -> None:
         """Keep what background work has printed for the next cell."""
         if (kernel := self._kernels.current) is not None and name is not None and text:
-            kernel.add_text(name, text.encode("utf-8", "replace"))
+            kernel.output.insert(name, text.encode("utf-8", "replace"))
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         cell.timeout = timeout
