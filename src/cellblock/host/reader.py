@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cellblock.host.kernels.cell import Notice
+from cellblock.host.kernels.cell_events import Notice
 from cellblock.host.kernels.cells import Cells
 from cellblock.host.kernels.kernel_slot import KernelSlot
 
@@ -31,13 +31,13 @@ class Reader:
         cell = self._cells.current
         if cell is None or not cell.followed or not self.running:
             return False
-        cell.notify(Notice(about))
+        cell.events.notify(Notice(about))
         return True
 
     def retract(self, about: object) -> None:
         """Take back what was handed to `notify`, if nobody has read it."""
         if (cell := self._cells.current) is not None:
-            cell.retract(about)
+            cell.events.retract(about)
 
     def tell(self, line: str) -> None:
         """Show a line to the reader of the running cell's stream; it is not in the result."""

@@ -186,11 +186,11 @@ class Cells:
         self.check()
         cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
         running = asyncio.create_task(self.run(cell, timeout))
-        running.add_done_callback(lambda _: cell.no_more())
+        running.add_done_callback(lambda _: cell.events.end())
         printed: list[CodeExecutionChunk] = []
         room = _QUEUE
         try:
-            while (event := await cell.next_event()) is not None:
+            while (event := await cell.events.next()) is not None:
                 if isinstance(event, CodeExecutionChunk) and room > 0:
                     printed.append(event)
                     room -= len(event.text)

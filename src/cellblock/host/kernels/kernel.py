@@ -313,7 +313,7 @@ class Kernel:
                 self.output.clear(wait)
             case Comm():
                 if self.output.cell is not None:
-                    self.output.cell.pass_on(message)
+                    self.output.cell.events.pass_on(message)
             case InputRequest() | Install() | Command():
                 self.requests.attend(message)
             case Changed() | Completed() | Inspected() | Parked():

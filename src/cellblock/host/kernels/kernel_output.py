@@ -55,9 +55,9 @@ class KernelOutput:
 
     def show_so_far(self) -> None:
         """Show the reader of the running cell what was written before it."""
-        if self.cell is not None and self.cell.streaming:
+        if self.cell is not None and self.cell.events.streaming:
             for shown, stream in self.collector.so_far():
-                self.cell.emit(shown, stream)
+                self.cell.events.emit(shown, stream)
 
     def detach(self) -> Cell | None:
         """Return the cell that has run, and begin anew; None if none ran."""
@@ -77,19 +77,19 @@ class KernelOutput:
     # -- of the kernel -------------------------------------------------------------------------------------------------
 
     def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
-        """Take text that the kernel has written; `ours` as for `Cell.emit`."""
+        """Take text that the kernel has written; `ours` as for `CellEvents.emit`."""
         if self.elsewhere is not None:
             self.elsewhere(name, text)
             return
         self.collector.add_text(name, text)
-        if self.cell is not None and self.cell.streaming:
-            self.cell.emit(text.decode("utf-8", "replace"), name, ours=ours)
+        if self.cell is not None and self.cell.events.streaming:
+            self.cell.events.emit(text.decode("utf-8", "replace"), name, ours=ours)
 
     def add_display(self, message: Display) -> None:
         """Take a value that was displayed."""
         bundle = self.collector.add_display(message)
         if bundle is not None and self.cell is not None:
-            self.cell.show(bundle, message.kind)
+            self.cell.events.show(bundle, message.kind)
         while self.collector.unsaid:
             self.add_text("stderr", f"{self.collector.unsaid.pop(0)}\n".encode(), ours=True)
 
@@ -97,7 +97,7 @@ class KernelOutput:
         """Forget what was shown so far; with `wait`, when the next output comes."""
         self.collector.clear(wait)
         if self.cell is not None:
-            self.cell.clear(wait)
+            self.cell.events.clear(wait)
 
     # -- of others -----------------------------------------------------------------------------------------------------
 
@@ -126,4 +126,4 @@ class KernelOutput:
         elif extra.kept:
             self.add_text(extra.name, extra.text, ours=extra.ours)
         elif self.cell is not None:
-            self.cell.emit(extra.text.decode("utf-8", "replace"), extra.name, ours=extra.ours)
+            self.cell.events.emit(extra.text.decode("utf-8", "replace"), extra.name, ours=extra.ours)

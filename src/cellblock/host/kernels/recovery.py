@@ -52,7 +52,9 @@ async def recover(kernel: Kernel, on_input: OnInput | None) -> Cell | None:
             case Kind.EXTRA:
                 kernel.output.add_extra(read_trusted(record))
             case Kind.STOP if last is not None:
-                last.reason, last.recovery = read_trusted(record)
+                reason, means = read_trusted(record)
+                last.stopped_for(reason)
+                last.stopped_by(means)
             case Kind.BEGUN:
                 recording.standing.begun = True
             case Kind.EXITED:
