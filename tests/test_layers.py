@@ -176,6 +176,7 @@ TESTED_IN: dict[str, str] = {
     "host/session_cells": "host/test_session.py",
     "host/session_values": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
+    "host/session_surroundings": "host/test_session.py",
     "executor_options": "host/test_options.py",
     "running": "test_executor.py",
     "wire/datagrams": "wire/test_control.py",
