@@ -84,7 +84,9 @@ LAYERS: dict[str, set[str]] = {
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
     "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "turns", "wire"},
     # The fronts.
-    "executor": _FRONT | {"gateway", "kernel_mgr", "named", "options", "running", "session_policy", "tool_directories"},
+    "executor": _FRONT | {"executor_options", "gateway", "kernel_mgr", "named", "options", "running", "signatures"},
+    "executor_options": {"approvals", "errors", "host", "options", "session_policy", "tool_directories"},
+    "signatures": set(),
     # What a front runs its sessions with.
     "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
@@ -96,7 +98,7 @@ LAYERS: dict[str, set[str]] = {
     "loop_thread": {"errors"},
     "settings": {"config", "errors"},
     "sync": {"config", "daemon", "errors", "model", "settings"},
-    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model"},
+    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
     "client": {"errors", "host", "model", "problems"},  # of host, what is known of a file
@@ -139,7 +141,9 @@ TESTED_IN: dict[str, str] = {
     "host/kernels/family": "host/checkpoints/test_checkpoints.py",
     "init/making": "init/test_init.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
+    "host/kernels/cell_events": "host/kernels/test_cell.py",
     "host/kernels/cell_result": "host/kernels/test_cell.py",
+    "host/kernels/kernel_output": "host/kernels/test_kernel.py",
     "host/kernels/requests": "worker/test_commands.py",
     "host/launch/control": "host/kernels/test_kernel.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
@@ -148,6 +152,7 @@ TESTED_IN: dict[str, str] = {
     "worker/pickling": "host/test_saving.py",
     "worker/saving": "host/test_saving.py",
     "host/session_cells": "host/test_session.py",
+    "host/session_surroundings": "host/test_session.py",
     "running": "test_executor.py",
     "wire/datagrams": "wire/test_control.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
@@ -168,6 +173,9 @@ TESTED_IN: dict[str, str] = {
     "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
+    "sync/arguments": "test_sync.py",
+    "sync/connection": "test_sync.py",
+    "sync/sessions": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",
     "named/options": "test_sync.py",
