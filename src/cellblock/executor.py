@@ -20,7 +20,7 @@ from cellblock.errors import (
     InvalidInputError,
     StateError,
 )
-from cellblock.host.checks import DEFAULT_TIMEOUT
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_branches
 from cellblock.host.closing import AsyncOnly
 from cellblock.host.options import SessionOptions
 from cellblock.options import ServiceOptions, check_port, check_seconds
@@ -217,7 +217,7 @@ class CodeExecutor(AsyncOnly):
             StateError: The executor has no gateway, or is not running.
         """
         if self._gateway is None:
-            raise StateError("the executor has no gateway: give it a kernel_gateway_port, and start it")
+            raise StateError("the executor has no gateway: pass kernel_gateway_port, and start it")
         return self._gateway.token
 
     @property
@@ -318,8 +318,9 @@ class CodeExecutor(AsyncOnly):
             The executors, started. They are the caller's to stop.
 
         Raises:
-            CheckpointError, LaunchError, StateError: As for `Session.fork`.
+            CheckpointError, InvalidInputError, LaunchError, StateError: As for `Session.fork`.
         """
+        check_branches(n)
         checkpoint = await self.session.checkpoint()
         branches = [self._branch(checkpoint) for _ in range(n)]
         try:
