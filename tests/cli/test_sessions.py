@@ -34,6 +34,7 @@ def test_the_life_of_a_session_as_kernelbox_prints_it(capsys: pytest.CaptureFixt
     status, found = run(capsys, "status", "--name", "my-kernel")
     assert (status, found["alive"], found["kernel"]["kernel_id"]) == (0, True, made["kernel_id"])
     cellblock.execute("my-kernel", "x = 1")
+    assert run(capsys, "interrupt", "my-kernel") == (1, {"interrupted": False})
     assert run(capsys, "restart", "--id", made["kernel_id"])[1]["kernel_id"] == made["kernel_id"]
     assert cellblock.execute("my-kernel", "'x' in globals()").return_value == "False"
     status, listed = run(capsys, "list", "--refresh")
