@@ -875,11 +875,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("worker/fork_descriptors.py", "locked_file", "return None"),
     ),
     "64 what is done before a copy": mutant(
-        f"{COPIES}fork_safety.py::test_pools_and_databases_go_on_and_what_did_not_come_along_is_told[none]",
+        f"{FORKS}test_a_copy_is_told_of_processes_and_does_not_wait_for_them",
         Edit("worker/fork_safety.py", "prepare", "pass"),
     ),
     "64 what is repaired in a copy": mutant(
-        f"{COPIES}fork_safety.py::test_pools_and_databases_go_on_and_what_did_not_come_along_is_told[none]",
+        f"{FORKS}test_a_copy_is_told_of_processes_and_does_not_wait_for_them",
         Edit("worker/fork_safety.py", "repair", "return []"),
     ),
     "64 one repair that fails": mutant(
