@@ -110,6 +110,7 @@ class Kernel:
         self._channel.behind = lambda: self._collector.behind
         self._cell: Cell | None = None
         self._query: asyncio.Future[Answer] | None = None
+        self._changed: Changed | None = None
         self._condemned: str | None = None
         self._closing = Closing()
         self._discarded = False
@@ -206,6 +207,11 @@ class Kernel:
         self._query = self._loop.create_future()
         self._channel.send(question)
         return self._query
+
+    def take_changed(self) -> Changed | None:
+        """Return what its cells have said to have changed, once; None if they were not asked to."""
+        changed, self._changed = self._changed, None
+        return changed
 
     async def interrupt(self) -> None:
         """Send SIGINT to the kernel's process group. When this returns the signal is on its way."""
@@ -359,6 +365,8 @@ class Kernel:
                     self._cell.pass_on(message)
             case InputRequest() | Install() | Command():
                 self._attend(message)
+            case Changed() if self._cell is not None:
+                self._changed = message if self._changed is None else self._changed.then(message)
             case Changed() | Completed() | Inspected() | Parked():
                 if self._query is not None and not self._query.done():
                     self._query.set_result(message)

@@ -33,8 +33,8 @@ _ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])\s")
 def interface_of(source: str, place: str) -> str:
     """Return the interface of a module.
 
-    Imports and bodies of functions are left out, and enumerations are on one line: a long one shows its first values, and how to
-    see all. If the interface is long all the same, each text is cut to its first sentence, and types have no constraints.
+    Imports and bodies of functions are left out, and enumerations are on one line: a long one shows its first values, and how
+    to see all. If the interface is long all the same, each text is cut to its first sentence, and types have no constraints.
 
     Args:
         source: The module's source.

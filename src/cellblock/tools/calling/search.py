@@ -30,7 +30,7 @@ _LEAST = 0.4
 """The share of the best tool's score that others need to be named."""
 
 _COMMON = frozenset(
-    "a all an and any are at be by for from how i in into is it me my of on or that the this to what with".split()
+    re.findall(r"\w+", "a all an and any are at be by for from how i in into is it me my of on or that the this to what with")
 )
 """Words that say nothing about a tool."""
 
