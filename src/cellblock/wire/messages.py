@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from cellblock.wire.fields import MAX_NAMES
+
 VALUE_MIME = "application/vnd.cellblock.value"
 """The type of what a silent cell displays to hand the value of a variable to the host."""
 
