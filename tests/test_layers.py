@@ -83,7 +83,9 @@ LAYERS: dict[str, set[str]] = {
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
     "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "turns", "wire"},
     # The fronts.
-    "executor": _FRONT | {"gateway", "kernel_mgr", "named", "options", "running", "session_policy", "tool_directories"},
+    "executor": _FRONT | {"executor_options", "gateway", "kernel_mgr", "named", "options", "running", "signatures"},
+    "executor_options": {"approvals", "errors", "host", "options", "session_policy", "tool_directories"},
+    "signatures": set(),
     # What a front runs its sessions with.
     "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
@@ -95,7 +97,7 @@ LAYERS: dict[str, set[str]] = {
     "loop_thread": {"errors"},
     "settings": {"config", "errors"},
     "sync": {"config", "daemon", "errors", "model", "settings"},
-    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model"},
+    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
     "client": {"errors", "host", "model", "problems"},  # of host, what is known of a file
@@ -154,8 +156,11 @@ TESTED_IN: dict[str, str] = {
     "init/parked": "host/checkpoints/test_checkpoints.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
     "init/serving": "init/test_init.py",
+    "host/kernels/cell_events": "host/kernels/test_cell.py",
     "host/kernels/cell_result": "host/kernels/test_cell.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
+    "host/kernels/kernel_output": "host/kernels/test_kernel.py",
+    "host/kernels/recovery": "host/test_keeping.py",
     "host/kernels/requests": "worker/test_commands.py",
     "host/kernels/stopping": "conformance/test_stopping.py",
     "host/launch/control": "host/kernels/test_kernel.py",
@@ -171,6 +176,8 @@ TESTED_IN: dict[str, str] = {
     "host/session_cells": "host/test_session.py",
     "host/session_values": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
+    "host/session_surroundings": "host/test_session.py",
+    "executor_options": "host/test_options.py",
     "running": "test_executor.py",
     "wire/datagrams": "wire/test_control.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
@@ -202,6 +209,9 @@ TESTED_IN: dict[str, str] = {
     "daemon/async_connection": "test_sync.py",
     "daemon/client": "daemon/test_floods.py",
     "daemon/connection": "test_sync.py",
+    "sync/arguments": "test_sync.py",
+    "sync/connection": "test_sync.py",
+    "sync/sessions": "test_sync.py",
     "daemon/saving": "cli/test_saving.py",
     "named/checkpoints": "cli/test_checkpoints.py",
     "daemon/starting": "daemon/test_life.py",
