@@ -480,13 +480,23 @@ def _name(kernel: SessionRecord | str) -> str:
 
 
 def _call(request: Any, body: bytes = b"") -> Any:
-    """Ask for something that may be asked for twice: if the daemon has ended since the last call, the next one is asked."""
+    """Ask the daemon, and if the connection is lost, the daemon that is there then.
+
+    Raises:
+        OutcomeUnknownError: The connection was lost after the request was sent, and it must not be carried out twice.
+    """
+    from cellblock.daemon.messages import may_repeat
+
     connection = _connection()
     try:
         return connection.call(request, body)
-    except DaemonError:
+    except DaemonError as error:
         if connection.usable:
             raise
+        if not (isinstance(error, NotRunError) or may_repeat(request)):
+            raise OutcomeUnknownError(
+                f"{error}; it is not known whether the request {request.op!r} was carried out, so it was not sent again"
+            ) from error
     return _connection().call(request, body)
 
 
