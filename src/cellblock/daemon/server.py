@@ -59,6 +59,7 @@ from cellblock.daemon.messages import (
 )
 from cellblock.daemon.uploads import Uploads
 from cellblock.named.executions import Execution
+from cellblock.named.kernel_types import OWN
 from cellblock.named.past import PastExecution
 from cellblock.named.sessions import NamedSessions
 from cellblock.turns import Turns
@@ -230,7 +231,7 @@ class Server:
             named.record.name,
             body.decode("utf-8", "surrogatepass"),
             language=request.language,
-            kernel_type=named.record.kernel_type,
+            kernel_type=OWN if request.own else named.record.kernel_type,
             timeout=self.default_timeout if request.timeout == 0 else _seconds(request.timeout),
             key=request.key,
             live=request.live,

@@ -23,6 +23,7 @@ from cellblock.gateway import (
     executions,
     files,
     jupyter,
+    kernelspecs,
     metrics,
     notebooks,
     pages,
@@ -121,6 +122,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
         approvals,
         metrics,
         jupyter,
+        kernelspecs,
         notebooks,
     )
     for part in parts:
