@@ -22,8 +22,7 @@ from cellblock.gateway.sessions import create
 from cellblock.jupyter.kernel import JupyterKernel
 from cellblock.jupyter.kernels import TAG, JupyterKernels, session_id
 from cellblock.jupyter.messages import V1, Message, read_plain, read_v1
-from cellblock.model.sessions import SessionRecord
-from cellblock.named.kernel_types import OWN
+from cellblock.model.sessions import OWN_KERNEL, SessionRecord
 from cellblock.problems import Problem
 from cellblock.store.tokens import Token
 
@@ -58,7 +57,7 @@ class Wanted(BaseModel):
         env: What Jupyter's servers pass on: of it, ``KERNEL_ID`` is ignored, as every session has an id of its own.
     """
 
-    name: str = Field(OWN, max_length=200)
+    name: str = Field(OWN_KERNEL, max_length=200)
     path: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
 
@@ -137,7 +136,7 @@ async def list_kernels(connection: HTTPConnection) -> list[Kernel]:
 @router.post("/kernels", summary="Start a kernel", status_code=201, dependencies=[_run])
 async def start_kernel(connection: HTTPConnection, response: Response, wanted: Wanted | None = None) -> Kernel:
     """Make a session."""
-    made = await start(connection, wanted.name if wanted else OWN)
+    made = await start(connection, wanted.name if wanted else OWN_KERNEL)
     response.headers["Location"] = f"/api/kernels/{made.id}"
     return made
 
@@ -151,7 +150,7 @@ async def start(connection: HTTPConnection, name: str) -> Kernel:
     """
     if caller_of(connection).session:
         raise AccessError("this token is for one session, and makes no others")
-    kernel_type = OWN if name.startswith("python") else name
+    kernel_type = OWN_KERNEL if name.startswith("python") else name
     await check_installed(kernel_type)
     session = f"jupyter-{uuid.uuid4().hex[:8]}"
     made = await create(connection, caller_of(connection), session, tags=TAG, kernel_type=kernel_type)

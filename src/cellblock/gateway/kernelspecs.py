@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends
 
 from cellblock.errors import NotFoundError
 from cellblock.gateway.access import needs_of_any
-from cellblock.named.kernel_types import OWN
+from cellblock.model.sessions import OWN_KERNEL
 
 router = APIRouter(prefix="/api", tags=["Jupyter"])
 
@@ -32,7 +32,7 @@ def installed(places: list[Path] | None = None) -> dict[str, dict[str, Any]]:
     Args:
         places: The directories to look in; by default those that every sandbox can read.
     """
-    found = {OWN: {"display_name": "Python 3 (cellblock)", "language": "python", "metadata": {"debugger": False}}}
+    found = {OWN_KERNEL: {"display_name": "Python 3 (cellblock)", "language": "python", "metadata": {"debugger": False}}}
     if find_spec("jupyter_client") is None:
         return found
     if places is None:
@@ -82,7 +82,7 @@ def _model(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 async def list_kernelspecs() -> dict[str, Any]:
     """List the kernelspecs."""
     found = await asyncio.to_thread(installed)
-    return {"default": OWN, "kernelspecs": {name: _model(name, spec) for name, spec in found.items()}}
+    return {"default": OWN_KERNEL, "kernelspecs": {name: _model(name, spec) for name, spec in found.items()}}
 
 
 @router.get("/kernelspecs/{name}", summary="One kernelspec", dependencies=[_read])

@@ -11,7 +11,7 @@ from cellblock import __version__
 from cellblock.daemon.messages import Complete, History, Inspect
 from cellblock.jupyter.execution import MODULE, ask, run
 from cellblock.jupyter.messages import VERSION
-from cellblock.named.kernel_types import OWN
+from cellblock.model.sessions import OWN_KERNEL
 
 if TYPE_CHECKING:
     from cellblock.jupyter.kernel import JupyterKernel, Waiting
@@ -41,7 +41,7 @@ async def _kernel_info(kernel: JupyterKernel, request: Waiting, _: Any) -> None:
         "help_links": [],
         "debugger": False,
         "supported_features": [],
-        **(_python(kernel, kernel.about) if kernel.kernel_type == OWN else _other_language(kernel, kernel.about)),
+        **(_python(kernel, kernel.about) if kernel.kernel_type == OWN_KERNEL else _other_language(kernel, kernel.about)),
     }
     if not kernel.about:
         kernel.about = None  # it may know more next time
@@ -85,7 +85,7 @@ async def _complete(kernel: JupyterKernel, request: Waiting, content: Any) -> No
 async def _inspect(kernel: JupyterKernel, request: Waiting, content: Any) -> None:
     code, cursor = _place(content)
     detail = 1 if content.get("detail_level") == 1 else 0
-    if kernel.kernel_type != OWN:
+    if kernel.kernel_type != OWN_KERNEL:
         found = await ask(kernel, "inspect", code=code.decode(), cursor_pos=cursor, detail_level=detail)
         nothing = {"status": "ok", "found": False, "data": {}, "metadata": {}}
         kernel.reply(request, "inspect_reply", found if isinstance(found, dict) and found else nothing)
@@ -131,7 +131,7 @@ async def _comm_info(kernel: JupyterKernel, request: Waiting, content: Any) -> N
 
 
 async def _pass_to_comm(kernel: JupyterKernel, request: Waiting, content: Any) -> None:
-    if kernel.kernel_type != OWN:
+    if kernel.kernel_type != OWN_KERNEL:
         return  # widgets are Python's
     message = json.dumps({"content": content, "metadata": request.message.metadata, "header": request.message.header})
     buffers = [bytes(buffer) for buffer in request.message.buffers]

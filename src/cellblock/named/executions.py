@@ -15,9 +15,9 @@ from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import CellblockError, NotRunError, StateError
 from cellblock.host.kernels.cell import Cleared, Event, Notice, Prompt
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, ExecutionState, Language, PendingApproval
+from cellblock.model.sessions import OWN_KERNEL, ExecutionEvent, ExecutionRecord, ExecutionState, Language, PendingApproval
 from cellblock.named.event_log import EventLog
-from cellblock.named.kernel_types import OWN, cell
+from cellblock.named.kernel_types import cell
 from cellblock.store.journal import Journal, new_id
 from cellblock.turns import turns
 from cellblock.wire.messages import Comm
@@ -54,7 +54,7 @@ class Execution:
         code: str,
         *,
         language: Language = "python",
-        kernel_type: str = OWN,
+        kernel_type: str = OWN_KERNEL,
         timeout: float | None = None,
         key: str = "",
         live: bool = False,
