@@ -485,18 +485,12 @@ def _call(request: Any, body: bytes = b"") -> Any:
     Raises:
         OutcomeUnknownError: The connection was lost after the request was sent, and it must not be carried out twice.
     """
-    from cellblock.daemon.messages import may_repeat
-
     connection = _connection()
     try:
         return connection.call(request, body)
     except DaemonError as error:
-        if connection.usable:
+        if connection.usable or isinstance(error, OutcomeUnknownError):
             raise
-        if not (isinstance(error, NotRunError) or may_repeat(request)):
-            raise OutcomeUnknownError(
-                f"{error}; it is not known whether the request {request.op!r} was carried out, so it was not sent again"
-            ) from error
     return _connection().call(request, body)
 
 
