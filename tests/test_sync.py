@@ -21,7 +21,7 @@ import pytest
 import cellblock
 from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError, OutcomeUnknownError
 from cellblock.daemon.messages import About, Interrupt, Lookup, Submit
-from cellblock.sync import _call, _connection
+from cellblock.sync.connection import call, connection
 from daemons import own_daemon
 from processes import eventually
 
@@ -172,9 +172,9 @@ def test_ctrl_c_stops_the_code_and_leaves_the_session_usable() -> None:
 
 async def _ask_and_lose_the_connection(function: Callable[[], object]) -> object:
     """Call a function whose connection is lost after its request was sent, and before the daemon has read it."""
-    daemon = _call(About())["pid"]
+    daemon = call(About())["pid"]
     with ThreadPoolExecutor(1) as thread:
-        sock = thread.submit(_connection).result()._socket
+        sock = thread.submit(connection).result()._socket
         os.kill(daemon, signal.SIGSTOP)
         try:
             asked = thread.submit(function)
@@ -195,12 +195,12 @@ async def test_what_would_be_done_twice_is_not_asked_twice() -> None:
 
 def test_a_key_stops_its_own_execution_only() -> None:
     cellblock.get_or_create("keys")
-    running = _call(Submit("keys", key="one"), b"import time; time.sleep(60)")
-    _call(Submit("keys", key="two"), b"waited = 1")
-    assert _call(Interrupt("keys", "three")) is False
-    assert _call(Interrupt("keys", "two")) is True
-    assert _call(Lookup(running["id"]))["state"] == "running"
-    assert _call(Interrupt("keys", "one")) is True
+    running = call(Submit("keys", key="one"), b"import time; time.sleep(60)")
+    call(Submit("keys", key="two"), b"waited = 1")
+    assert call(Interrupt("keys", "three")) is False
+    assert call(Interrupt("keys", "two")) is True
+    assert call(Lookup(running["id"]))["state"] == "running"
+    assert call(Interrupt("keys", "one")) is True
     assert cellblock.execute("keys", "'waited' in globals()").return_value == "False"
 
 

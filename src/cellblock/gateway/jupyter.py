@@ -149,7 +149,7 @@ async def start(connection: HTTPConnection, name: str) -> Kernel:
         NotFoundError: There is no such kernelspec.
     """
     if caller_of(connection).session:
-        raise AccessError("this token is for one session, and makes no others")
+        raise AccessError("this token is for one session, and cannot make others")
     kernel_type = OWN_KERNEL if name.startswith("python") else name
     await check_installed(kernel_type)
     session = f"jupyter-{uuid.uuid4().hex[:8]}"
