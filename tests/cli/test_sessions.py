@@ -108,6 +108,7 @@ def test_following_a_log_shows_what_runs_from_now_on() -> None:
     assert cellblock.execute("followed", "1").ok
 
 
+@pytest.mark.slow
 def test_people_get_tables_as_wide_as_their_terminal() -> None:
     cellblock.wipe()
     with terminal(*command("list")) as screen:
@@ -136,6 +137,7 @@ def test_wiping_asks_in_a_terminal() -> None:
     assert cellblock.list_kernels() == []
 
 
+@pytest.mark.slow
 def test_what_is_no_package_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     cellblock.get_or_create("packages")
     assert main(["install", "packages", "-r/etc/passwd"]) == 2
@@ -182,6 +184,7 @@ def test_a_unit_for_systemd_is_written(
     assert "ExecStart=" in (tmp_path / "systemd" / "user" / "cellblock.service").read_text()
 
 
+@pytest.mark.slow
 def test_a_terminal_that_lacks_a_character_gets_it_escaped() -> None:
     cellblock.get_or_create("ü")
     done = subprocess.run(
