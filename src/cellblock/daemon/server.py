@@ -171,8 +171,8 @@ class Server:
             case Pending(session=session, withdrawn=withdrawn):
                 known = self.sessions.find(session).record.kernel_id if session else None
                 return [pending.to_dict() for pending in approvals.waiting(known, withdrawn=withdrawn)]
-            case Decide(ids=ids, allow=allow, always=always, by=by):
-                return await approvals.decide(ids, allow=allow, always=always, by=by)
+            case Decide(ids=ids, allow=allow, always=always, by=by, answer=answer):
+                return await approvals.decide(ids, allow=allow, always=always, by=by, answer=answer)
             case Allowed(session=session):
                 known = self.sessions.find(session).record.kernel_id if session else None
                 return [permission.to_dict() for permission in approvals.allowed(known)]
