@@ -60,6 +60,7 @@ LAYERS: dict[str, set[str]] = {
         "sandbox",
         "snapshots",
         "telemetry",
+        "whole_file",
         "wire",
     },
     "packages": set(),
@@ -86,6 +87,7 @@ LAYERS: dict[str, set[str]] = {
     "executor": _FRONT | {"executor_options", "gateway", "kernel_mgr", "named", "options", "running", "signatures"},
     "executor_options": {"approvals", "errors", "host", "options", "session_policy", "tool_directories"},
     "signatures": set(),
+    "whole_file": set(),
     # What a front runs its sessions with.
     "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
@@ -100,13 +102,13 @@ LAYERS: dict[str, set[str]] = {
     "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
-    "client": {"errors", "host", "model", "problems"},  # of host, what is known of a file
+    "client": {"errors", "host", "model", "problems", "whole_file"},  # of host, what is known of a file
     # The Jupyter protocol, for whatever carries it.
     "jupyter": {"daemon", "errors", "model", "wire"},
     "gateway": _FRONT | {"daemon", "jupyter", "named", "running", "problems", "settings"},
     "kernel_mgr": {"config", "daemon", "errors", "gateway", "host", "named", "running"},
     "mcp_server": _FRONT | {"named"},
-    "cli": _FRONT | {"daemon", "executor", "gateway", "jupyter", "mcp_server", "settings", "sync"},
+    "cli": _FRONT | {"daemon", "executor", "gateway", "jupyter", "mcp_server", "settings", "sync", "whole_file"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
     "__init__": {
@@ -168,6 +170,7 @@ TESTED_IN: dict[str, str] = {
     "host/launch/spawner": "host/launch/test_launcher.py",
     "host/launch/srt": "test_spec_srt.py",
     "host/new_file": "host/test_saved_file.py",
+    "whole_file": "cli/test_copying.py",
     "host/reader": "test_tools_in_sessions.py",
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",

@@ -51,15 +51,14 @@ if TYPE_CHECKING:
         AttemptSnapshot,
         CodeExecutionChunk,
         CodeExecutionResult,
-        CommandRequest,
         Completions,
-        Decision,
         ErrorInfo,
         ExecutionResult,
         HistoryEntry,
         OutputItem,
     )
     from cellblock.model.checkpoints import CheckpointRecord, StateChanges, Undone
+    from cellblock.model.decisions import CommandRequest, Decision
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -133,9 +132,9 @@ _HOME = {
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
     "CodeExecutionResult": "model",
-    "CommandRequest": "model",
+    "CommandRequest": "model.decisions",
     "Completions": "model",
-    "Decision": "model",
+    "Decision": "model.decisions",
     "ErrorInfo": "model",
     "HistoryEntry": "model",
     "OutputItem": "model",

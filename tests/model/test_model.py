@@ -15,14 +15,13 @@ from cellblock.model import (
     AttemptSnapshot,
     CodeExecutionChunk,
     CodeExecutionResult,
-    CommandRequest,
     Completions,
-    Decision,
     ErrorInfo,
     HistoryEntry,
     OutputItem,
     Status,
 )
+from cellblock.model.decisions import CommandRequest, Decision
 
 CLASSES = [kind for kind in vars(model).values() if dataclasses.is_dataclass(kind) and isinstance(kind, type)]
 
