@@ -151,6 +151,7 @@ TESTED_IN: dict[str, str] = {
     "snapshots/walk": "snapshots/test_snapshots.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "host/checkpoints/checkpoint": "host/checkpoints/test_checkpoints.py",
+    "host/checkpoints/rolling": "host/checkpoints/test_checkpoints.py",
     "model/checkpoints": "host/checkpoints/test_diff.py",
     "host/checkpoints/session": "host/checkpoints/test_checkpoints.py",
     "host/kernels/family": "host/checkpoints/test_checkpoints.py",

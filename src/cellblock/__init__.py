@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     )
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
-    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.rolling import Rolling
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.kernel_mgr.server import KernelGateway
@@ -125,7 +126,7 @@ _HOME = {
     "Session": "host",
     "SessionOptions": "host",
     "Checkpoint": "host.checkpoints.checkpoint",
-    "Rolling": "host.checkpoints.checkpoint",
+    "Rolling": "host.checkpoints.rolling",
     "Undone": "model.checkpoints",
     "CheckpointRecord": "model.checkpoints",
     "FileInfo": "host.files",

@@ -20,10 +20,12 @@ from cellblock.model import (
     HistoryEntry,
     OutputItem,
     Status,
+    decisions,
 )
 from cellblock.model.decisions import CommandRequest, Decision
 
-CLASSES = [kind for kind in vars(model).values() if dataclasses.is_dataclass(kind) and isinstance(kind, type)]
+MEMBERS = [*vars(model).values(), *vars(decisions).values()]
+CLASSES = [kind for kind in MEMBERS if dataclasses.is_dataclass(kind) and isinstance(kind, type)]
 
 FULL = CodeExecutionResult(
     text="text",
