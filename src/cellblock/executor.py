@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, StateError
 from cellblock.executor_options import DEFAULT_LEVEL, ExecutorOptions
-from cellblock.host.checks import DEFAULT_TIMEOUT
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_branches
 from cellblock.host.closing import AsyncOnly
 from cellblock.running import RunningSession
 from cellblock.signatures import takes
@@ -106,7 +106,7 @@ class CodeExecutor(AsyncOnly):
             StateError: The executor has no gateway, or is not running.
         """
         if self._gateway is None:
-            raise StateError("the executor has no gateway: give it a kernel_gateway_port, and start it")
+            raise StateError("the executor has no gateway: pass kernel_gateway_port, and start it")
         return self._gateway.token
 
     @property
@@ -207,8 +207,9 @@ class CodeExecutor(AsyncOnly):
             The executors, started. They are the caller's to stop.
 
         Raises:
-            CheckpointError, LaunchError, StateError: As for `Session.fork`.
+            CheckpointError, InvalidInputError, LaunchError, StateError: As for `Session.fork`.
         """
+        check_branches(n)
         checkpoint = await self.session.checkpoint()
         branches = [self._branch(checkpoint) for _ in range(n)]
         try:
