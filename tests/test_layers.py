@@ -130,17 +130,14 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
-    # By a real server that asks, through all layers.
     # What a system call means by its arguments: by calls that are answered.
     "init/caller": "init/test_supervisor.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/info": "host/files/test_files.py",
     "host/files/steps": "host/files/test_transfer.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
-    "host/checkpoints/checkpoint": "host/checkpoints/test_checkpoints.py",
     "host/checkpoints/rolling": "host/checkpoints/test_checkpoints.py",
     "model/checkpoints": "host/checkpoints/test_diff.py",
-    "host/kernels/family": "host/checkpoints/test_checkpoints.py",
     "init/making": "init/test_init.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
     "host/kernels/cell_events": "host/kernels/test_cell.py",

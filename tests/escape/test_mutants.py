@@ -887,15 +887,15 @@ MUTANTS: dict[str, Mutant] = {
         Edit("worker/fork_safety.py", "repair", "return [step() for step in _prepared.resets]"),
     ),
     "64 connections of the original": mutant(
-        f"{COPIES}checkpoints.py::test_a_copy_has_no_connection_and_no_output_of_the_original[none]",
+        f"{COPIES}checkpoint.py::test_a_copy_has_no_connection_and_no_output_of_the_original[none]",
         Edit("worker/fork_descriptors.py", "separate", "return []"),
     ),
     "64 random numbers": mutant(
-        f"{COPIES}checkpoints.py::test_branches_share_no_random_state_unless_they_are_to",
+        f"{COPIES}session.py::test_branches_share_no_random_state_unless_they_are_to",
         Edit("init/forking.py", "_settle_in", "os.environ.update(start.env)"),
     ),
     "64 NumPy's random numbers": mutant(
-        f"{COPIES}checkpoints.py::test_branches_share_no_random_state_unless_they_are_to",
+        f"{COPIES}session.py::test_branches_share_no_random_state_unless_they_are_to",
         Edit("init/specialise.py", "reseed", "random.seed(seed)"),
     ),
     "64 what takes itself for a copy": mutant(

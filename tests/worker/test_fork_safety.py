@@ -109,7 +109,7 @@ finally:
 print(process.wait())
 """
     assert told(script) == ["-9"]
-    assert (tmp_path / "said").read_text() == "['Processes that did not come along: sleep.'] -9"
+    assert (tmp_path / "said").read_text() == "['Processes that were not copied: sleep.'] -9"
 
 
 def test_what_cannot_be_repaired_is_told_and_the_rest_is_repaired() -> None:
