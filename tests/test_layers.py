@@ -171,6 +171,7 @@ TESTED_IN: dict[str, str] = {
     "host/session_values": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
+    "wire/datagrams": "wire/test_control.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "custody/client": "custody/test_custodian.py",
     "init/programs": "escape/test_programs.py",

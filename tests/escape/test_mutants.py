@@ -255,7 +255,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/output/collect.py", "Collector._fits", "return True"),
     ),
     "39 errors are bounded": mutant(
-        "wire/test_messages.py::test_an_error_is_not_larger_than_the_host_decodes_in_one_turn",
+        "wire/test_message_codec.py::test_an_error_is_not_larger_than_the_host_decodes_in_one_turn",
         Edit("wire/fields.py", "within", "return [*buffers]"),
     ),
     "40 archives": mutant(

@@ -18,7 +18,8 @@ from typing import Any
 
 from cellblock.init import processes
 from cellblock.init.specialise import reseed
-from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_COPY, Copied, Start, Taken, Untaken, encode_control
+from cellblock.wire.copies import TO_COPY, Copied, Start, Taken, Untaken
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.worker import fork_safety
 
 _GUESSED = 256

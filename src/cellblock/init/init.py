@@ -29,23 +29,13 @@ from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.steps import step
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.control import (
-    FROM_COPY,
-    FROM_FAMILY,
     FROM_INIT,
-    MAX_CONTROL,
-    MAX_DESCRIPTORS,
-    TO_COPY,
-    TO_FAMILY,
     TO_INIT,
     TO_MAKER,
     TO_NEW_INIT,
     Connect,
-    Copied,
     Done,
-    Drop,
     Exited,
-    FromFamily,
-    Gone,
     Held,
     Interrupt,
     KillChildren,
@@ -53,13 +43,12 @@ from cellblock.wire.control import (
     Measure,
     Memory,
     Ran,
-    Resume,
     Run,
     Setup,
-    Start,
     Stop,
-    encode_control,
 )
+from cellblock.wire.copies import FROM_COPY, FROM_FAMILY, TO_COPY, TO_FAMILY, Copied, Drop, FromFamily, Gone, Resume, Start
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.wire.sandbox import Plan, Restrictions, Step
 
 if TYPE_CHECKING:

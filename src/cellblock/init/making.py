@@ -17,14 +17,8 @@ from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import HOME
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.syscall import hide, identity_of_root
-from cellblock.wire.control import (
-    Held,
-    HttpServer,
-    Listener,
-    Setup,
-    WorkerSetup,
-    encode_control,
-)
+from cellblock.wire.control import Held, HttpServer, Listener, Setup, WorkerSetup
+from cellblock.wire.datagrams import encode_control
 from cellblock.wire.sandbox import Confinement, Step
 
 

@@ -9,7 +9,8 @@ from collections.abc import Collection
 
 from cellblock.init import processes
 from cellblock.init.programs import Programs
-from cellblock.wire.control import FromInit, encode_control
+from cellblock.wire.control import FromInit
+from cellblock.wire.datagrams import encode_control
 
 
 class Seat:
