@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.checkpoints import CheckpointRecord, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
     from cellblock.store.approvals import Approvals
     from cellblock.sync import (
+        adopt,
         checkpoint,
         checkpoints,
         destroy,
@@ -197,11 +198,13 @@ _HOME = {
     "diff": "sync",
     "drop_checkpoint": "sync",
     "undo": "sync",
+    "adopt": "sync",
     "fork": "sync",
     "save": "sync",
     "load": "sync",
     "export": "sync",
     "variables": "sync",
+    "Changes": "model.checkpoints",
     "StateChanges": "model.checkpoints",
 }
 
@@ -216,6 +219,7 @@ __all__ = [
     "BusyError",
     "CellblockError",
     "ChangedVariable",
+    "Changes",
     "Checkpoint",
     "CheckpointError",
     "CheckpointRecord",
@@ -286,6 +290,7 @@ __all__ = [
     "UnsupportedError",
     "Variable",
     "VariableChanges",
+    "adopt",
     "checkpoint",
     "checkpoints",
     "destroy",

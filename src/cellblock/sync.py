@@ -24,7 +24,7 @@ from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import Language, SessionRecord
 
 if TYPE_CHECKING:
-    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -367,12 +367,22 @@ def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Sta
     return StateChanges.from_dict(_call(Diff(_name(kernel), _id(checkpoint))))
 
 
-def fork(kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:
+def fork(
+    kernel: SessionRecord | str,
+    names: Sequence[str],
+    *,
+    files: FilesMode | None = None,
+    seeds: Sequence[int] | None = None,
+    same_random_state: bool = False,
+) -> list[SessionRecord]:
     """Make sessions that begin with the state that another one has now, as `Session.fork` does.
 
     Args:
         kernel: The other session, its name or its id.
         names: What to call them. None of them may exist.
+        files: As for `Session.fork`.
+        seeds: As for `Session.fork`.
+        same_random_state: As for `Session.fork`.
 
     Raises:
         NotFoundError: There is no such session.
@@ -381,7 +391,28 @@ def fork(kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecor
     """
     from cellblock.daemon.messages import Fork
 
-    return [SessionRecord.from_dict(data) for data in _call(Fork(_name(kernel), tuple(names)))]
+    wanted = Fork(_name(kernel), tuple(names), files or "", tuple(seeds or ()), same_random_state)
+    return [SessionRecord.from_dict(data) for data in _call(wanted)]
+
+
+def adopt(kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
+    """Go on with the state of another session, mostly a branch, which is ended by that, as `Session.adopt` does.
+
+    Args:
+        kernel: The session that goes on, its name or its id.
+        branch: The other one.
+
+    Returns:
+        Which files have changed, if the branch had files of its own.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.adopt`.
+    """
+    from cellblock.daemon.messages import Adopt
+    from cellblock.model.checkpoints import Changes
+
+    return Changes.from_dict(_call(Adopt(_name(kernel), _name(branch))))
 
 
 def save(

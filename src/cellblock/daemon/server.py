@@ -14,6 +14,7 @@ from cellblock.daemon.client import Client, other_version
 from cellblock.daemon.messages import (
     PROTOCOL,
     About,
+    Adopt,
     Allowed,
     Answer,
     Cancel,
@@ -150,7 +151,7 @@ class Server:
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
             case Pending() | Decide() | Allowed() | Revoke():
                 return await self._approval(request)
-            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Diff() | Fork():
+            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Diff() | Fork() | Adopt():
                 return await checkpoints.answer(self.sessions, request)
             case Save() | Load() | Export() | Variables():
                 return await saving.answer(self.sessions, request)

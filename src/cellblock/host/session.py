@@ -8,6 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -35,14 +36,16 @@ from cellblock.host.session_questions import WithQuestions
 from cellblock.host.session_spec import kernel_spec, session_environment
 from cellblock.host.session_values import WithValues
 from cellblock.model import CodeExecutionResult
+from cellblock.model.checkpoints import FilesMode
 from cellblock.packages.index import PackageIndex
 from cellblock.telemetry import SessionTrace
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.model.saving import LoadReport
+    from cellblock.sandbox.policy import Filesystem
     from cellblock.sandbox.probe import Facts
     from cellblock.snapshots import Store
 
@@ -75,7 +78,7 @@ class SessionHost(CheckpointHost, Protocol):
     def store(self) -> Store:
         """Return where the files of checkpoints are kept."""
 
-    def session(self, *, start_from: Checkpoint | None) -> Session:
+    def session(self, *, start_from: Beginning) -> Session:
         """Make a session that begins with a checkpoint."""
 
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
@@ -113,12 +116,20 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         *,
         label: str = "",
         remains: SessionRemains | None = None,
-        start_from: Checkpoint | None = None,
+        start_from: Beginning | None = None,
     ) -> None:
+        branch = None if remains is None else remains.branch
+        if start_from is not None:
+            branch = start_from.directory()
+        if branch is not None:
+            options = replace(options, working_dir=branch.root)
         resolved = resolve(options, host.defaults, host.facts)
+        if branch is not None:
+            resolved = replace(resolved, stay_in=branch.files)
+        self._branch, self._entered = branch, False
         self._host = host
         self._name = f"session {number}"
-        self._cwd = resolved.cwd
+        self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
         self._number, self._label, self._remains = number, label, remains
         place = f"{host.places}{number}" if remains is None else remains.place
@@ -181,11 +192,13 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             (lambda _port: {}) if self._network is None else self._network.environment,
             hooks.outside,
             CheckpointFiles(
-                resolved.cwd,
+                self._cwd,
                 host.store,
+                root=resolved.cwd,
                 automatic=resolved.stay_in is not None,
-                protected=(*rules.deny_read, *rules.deny_write) if isolate in ("native", "srt") else (),
+                protected=_protected(rules, isolate),
             ),
+            branch,
         )
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         self._closing = Closing()
@@ -220,8 +233,11 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         try:
             if self.wanted.isolate != "none":
                 import_guard.distrust(self._writable)
+            if self._branch is not None:
+                self._entered = True
+                self._branch.enter(self._host.keeping if self.wanted.kept is not None else None)
             if self._host.keeping is not None and self._remains is None:
-                self._host.keeping.session_made(self._number, self._label, self._place, self._env)
+                self._host.keeping.session_made(self._number, self._label, self._place, self._env, self._branch)
             await self._checkpoints.files.recover()
             await self._adopt(on_input)
             await self._kernels.live()
@@ -275,6 +291,9 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         await self._packages.remove()
         if self._private is not None:
             await self._private.remove()
+        if self._branch is not None and self._entered:
+            self._entered = False
+            await self._branch.leave()
 
     def _taker(self, name: str, taker: OnListener) -> OnListener:
         def take(listener: socket.socket) -> None:
@@ -354,3 +373,15 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     def workspace(self) -> str:
         """The directory that it works in."""
         return self._cwd
+
+    @property
+    def files_mode(self) -> FilesMode:
+        """Whether it is a branch whose files are its own (``copy``)."""
+        return "shared" if self._branch is None else "copy"
+
+
+def _protected(rules: Filesystem, isolate: Isolate) -> tuple[str, ...]:
+    """Return the names that no snapshot has: a branch could read what its session cannot, or it could not be brought back."""
+    if isolate == "none":
+        return ()
+    return rules.deny_read if isolate == "landlock" else (*rules.deny_read, *rules.deny_write)
