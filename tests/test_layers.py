@@ -153,6 +153,7 @@ TESTED_IN: dict[str, str] = {
     "init/making": "init/test_init.py",
     "init/parked": "host/checkpoints/test_checkpoints.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
+    "init/serving": "init/test_init.py",
     "host/kernels/cell_result": "host/kernels/test_cell.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
     "host/kernels/requests": "worker/test_commands.py",

@@ -78,7 +78,7 @@ def mutant(test: str, *edits: Edit) -> Mutant:
 
 CAPABILITIES = Edit("sandbox/confine.py", "drop_capabilities", "pass")
 FILTER = Edit("sandbox/confine.py", "_filter", "pass")
-REAPER = Edit("init/init.py", "_kill_everything", "pass")
+REAPER = Edit("init/serving.py", "_kill_everything", "pass")
 CONDEMNED = Edit("host/kernels/kernel.py", "Kernel._condemn", "pass")
 CHECKED = Edit("egress/gate.py", "Gate._check_addresses", "pass")
 ASKED = Edit("egress/gate.py", "Gate._let_through", "return True")

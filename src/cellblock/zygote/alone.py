@@ -10,7 +10,8 @@ import socket
 from typing import NoReturn
 
 from cellblock.init import processes
-from cellblock.init.init import release_holds, run_init
+from cellblock.init.init import run_init
+from cellblock.init.making import release_holds
 from cellblock.init.refusing import refusal, refuse_session
 from cellblock.leftovers import remove_after
 from cellblock.sandbox.ground import Ground

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.init import processes
-from cellblock.init.init import rehearse, release_holds, run_init
+from cellblock.init.init import rehearse, run_init
+from cellblock.init.making import release_holds
 from cellblock.leftovers import remove_after
 from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.namespaces import fork_into_namespaces
