@@ -353,7 +353,7 @@ class CodeExecutor(AsyncOnly):
         Raises:
             CellblockError: As for `Session.fork`.
         """
-        from cellblock.host.checkpoints.branches import Branching
+        from cellblock.host.checkpoints.forking import Branching
 
         branching = Branching(n, files, seeds, same_random_state, return_exceptions)
         return await branching.start(self.session, self._branch, lambda one: one.start(), lambda one: one.stop())

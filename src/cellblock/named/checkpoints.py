@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cellblock.errors import CheckpointError, InvalidInputError
-from cellblock.host.checkpoints.branches import Beginning, Branching
+from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.checkpoints.forking import Branching
 from cellblock.model.checkpoints import FilesMode
 from cellblock.model.sessions import SessionRecord
 

@@ -16,7 +16,6 @@ import pytest
 
 from cellblock import (
     CheckpointError,
-    CodeExecutor,
     Filesystem,
     Host,
     InvalidInputError,
@@ -168,39 +167,6 @@ async def test_code_cannot_have_something_else_removed(native_host: Host, worksp
         await session.execute(f"import os; os.rename({branch.workspace!r}, 'moved'); os.rename('kept', {branch.workspace!r})")
         await branch.close()
         assert (Path(branch.workspace) / "file").read_text() == "1"
-
-
-async def test_a_branch_that_cannot_be_made_fails_alone(
-    zygote_host: Host, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, count = branching.BranchDirectory._write, 0
-
-    def fail(self: branching.BranchDirectory, identity: tuple[int, int] | None) -> None:
-        nonlocal count
-        count += 1
-        if count == 4:  # the second one, after it was made
-            raise OSError(28, "No space left on device")
-        make(self, identity)
-
-    monkeypatch.setattr(branching.BranchDirectory, "_write", fail)
-    async with made(zygote_host, workspace) as session:
-        first, second = await session.fork(2, return_exceptions=True)
-        assert isinstance(first, Session)
-        assert isinstance(second, SnapshotError)
-        assert "No space left" in str(second)
-        await first.close()
-
-
-async def test_executors_have_branches_with_files(zygote_host: Host, workspace: Path) -> None:
-    async with CodeExecutor(host=zygote_host, sandbox=False, working_dir=workspace, images_dir=workspace.parent) as executor:
-        await executor.execute("import random; x = 1; open('a', 'w').write('1')")
-        first, second = await executor.fork(2, seeds=[1, 1])
-        drawn = [(await one.execute("open('a', 'w').write('2'); random.random()")).text for one in (first, second)]
-        assert drawn[0] == drawn[1]
-        assert (workspace / "a").read_text() == "1"
-        assert (await executor.adopt(first)).written == ("a",)
-        assert (workspace / "a").read_text() == "2"
-        await second.stop()
 
 
 KILLED = """

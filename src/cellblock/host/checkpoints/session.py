@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
 
 from cellblock.errors import InvalidInputError
-from cellblock.host.checkpoints.branches import Branching, check_whole
+from cellblock.host.checkpoints.branches import check_whole
 from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.host.checkpoints.forking import Branching
 from cellblock.model.checkpoints import FilesMode, Undone
 
 if TYPE_CHECKING:
