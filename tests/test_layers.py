@@ -83,7 +83,9 @@ LAYERS: dict[str, set[str]] = {
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
     "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "turns", "wire"},
     # The fronts.
-    "executor": _FRONT | {"gateway", "kernel_mgr", "named", "options", "running", "session_policy", "tool_directories"},
+    "executor": _FRONT | {"executor_options", "gateway", "kernel_mgr", "named", "options", "running", "signatures"},
+    "executor_options": {"approvals", "errors", "host", "options", "session_policy", "tool_directories"},
+    "signatures": set(),
     # What a front runs its sessions with.
     "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
@@ -95,7 +97,7 @@ LAYERS: dict[str, set[str]] = {
     "loop_thread": {"errors"},
     "settings": {"config", "errors"},
     "sync": {"config", "daemon", "errors", "model", "settings"},
-    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model"},
+    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
     "client": {"errors", "host", "model", "problems"},  # of host, what is known of a file
@@ -125,6 +127,8 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
+    # By what people do with states of named sessions, on the command line and in Python.
+    "sync/states": "cli/test_checkpoints.py",
     # By a real server that asks, through all layers.
     "mcp_server/elicited": "mcp_server/test_asking.py",
     # What a system call means by its arguments: by calls that are answered.
@@ -174,6 +178,8 @@ TESTED_IN: dict[str, str] = {
     "host/session_cells": "host/test_session.py",
     "host/session_values": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
+    "host/session_surroundings": "host/test_session.py",
+    "executor_options": "host/test_options.py",
     "running": "test_executor.py",
     "wire/datagrams": "wire/test_control.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.

@@ -52,6 +52,22 @@ _PROBLEM: dict[str, Any] = {
 }
 
 
+_PARTS = (
+    service,
+    sessions,
+    checkpoints,
+    executions,
+    events,
+    files,
+    questions,
+    saving,
+    approvals,
+    metrics,
+    jupyter,
+    notebooks,
+)
+
+
 class Gateway(FastAPI):
     """An application behind a guard. What is around it is called first, before anything of FastAPI's.
 
@@ -109,21 +125,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
     app.state.notebooks = notebooks.Notebooks()
-    parts = (
-        service,
-        sessions,
-        checkpoints,
-        executions,
-        events,
-        files,
-        questions,
-        saving,
-        approvals,
-        metrics,
-        jupyter,
-        notebooks,
-    )
-    for part in parts:
+    for part in _PARTS:
         app.include_router(part.router, responses={"default": _PROBLEM})
     pages.add_to(app)
     app.add_exception_handler(CellblockError, _on_error)

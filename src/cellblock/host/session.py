@@ -19,21 +19,20 @@ from cellblock.host.checkpoints.checkpoint import rolling_of
 from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.session import WithCheckpoints
-from cellblock.host.checks import OURS, Isolate
+from cellblock.host.checks import Isolate
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cells import Cells
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.launch.kernel_spec import KernelSpec, OnListener, RunningKernel
-from cellblock.host.options import Defaults, SessionHooks, SessionOptions, resolve
+from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
 from cellblock.host.output.kept import KeptResults
-from cellblock.host.packages import SessionPackages
-from cellblock.host.place import PrivateDirectories
 from cellblock.host.reader import Reader
 from cellblock.host.session_cells import no_more
 from cellblock.host.session_questions import WithQuestions
-from cellblock.host.session_spec import kernel_spec, session_environment
+from cellblock.host.session_spec import kernel_spec
+from cellblock.host.session_surroundings import SessionSurroundings
 from cellblock.host.session_values import WithValues
 from cellblock.model import CodeExecutionResult
 from cellblock.model.checkpoints import FilesMode
@@ -42,7 +41,7 @@ from cellblock.telemetry import SessionTrace
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
-    from cellblock.host.checkpoints.branches import Beginning
+    from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.model.saving import LoadReport
     from cellblock.sandbox.policy import Filesystem
@@ -118,90 +117,69 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         remains: SessionRemains | None = None,
         start_from: Beginning | None = None,
     ) -> None:
-        branch = None if remains is None else remains.branch
-        if start_from is not None:
-            branch = start_from.directory()
-        if branch is not None:
-            options = replace(options, working_dir=branch.root)
-        resolved = resolve(options, host.defaults, host.facts)
-        if branch is not None:
-            resolved = replace(resolved, stay_in=branch.files)
-        self._branch, self._entered = branch, False
+        self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
+        self._entered = False
+        resolved = _resolve(options, host, self._branch)
         self._host = host
         self._name = f"session {number}"
         self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
         self._number, self._label, self._remains = number, label, remains
-        place = f"{host.places}{number}" if remains is None else remains.place
-        self._place, isolate = place, resolved.isolate
-        kept = host.keeping if isolate != "srt" else None
-        self._network = (
-            SandboxNetwork(resolved.policy.network, lambda line: self.reader.note(line), options.on_host)
-            if isolate in OURS
-            else None
-        )
-        # Beside the packages, so that whatever removes these after the host removes it as well.
-        self._private = PrivateDirectories(f"{place}-own", kept) if isolate == "landlock" else None
-        env = session_environment(options.kernel_env or {}, resolved, self._network, self._private)
-        if remains is not None:
-            env = dict(remains.env)
-        self._env = env
-        self._packages = SessionPackages(place, resolved.interpreter, env, resolved.cwd, isolate=isolate, places=kept)
-        takers: dict[str, OnListener] = {}
-        if self._network is not None and self._network.reaches:
-            takers["egress"] = self._taker("egress", self._network.adopt)
-        if hooks.tool_port is not None:
-            takers["tools"] = self._taker("tools", hooks.tool_port)
-        self.wanted = kernel_spec(
+        around = self._around = SessionSurroundings(
             options,
             resolved,
-            env,
-            takers=takers,
-            packages=self._packages,
-            private=self._private,
+            number,
+            places=host.places,
             index=host.index,
-            installer=self._install,
-            session=self._name,
-            kept=None if kept is None else number,
+            keeping=host.keeping,
+            remains=remains,
+            note=lambda line: self.reader.note(line),
         )
+        takers = self._takers(around.network, hooks)
+        self.wanted = kernel_spec(options, resolved, around, takers=takers, installer=self._install, session=self._name)
         self.adopted = False
         self.adopted_at = ""
         self.loaded: LoadReport | None = None
         self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(self._launch)
-        self._cells = Cells(
-            self._name,
-            self._kernels,
-            hooks,
-            self.trace,
-            host.check_usable,
-            resolved.images_dir,
-            KeptResults(self.wanted.limits.history),
-        )
+        kept = KeptResults(self.wanted.limits.history)
+        images = resolved.images_dir
+        self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, images, kept)
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
-        rules = resolved.policy.filesystem
-        self._checkpoints = Checkpoints(
+        self._checkpoints = self._make_checkpoints(options, resolved, hooks)
+        self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
+        self._closing = Closing()
+
+    def _make_checkpoints(self, options: SessionOptions, resolved: ResolvedOptions, hooks: SessionHooks) -> Checkpoints:
+        network, rules = self._around.network, resolved.policy.filesystem
+        return Checkpoints(
             self._name,
-            host,
+            self._host,
             options,
             self.wanted,
             self._cells,
             self._kernels,
             rolling_of(options.recovery),
-            (lambda _port: {}) if self._network is None else self._network.environment,
+            (lambda _port: {}) if network is None else network.environment,
             hooks.outside,
             CheckpointFiles(
                 self._cwd,
-                host.store,
+                self._host.store,
                 root=resolved.cwd,
                 automatic=resolved.stay_in is not None,
-                protected=_protected(rules, isolate),
+                protected=_protected(rules, resolved.isolate),
             ),
-            branch,
+            self._branch,
         )
-        self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
-        self._closing = Closing()
+
+    def _takers(self, network: SandboxNetwork | None, hooks: SessionHooks) -> dict[str, OnListener]:
+        takers: dict[str, OnListener] = {}
+        if network is not None and network.reaches:
+            takers["egress"] = self._taker("egress", network.adopt)
+        if hooks.tool_port is not None:
+            takers["tools"] = self._taker("tools", hooks.tool_port)
+        return takers
 
     async def __aenter__(self) -> Self:
         if self._cells.state != "running":  # `Host.load` has started it
@@ -237,7 +215,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
                 self._entered = True
                 self._branch.enter(self._host.keeping if self.wanted.kept is not None else None)
             if self._host.keeping is not None and self._remains is None:
-                self._host.keeping.session_made(self._number, self._label, self._place, self._env, self._branch)
+                around = self._around
+                self._host.keeping.session_made(self._number, self._label, around.place, around.env, self._branch)
             await self._checkpoints.files.recover()
             await self._adopt(on_input)
             await self._kernels.live()
@@ -277,23 +256,15 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     async def _close(self) -> None:
         await self._checkpoints.close()
         await self._cells.close()
-        await self._release()
+        await self._around.close()
+        if self._branch is not None and self._entered:
+            self._entered = False
+            await self._branch.leave()
         self._host.forget(self)
         if self._host.keeping is not None:
             self._host.keeping.session_gone(self._number)
         self.trace.end()
         _log.info("%s closed", self._name)
-
-    async def _release(self) -> None:
-        """Release what a session has in addition to its kernel, whether or not it ever had one."""
-        if self._network is not None:
-            await self._network.close()
-        await self._packages.remove()
-        if self._private is not None:
-            await self._private.remove()
-        if self._branch is not None and self._entered:
-            self._entered = False
-            await self._branch.leave()
 
     def _taker(self, name: str, taker: OnListener) -> OnListener:
         def take(listener: socket.socket) -> None:
@@ -310,18 +281,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             return kernel
         if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
             return recovered
-        kernel = await self._host.launch(self.wanted, self._prepare)
+        kernel = await self._host.launch(self.wanted, self._around.prepare)
         self._checkpoints.begin_anew(kernel)
         return kernel
 
-    def _prepare(self) -> None:
-        """Make the directories that a kernel needs; there is a process by now that removes them if we are killed."""
-        self._packages.prepare()
-        if self._private is not None:
-            self._private.make()
-
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
-        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
+        return await self._around.packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
 
     # -- how it is -----------------------------------------------------------------------------------------------------
 
@@ -340,7 +305,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     @property
     def denials(self) -> list[Denial]:
         """The last attempts to reach something on the network that the policy does not allow, oldest first."""
-        return [] if self._network is None else list(self._network.denials)
+        return [] if self._around.network is None else list(self._around.network.denials)
 
     @property
     def isolate(self) -> Isolate:
@@ -378,6 +343,14 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     def files_mode(self) -> FilesMode:
         """Whether it is a branch whose files are its own (``copy``)."""
         return "shared" if self._branch is None else "copy"
+
+
+def _resolve(options: SessionOptions, host: SessionHost, branch: BranchDirectory | None) -> ResolvedOptions:
+    """Return what the options of a session come to, which may be a branch with files of its own."""
+    if branch is None:
+        return resolve(options, host.defaults, host.facts)
+    resolved = resolve(replace(options, working_dir=branch.root), host.defaults, host.facts)
+    return replace(resolved, stay_in=branch.files)
 
 
 def _protected(rules: Filesystem, isolate: Isolate) -> tuple[str, ...]:
