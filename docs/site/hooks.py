@@ -14,7 +14,10 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(docs/([^)\s]+)\)")
 _ALERT = re.compile(r"^> \[!(\w+)\]\n((?:>.*\n)+)", re.MULTILINE)
 _GENERATED = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
-_GUIDES = ("sessions", "named-sessions", "cli", "rest", "jupyter", "mcp-server", "tools", "approvals", "sandbox", "recipes")
+_GUIDES = (
+    *("sessions", "named-sessions", "checkpoints", "recipes", "cli", "rest", "jupyter", "mcp-server"),
+    *("tools", "approvals", "shell", "files", "sandbox", "egress", "containers", "migrating", "starting"),
+)
 
 
 def on_files(files: Files, config: Any) -> Files:

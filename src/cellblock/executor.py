@@ -107,7 +107,7 @@ class CodeExecutor(AsyncOnly):
             StateError: The executor has no gateway, or is not running.
         """
         if self._gateway is None:
-            raise StateError("the executor has no gateway: give it a kernel_gateway_port, and start it")
+            raise StateError("the executor has no gateway: pass kernel_gateway_port, and start it")
         return self._gateway.token
 
     @property

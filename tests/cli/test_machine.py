@@ -62,6 +62,7 @@ def test_a_directory_of_the_system_is_no_workspace() -> None:
     assert "cannot have /usr as its workspace" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)

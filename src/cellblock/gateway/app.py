@@ -23,6 +23,7 @@ from cellblock.gateway import (
     executions,
     files,
     jupyter,
+    kernelspecs,
     metrics,
     notebooks,
     pages,
@@ -64,6 +65,7 @@ _PARTS = (
     approvals,
     metrics,
     jupyter,
+    kernelspecs,
     notebooks,
 )
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from cellblock.errors import InvalidInputError
 from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.checks import check_branches
 from cellblock.host.kernels.stopping import despite_cancellation
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.model.checkpoints import FilesMode
-
-_MAX_BRANCHES = 1000
 
 B = TypeVar("B")
 
@@ -44,8 +43,7 @@ class Branching(NamedTuple):
         Raises:
             InvalidInputError: One is wrong.
         """
-        if type(self.n) is not int or not 1 <= self.n <= _MAX_BRANCHES:
-            raise InvalidInputError(f"n must be a number of branches from 1 to {_MAX_BRANCHES}, not {self.n!r}")
+        check_branches(self.n)
         if self.seeds is not None and len(self.seeds) != self.n:
             raise InvalidInputError(f"there must be as many seeds as branches, {self.n}, not {len(self.seeds)}")
         if self.files not in (None, "shared", "copy"):

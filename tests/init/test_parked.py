@@ -1,0 +1,151 @@
+"""What init takes for a copy of a worker: its own children only, each once. Whatever else is said harms nobody else."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cellblock.init import parked as module
+from cellblock.init.parked import Parked
+from cellblock.wire.copies import Copied, Taken
+from cellblock.wire.datagrams import encode_control
+
+PATIENCE = 10.0
+
+
+class Nursery:
+    """Where copies say that they exist.
+
+    Attributes:
+        parked: What takes them in.
+        copied: The numbers of those that were taken in.
+        gone: The numbers of those that have ended.
+        taken: The kernels that were made of them.
+    """
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.poll = select.poll()
+        self.parked = Parked(self.ours, self.poll)
+        self.copied: list[int] = []
+        self.gone: list[int] = []
+        self.taken: list[int] = []
+        self.parked.on_copied, self.parked.on_gone = self.copied.append, self.gone.append
+        self.parked.on_taken = lambda kernel, _pid: self.taken.append(kernel)
+        self.pids: list[int] = []
+
+    def say(self, data: bytes, *, descriptor: Callable[[], int] | None = None) -> socket.socket:
+        """Say something on the nursery, from this process, and have it heard; return the end that a copy would keep."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(self.theirs, [data], [descriptor() if descriptor else theirs.fileno()])
+        theirs.close()
+        self.serve()
+        return ours
+
+    def fork(self, run: Callable[[], object]) -> int:
+        """Run something in a child of this process, which then waits to be killed."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                run()
+                signal.pause()
+            finally:
+                os._exit(1)
+        self.pids.append(pid)
+        return pid
+
+    def serve(self) -> None:
+        """Hear what has been said."""
+        for descriptor, _ in self.poll.poll(PATIENCE * 1000):
+            self.parked.serve(descriptor)
+
+    def close(self) -> None:
+        self.parked.drop_all()
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self.ours.close()
+        self.theirs.close()
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+def copy(nursery: Nursery, number: int = 1) -> Callable[[], object]:
+    """Return what a copy does when it begins."""
+
+    def begin() -> None:
+        _kept, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(nursery.theirs, [encode_control(Copied(number))], [theirs.fileno()])
+        signal.pause()
+
+    return begin
+
+
+def test_a_child_that_says_it_is_a_copy_is_one_until_it_is_dropped(nursery: Nursery) -> None:
+    pid = nursery.fork(copy(nursery))
+    nursery.serve()
+    assert (nursery.copied, nursery.parked.pids) == ([1], {pid})
+    nursery.parked.drop(1)
+    assert (nursery.gone, nursery.parked.pids) == ([1], set())
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it was killed
+
+
+def test_a_process_that_is_not_a_child_is_no_copy(nursery: Nursery) -> None:
+    """Init would kill it by its number when it is dropped, and that may be another process's by then."""
+    with nursery.say(encode_control(Copied(1))) as ours:
+        assert nursery.copied == []
+        assert ours.recv(1) == b""  # the descriptor that came along is closed
+
+
+def test_a_number_belongs_to_the_first_that_has_it(nursery: Nursery) -> None:
+    first = nursery.fork(copy(nursery))
+    nursery.serve()
+    nursery.fork(copy(nursery))
+    nursery.serve()
+    assert (nursery.copied, nursery.parked.pids) == ([1], {first})
+
+
+def test_there_is_a_limit_to_copies(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_COPIES", 1)
+    for number in (1, 2):
+        nursery.fork(copy(nursery, number))
+        nursery.serve()
+    assert nursery.copied == [1]
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"op":"copied"}', b"\xff" * 100, encode_control(Taken(1))])
+def test_what_is_not_a_message_of_a_new_copy_is_not_taken_for_one(nursery: Nursery, data: bytes) -> None:
+    with nursery.say(data):
+        assert nursery.copied == []
+
+
+def test_what_is_not_a_socket_is_refused(nursery: Nursery) -> None:
+    def begin() -> None:
+        socket.send_fds(nursery.theirs, [encode_control(Copied(1))], [os.open(os.devnull, os.O_RDONLY)])
+
+    nursery.fork(begin)
+    nursery.serve()
+    assert nursery.copied == []
+
+
+def test_a_copy_that_says_something_else_is_ended(nursery: Nursery) -> None:
+    def begin() -> None:
+        kept, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(nursery.theirs, [encode_control(Copied(1))], [theirs.fileno()])
+        kept.send(encode_control(Taken(7)))  # which only a kernel that was made of it may say
+
+    pid = nursery.fork(begin)
+    nursery.serve()
+    nursery.serve()
+    assert (nursery.copied, nursery.gone, nursery.taken) == ([1], [1], [])
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
