@@ -128,8 +128,6 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
-    # By what people do with states of named sessions, on the command line and in Python.
-    "sync/states": "cli/test_checkpoints.py",
     # By a real server that asks, through all layers.
     "mcp_server/elicited": "mcp_server/test_asking.py",
     # What a system call means by its arguments: by calls that are answered.
