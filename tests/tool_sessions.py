@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cellblock import ApprovalRequest, CodeExecutionChunk, CodeExecutionResult, CodeExecutor
-from cellblock.model import Decision
+from cellblock.model.decisions import Decision
 from cellblock.store.approvals import Approvals
 from cellblock.store.servers import ServerRegistry
 from cellblock.tools.mcp.params import StdioServer
@@ -19,6 +19,9 @@ Decide = Callable[[ApprovalRequest], Awaitable[object]]
 
 CALL = "from cellblock.tools.calling.runner import ToolRunner\nbad = ToolRunner('bad')\n"
 """What cells begin with that call the hostile server, which starts quickly."""
+
+ASK = CALL + 'print(await bad.run("ask", {"message": "May I?"}))'
+"""A cell in which the hostile server asks whether it may."""
 
 
 def register(workspace: Path, name: str = "bad", mode: str = "good") -> None:

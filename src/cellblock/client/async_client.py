@@ -335,18 +335,19 @@ class AsyncClient:
         """Return what waits for a decision, oldest first; in one session, or in all."""
         return await self._send(calls.pending(kernel))
 
-    async def decide(self, *ids: str, allow: bool, always: str = "") -> list[str]:
-        """Decide about what waits.
+    async def decide(self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None) -> list[str]:
+        """Decide about what waits, and answer what MCP servers ask.
 
         Args:
             ids: The ids of `pending`.
             allow: Whether it may be done.
             always: ``tool`` or ``call``: allow the same from now on.
+            answer: What is filled in, by field, if these are questions (kind ``question``).
 
         Returns:
             Which of them still waited.
         """
-        return await self._send(calls.decide(ids, allow=allow, always=always))
+        return await self._send(calls.decide(ids, allow=allow, always=always, answer=answer))
 
     async def allowed(self, kernel: SessionRecord | str | None = None) -> list[Permission]:
         """Return what was allowed for the rest of a session, oldest first; in one session, or in all."""

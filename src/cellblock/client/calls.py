@@ -262,9 +262,10 @@ def pending(kernel: SessionRecord | str | None) -> Call[list[PendingApproval]]:
     return Call("GET", "/approvals", lambda data: [PendingApproval.from_dict(one) for one in data["pending"]], query=query)
 
 
-def decide(ids: tuple[str, ...], *, allow: bool, always: str) -> Call[list[str]]:
+def decide(ids: tuple[str, ...], *, allow: bool, always: str, answer: Mapping[str, Any] | None) -> Call[list[str]]:
     """Decide about what waits."""
-    return Call("POST", "/approvals", lambda data: list(data["decided"]), {"ids": list(ids), "allow": allow, "always": always})
+    body = {"ids": list(ids), "allow": allow, "always": always, "answer": dict(answer or {})}
+    return Call("POST", "/approvals", lambda data: list(data["decided"]), body)
 
 
 def allowed(kernel: SessionRecord | str | None) -> Call[list[Permission]]:
