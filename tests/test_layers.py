@@ -146,14 +146,12 @@ TESTED_IN: dict[str, str] = {
     "host/kernels/requests": "worker/test_commands.py",
     "host/launch/control": "host/kernels/test_kernel.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
-    "host/new_file": "host/test_saved_file.py",
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
     "worker/saving": "host/test_saving.py",
     "host/session_cells": "host/test_session.py",
     "host/session_surroundings": "host/test_session.py",
     "running": "test_executor.py",
-    "wire/datagrams": "wire/test_control.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "custody/client": "custody/test_custodian.py",
     "init/worker": "init/test_init.py",
@@ -178,7 +176,6 @@ TESTED_IN: dict[str, str] = {
     "sync/sessions": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",
-    "named/options": "test_sync.py",
     "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
     "gateway/embedded": "kernel_mgr/test_server.py",
@@ -190,13 +187,11 @@ TESTED_IN: dict[str, str] = {
     "client/async_client": "client/test_client.py",
     "client/calls": "client/test_client.py",
     "client/transport": "client/test_client.py",
-    "daemon/uploads": "gateway/test_files.py",
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
     "gateway/link": "gateway/test_events.py",
     # What a client of the server sees of all of it.
     "mcp_server/clients": "mcp_server/test_server.py",
-    "mcp_server/options": "mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",
@@ -204,9 +199,7 @@ TESTED_IN: dict[str, str] = {
     "sandbox/syscall": "escape/test_system_calls.py",
     # One half of something whose other half is what its tests are named after.
     "cli/arguments": "cli/test_sessions.py",
-    "cli/problems": "cli/test_execute.py",
     "cli/client": "cli/test_sessions.py",
-    "cli/output": "cli/test_sessions.py",
     "tools/calling/typed": "tools/apigen/test_render.py",
 }
 """Module → the tests of it, if it has none of its own name."""
