@@ -150,6 +150,11 @@ class BranchDirectory(SessionPlace):
         _remove(self.path)
 
 
+def is_branch(directory: str) -> bool:
+    """Whether a directory is, or was, one of a branch."""
+    return os.path.basename(directory).startswith(PREFIX)
+
+
 def _records() -> Path:
     return config.state_directory() / "branches"
 
