@@ -167,6 +167,13 @@ def remove_branches_of_the_dead() -> None:
             leftovers.remove_abandoned(record, lambda record=record: _remove(record))  # type: ignore[misc]
 
 
+def _forget_restore(path: str) -> None:
+    """Remove what a killed host has written down about files that it was copying there."""
+    from cellblock.snapshots.journal import Journal
+
+    Journal(config.state_directory() / "restores", Path(path)).forget()
+
+
 def _remove(record: str) -> None:
     """Remove the directory that a record names, if it is the one that was made: code of the session can move things there."""
     try:
@@ -179,5 +186,6 @@ def _remove(record: str) -> None:
             os.rmdir(path)  # killed before this was written down: it is empty
         else:
             leftovers.remove_place(path, tuple(identity))
+        _forget_restore(path)
     except OSError as error:
         _log.info("%s cannot be removed: %s", path, error)
