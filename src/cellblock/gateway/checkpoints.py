@@ -74,6 +74,7 @@ class FileChangesModel(BaseModel):
     new: list[FileChangeModel]
     changed: list[FileChangeModel]
     deleted: list[FileChangeModel]
+    more: int = Field(description="How many further files differ: at most 1,000 of each kind are listed.")
 
 
 class ChangesModel(BaseModel):

@@ -97,6 +97,10 @@ class FileChange:
     after: int | None
 
 
+MAX_FILE_CHANGES = 1000
+"""How many files are listed of those that are new, that have changed, and that are deleted: code can make 100,000."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileChanges:
     """What differs between two states of a workspace, by path.
@@ -105,11 +109,13 @@ class FileChanges:
         new: What is there only after.
         changed: Files that have another content or other permissions, and links that lead elsewhere.
         deleted: What was there only before.
+        more: How many further ones there are: of each kind, only the first `MAX_FILE_CHANGES` are listed.
     """
 
     new: tuple[FileChange, ...] = ()
     changed: tuple[FileChange, ...] = ()
     deleted: tuple[FileChange, ...] = ()
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +140,13 @@ class StateChanges:
             return {"variables": self.variables.to_dict(), "files": None}
         kinds = {"new": files.new, "changed": files.changed, "deleted": files.deleted}
         told = {kind: [asdict(one) for one in changes] for kind, changes in kinds.items()}
-        return {"variables": self.variables.to_dict(), "files": told}
+        return {"variables": self.variables.to_dict(), "files": {**told, "more": files.more}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return the changes that `to_dict` has written."""
         files = data["files"]
         if files is not None:
-            files = FileChanges(**{kind: tuple(FileChange(**one) for one in files[kind]) for kind in files})
+            kinds = {kind: tuple(FileChange(**one) for one in files[kind]) for kind in ("new", "changed", "deleted")}
+            files = FileChanges(**kinds, more=files["more"])
         return cls(VariableChanges.from_dict(data["variables"]), files)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import overload
 
 from cellblock.errors import SnapshotError
-from cellblock.model.checkpoints import FileChange, FileChanges
+from cellblock.model.checkpoints import MAX_FILE_CHANGES, FileChange, FileChanges
 from cellblock.snapshots import restore as restoring
 from cellblock.snapshots.content import digest_of
 from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan
 from cellblock.snapshots.store import Store
-from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences
+from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences, facts
 from cellblock.snapshots.walk import StoppedError, Walk
 
 _TRIES = 5
@@ -243,17 +243,18 @@ def _meaning(error: OSError) -> str:
 
 
 def _changes(before: Folder, after: Folder) -> FileChanges:
-    new, changed, deleted = [], [], []
+    new: list[FileChange] = []
+    changed: list[FileChange] = []
+    deleted: list[FileChange] = []
+    more = 0
     for path, old, now in differences(before, after):
-        change = FileChange(path, _size(old), _size(now))
-        if old is None:
-            new.append(change)
-        elif now is None:
-            deleted.append(change)
+        kind = new if old is None else deleted if now is None else changed
+        if len(kind) < MAX_FILE_CHANGES:
+            kind.append(FileChange(path, _size(old), _size(now)))
         else:
-            changed.append(change)
-    return FileChanges(tuple(new), tuple(changed), tuple(deleted))
+            more += 1
+    return FileChanges(tuple(new), tuple(changed), tuple(deleted), more)
 
 
 def _size(entry: Entry | None) -> int | None:
-    return entry.size if isinstance(entry, File) else None
+    return facts(entry).size if isinstance(entry, File) else None
