@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,7 @@ from cellblock import CodeExecutor, Host, Session
 from cellblock.host import distrusted
 from processes import below, command_line, descriptors, eventually, tree
 from progress import Progress
+from suite import selection, shared, sharing
 
 Launch = Literal["zygote", "spawn"]
 
@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # On a busy machine time says nothing. CI runs these tests several times, with other examples each time.
     settings.register_profile("cellblock", deadline=None, max_examples=40)
     settings.load_profile("cellblock")
+    selection["slow"] = "not slow" not in config.option.markexpr
     gc.disable()  # until everything is collected, which makes a million objects that stay
     if hasattr(config, "workerinput"):
         _collect_elsewhere_first(config)
@@ -77,18 +78,6 @@ def pytest_collection_finish() -> None:
     """Collect garbage again, but not what pytest keeps."""
     gc.freeze()
     gc.enable()
-
-
-_shared: list[Host] = []
-
-
-@asynccontextmanager
-async def sharing(host: Host) -> AsyncIterator[Host]:
-    async with host:
-        host.store()  # which it makes when it is first needed, and then has a descriptor of
-        _shared.append(host)
-        yield host
-        _shared.remove(host)
 
 
 @pytest.fixture(scope="session")
@@ -176,7 +165,7 @@ async def nothing_left_behind() -> AsyncIterator[None]:
     Set up before, and so checked after, whatever else a test asks for. What outlives tests are the shared zygotes, each with
     the one kernel that it forks ahead, so it is the number of processes that must not have grown.
     """
-    for host in _shared:
+    for host in shared:
         await host.start()  # the test before may have killed its zygote
     before: set[int] = await eventually(_warm_processes)
     files = {*os.listdir(tempfile.gettempdir())}

@@ -153,6 +153,7 @@ TESTED_IN: dict[str, str] = {
     "init/making": "init/test_init.py",
     "init/parked": "host/checkpoints/test_checkpoints.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
+    "init/serving": "init/test_init.py",
     "host/kernels/cell_result": "host/kernels/test_cell.py",
     "host/kernels/channel": "host/kernels/test_kernel.py",
     "host/kernels/requests": "worker/test_commands.py",
@@ -171,6 +172,7 @@ TESTED_IN: dict[str, str] = {
     "host/session_values": "host/test_saving.py",
     "host/session_spec": "host/test_environment.py",
     "running": "test_executor.py",
+    "wire/datagrams": "wire/test_control.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "custody/client": "custody/test_custodian.py",
     "init/programs": "escape/test_programs.py",

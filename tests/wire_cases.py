@@ -13,6 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from cellblock.wire import messages as m
+from cellblock.wire.fields import MAX_NUMBER
+from cellblock.wire.message_codec import encode
 from cellblock.wire.protocol import TRANSITIONS
 
 unhurried = settings(deadline=None)  # on a busy machine time says nothing
@@ -38,7 +40,7 @@ def cut(data: bytes, places: list[int]) -> Iterator[bytes]:
 
 places = st.lists(st.integers(0, 10_000), max_size=20)
 short = st.text(max_size=20)
-numbers = st.integers(0, m.MAX_NUMBER)
+numbers = st.integers(0, MAX_NUMBER)
 bits = st.booleans()
 data = st.binary(max_size=200)
 
@@ -149,7 +151,7 @@ hostile_frames = st.builds(lambda header, body: frame(_json(header).encode(), bo
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
     """Return frames that were valid until some of their bytes were changed."""
-    raw = bytearray(b"".join(map(m.encode, draw(st.lists(messages, min_size=1, max_size=3)))))
+    raw = bytearray(b"".join(map(encode, draw(st.lists(messages, min_size=1, max_size=3)))))
     for _ in range(draw(st.integers(1, 4))):
         raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
     return bytes(raw)

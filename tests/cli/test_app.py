@@ -22,7 +22,7 @@ from cli_runs import run_here
         (["files", "lss"], "there is no command 'lss'; did you mean 'ls'? (see 'cellblock files --help')"),
         (["doctor", "--nosuch"], "no such option: --nosuch (see 'cellblock doctor --help')"),
         (["attach"], "missing argument 'NAME' (see 'cellblock attach --help')"),
-        (["attach", "a"], "attach needs a terminal; for programs there is 'cellblock exec --name a CODE'"),
+        (["attach", "a"], "attach needs a terminal; programs use 'cellblock exec --name a CODE'"),
         (["completion", "tcsh"], "there is no completion for 'tcsh': it is one of bash, zsh, fish, powershell"),
     ],
 )
@@ -31,10 +31,16 @@ def test_wrong_usage_is_one_line_with_the_way_out(capsys: pytest.CaptureFixture[
     assert capsys.readouterr() == ("", f"cellblock: {said}\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["policy"], ["files"]])
-def test_no_command_shows_which_there_are(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "commands"), [([], ["exec", "undo", "files"]), (["policy"], ["show"]), (["files"], ["ls"])]
+)
+def test_no_command_shows_which_there_are(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], commands: list[str]
+) -> None:
     assert main(arguments) == 2
-    assert "Commands" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert all(f"│ {command} " in out for command in commands)
+    assert "─ Commands ─" not in out or arguments, "each command has its place in the parts of the help"
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

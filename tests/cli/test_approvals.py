@@ -65,9 +65,9 @@ async def test_all_that_waits_is_denied(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["allow"], 2, "say what to decide about: ids from 'cellblock approvals pending', or --all"),
-        (["allow", "x", "--all"], 2, "say what to decide about"),
-        (["deny", "0000"], 1, "no longer waiting, or never: 0000"),
+        (["allow"], 2, "name what to decide about: ids from 'cellblock approvals pending', or --all"),
+        (["allow", "x", "--all"], 2, "name what to decide about"),
+        (["deny", "0000"], 1, "not waiting: 0000"),
         (["allow", "0000", "--always", "ever"], 2, "always can be 'tool' or 'call'"),
     ],
 )

@@ -82,11 +82,11 @@ def test_the_exit_status_tells_how_it_ended(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["1"], "say which session, once: --name NAME or --id ID"),
-        (["--name", "a", "--id", "b", "1"], "say which session, once"),
-        (["--name", "", "1"], "say which session, once"),
-        (["--name", "a"], "give the code once: as CODE, as - to read standard input, or with --file FILE"),
-        (["--name", "a", "--file", "x.py", "1"], "give the code once"),
+        (["1"], "name one session with --name NAME or --id ID"),
+        (["--name", "a", "--id", "b", "1"], "name one session"),
+        (["--name", "", "1"], "name one session"),
+        (["--name", "a"], "give the code in one way: as CODE, as - to read it from standard input, or with --file FILE"),
+        (["--name", "a", "--file", "x.py", "1"], "give the code in one way"),
         (["--name", "a", "--file", "missing.py"], "missing.py cannot be read: No such file or directory"),
         (["--name", "a", "--timeout", "0", "1"], "--timeout must be a positive number of seconds, not '0'"),
         (["--name", "a", "--timeout", "-1", "1"], "--timeout must be a positive number of seconds, not '-1'"),
@@ -216,7 +216,7 @@ def test_a_directory_that_is_gone_is_named(capsys: pytest.CaptureFixture[str], t
         assert main(["exec", "--name", "nowhere", "1"]) == 2
     finally:
         os.chdir(before)
-    assert capsys.readouterr().err.startswith("cellblock: the current directory does not exist any more")
+    assert capsys.readouterr().err.startswith("cellblock: the current directory no longer exists")
 
 
 @pytest.mark.slow

@@ -59,10 +59,10 @@ def test_nothing_is_replaced_unless_asked(workspace: Path, tmp_path: Path, capsy
     [
         (["get", "f", "missing"], 4, "missing"),
         (["get", "f", "../../etc/passwd", "--to", "-"], 4, "passwd"),
-        (["get", "f", "a", "b", "--to", "nowhere"], 2, "--to must name a folder that exists for several files"),
+        (["get", "f", "a", "b", "--to", "nowhere"], 2, "to copy several files, --to must name an existing folder"),
         (["put", "f", "missing.txt"], 2, "missing.txt cannot be read: No such file or directory"),
         (["put", "f", "/etc"], 2, "/etc is a folder; --recursive copies it"),
-        (["ls", "nobody"], 1, "there is no session 'nobody'; there are f"),
+        (["ls", "nobody"], 1, "there is no session 'nobody'; the sessions are f"),
     ],
 )
 def test_what_cannot_be_done_is_said(

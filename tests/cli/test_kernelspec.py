@@ -39,4 +39,4 @@ def test_a_prefix_and_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_places_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernelspec", "install", "--user", "--sys-prefix"]) == 2
-    assert "exclude each other" in capsys.readouterr().err
+    assert "give only one of" in capsys.readouterr().err

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
         (["--approve", "rules"], "--approve rules needs --rules FILE"),
         (["--approve", "sometimes"], "'sometimes' is not one of"),
         (["--transport", "http", "--host", "0.0.0.0", "--no-auth"], "only loopback addresses can be served"),
-        (["--sandbox", "--no-sandbox"], "exclude each other"),
+        (["--sandbox", "--no-sandbox"], "not both"),
         (["--tool-server-port", "8900", "--workspace", "/none"], "--tool-server-port has no effect"),
     ],
 )

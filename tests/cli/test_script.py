@@ -104,6 +104,19 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
         screen.wait_for("begun")
         screen.type("\x03")
         assert screen.end() == 130
+    assert f'File "{script}", line 2, in <module>' in screen.text
+    assert "KeyboardInterrupt" in screen.text
+    assert "_cellblock_run" not in screen.text  # how it is run is of no interest to who reads the traceback
+
+
+def test_a_script_that_takes_too_long_ends_with_its_own_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("while True: pass")
+    done = subprocess.run(command("run", "--timeout", "0.2", str(script)), capture_output=True, text=True, check=False)
+    assert done.returncode == 124
+    assert f'File "{script}", line 1, in <module>' in done.stderr
+    assert "_cellblock_run" not in done.stderr
+    assert done.stderr.endswith("stopped at its timeout (--timeout SECONDS allows more)\n")
 
 
 async def test_ending_the_command_ends_the_script(tmp_path: Path) -> None:
@@ -120,4 +133,9 @@ def test_what_is_no_script_is_refused(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (
         2,
         f"cellblock: {tmp_path}/missing.py cannot be read: No such file or directory\n",
+    )
+    done = subprocess.run(command("run", "--nosuch", "script.py"), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "cellblock: no such option: --nosuch (see 'cellblock run --help'; a script of this name is ./--nosuch)\n",
     )

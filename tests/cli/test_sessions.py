@@ -64,13 +64,13 @@ def test_a_name_that_is_unknown_is_answered_by_those_that_are(capsys: pytest.Cap
     cellblock.wipe()
     assert main(["status", "--name", "nope"]) == 1
     assert capsys.readouterr().err.endswith(
-        "there is no session 'nope'; there are none: 'cellblock create --name NAME' makes one\n"
+        "there is no session 'nope'; there are no sessions yet: 'cellblock create NAME' makes one\n"
     )
     cellblock.get_or_create("analysis")
     assert main(["restart", "anlysis"]) == 1
     assert capsys.readouterr().err == "cellblock: there is no session 'anlysis'; did you mean 'analysis'?\n"
     assert main(["logs", "zzz"]) == 1
-    assert capsys.readouterr().err == "cellblock: there is no session 'zzz'; there are analysis\n"
+    assert capsys.readouterr().err == "cellblock: there is no session 'zzz'; the sessions are analysis\n"
 
 
 def test_the_log_has_code_and_output_and_the_result_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +141,9 @@ def test_what_is_no_package_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("cellblock: ")
+    with terminal(*command("install", "packages", "./missing.whl")) as screen:
+        assert screen.end() == 1
+    assert "ERROR: " in screen.text  # what pip said
 
 
 def test_names_of_sessions_are_completed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

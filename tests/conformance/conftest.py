@@ -13,6 +13,7 @@ import pytest
 
 from cellblock import Host, Session
 from cellblock.sandbox.policy import Filesystem, Policy
+from suite import without_slow
 
 NOT_UNDER_NATIVE = {
     # The sandbox's own mount lies there.
@@ -102,7 +103,7 @@ WAYS = [
 ]
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=without_slow(WAYS))
 def way(request: pytest.FixtureRequest) -> Way:
     """The way in which this test's kernels run."""
     way: Way = request.param

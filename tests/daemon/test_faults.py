@@ -29,6 +29,7 @@ from processes import alive, below, command_line, eventually
 
 pytestmark = pytest.mark.slow
 
+TESTS = Path(__file__).parents[1]
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "12"))
 LINES = 30
 
@@ -203,7 +204,7 @@ def test_a_kill_between_any_two_steps_leaves_no_doubt(home: Path, mode: str) -> 
     """The daemon is killed at each point at which bytes or records move; the next one knows whether the code ran."""
     home.mkdir(mode=0o700)
     step = "1" if ROUNDS > 12 else "6"
-    arguments = [sys.executable, str(Path(__file__).with_name("killed_daemons.py")), str(home), mode, "1", "60", step]
+    arguments = [sys.executable, str(TESTS / "killed_daemons.py"), str(home), mode, "1", "60", step]
     done = subprocess.run(arguments, capture_output=True, text=True)
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(said) == len(range(1, 60, int(step))), done.stderr

@@ -12,7 +12,7 @@ from cellblock import Host, Session
 from cellblock.sandbox import landlock
 from cellblock.sandbox.syscall_numbers import AARCH64, X86_64
 from cells import ok
-from conftest import sharing
+from suite import sharing, without_slow
 
 from .landlock import DIFFERENT
 
@@ -75,7 +75,7 @@ def _differs(item: pytest.Item) -> bool:
     return item.callspec.params.get("attacked_host") == "landlock" and bool({name, f"{name}[{parameters}]"} & {*DIFFERENT})
 
 
-@pytest.fixture(scope="session", params=SANDBOXES)
+@pytest.fixture(scope="session", params=without_slow(SANDBOXES))
 def attacked_host(request: pytest.FixtureRequest) -> Host:
     """A warm host that sandboxes its kernels, in both kinds of sandbox that are ours."""
     if request.param == "landlock" and (missing := landlock.missing()):
@@ -84,7 +84,7 @@ def attacked_host(request: pytest.FixtureRequest) -> Host:
     return host
 
 
-@pytest.fixture(scope="session", params=KERNELS)
+@pytest.fixture(scope="session", params=without_slow(KERNELS))
 async def cell(
     request: pytest.FixtureRequest, attacked_host: Host, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Session]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import compileall
+import functools
 import os
 import shutil
 import textwrap
@@ -41,13 +42,19 @@ def copied(place: Path, *edits: Edit) -> Path:
     return place
 
 
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    """Parse a module's text; several edits have the same."""
+    return ast.parse(text)
+
+
 def edited(text: str, edit: Edit) -> str:
     """Return a module's text with another body or value in it.
 
     Raises:
         LookupError: The module has no definition of that name, or more than one.
     """
-    found = [*_definitions(ast.parse(text), edit.name.split("."))]
+    found = [*_definitions(parsed(text), edit.name.split("."))]
     if len(found) != 1:
         raise LookupError(f"{edit.file} defines {edit.name} {len(found)} times")
     node = found[0]

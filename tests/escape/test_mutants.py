@@ -78,7 +78,7 @@ def mutant(test: str, *edits: Edit) -> Mutant:
 
 CAPABILITIES = Edit("sandbox/confine.py", "drop_capabilities", "pass")
 FILTER = Edit("sandbox/confine.py", "_filter", "pass")
-REAPER = Edit("init/init.py", "_kill_everything", "pass")
+REAPER = Edit("init/serving.py", "_kill_everything", "pass")
 CONDEMNED = Edit("host/kernels/kernel.py", "Kernel._condemn", "pass")
 CHECKED = Edit("egress/gate.py", "Gate._check_addresses", "pass")
 ASKED = Edit("egress/gate.py", "Gate._let_through", "return True")
@@ -255,7 +255,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/output/collect.py", "Collector._fits", "return True"),
     ),
     "39 errors are bounded": mutant(
-        "wire/test_messages.py::test_an_error_is_not_larger_than_the_host_decodes_in_one_turn",
+        "wire/test_message_codec.py::test_an_error_is_not_larger_than_the_host_decodes_in_one_turn",
         Edit("wire/fields.py", "within", "return [*buffers]"),
     ),
     "40 archives": mutant(

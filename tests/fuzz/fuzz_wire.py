@@ -25,7 +25,7 @@ with atheris.instrument_imports():
     from cellblock.errors import ProtocolError
     from cellblock.wire import messages as m
     from cellblock.wire.control import FROM_INIT, FROM_LAUNCHER, FROM_SERVER
-    from cellblock.wire.messages import encode
+    from cellblock.wire.message_codec import encode
     from cellblock.wire.protocol import Conversation, Side, State
 
 STATES = [*State]

@@ -18,7 +18,8 @@ from cellblock.host.environment import (
     find_interpreter,
     kernel_environment,
 )
-from cellblock.wire.control import MAX_CONTROL, Setup, encode_control
+from cellblock.wire.control import Setup
+from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 not_root = pytest.mark.skipif(os.getuid() == 0, reason="nothing is forbidden to root")
 

@@ -28,8 +28,9 @@ from cellblock.host.session import Session
 from cellblock.model import CodeExecutionResult
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-CHAIN = Path(__file__).with_name("killed_hosts.py")
-RANDOM = Path(__file__).with_name("random_kills.py")
+TESTS = Path(__file__).parents[1]
+CHAIN = TESTS / "killed_hosts.py"
+RANDOM = TESTS / "random_kills.py"
 
 HOST = """
 import asyncio, os, signal, sys

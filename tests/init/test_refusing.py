@@ -11,7 +11,8 @@ import pytest
 
 from cellblock.init.refusing import refusal, refuse_all, refuse_session
 from cellblock.sandbox.steps import StepError
-from cellblock.wire.control import FROM_INIT, FROM_LAUNCHER, MAX_CONTROL, Fork, Hello, Refused, Setup, encode_control
+from cellblock.wire.control import FROM_INIT, FROM_LAUNCHER, Fork, Hello, Refused, Setup
+from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="SOCK_SEQPACKET")
 

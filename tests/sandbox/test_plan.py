@@ -19,7 +19,8 @@ from cellblock.sandbox.plan import (
     usual_beginning,
 )
 from cellblock.sandbox.policy import MAKEABLE, PROTECTED, Filesystem, Network, Policy, Resources
-from cellblock.wire.control import TO_NEW_INIT, Setup, encode_control
+from cellblock.wire.control import TO_NEW_INIT, Setup
+from cellblock.wire.datagrams import encode_control
 from cellblock.wire.sandbox import Bind, Devpts, Graft, Link, Mask, Plan, Proc, Protect, ReadOnly, Sysctl, Tmpfs
 
 from .model import FACTS, INTERPRETER, NOTHING, READ, WORKSPACE, WRITE, access, inside

@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from cellblock.wire import control, frames, messages, sandbox
+from cellblock.wire import control, copies, datagrams, fields, frames, messages, sandbox
+from cellblock.wire.datagrams import Incoming
 from cellblock.wire.protocol import TRANSITIONS, Side, State
 from wire_cases import TYPES
 
@@ -17,7 +18,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "wire.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
 LIMITS = {
     name: value
-    for module in (frames, messages, control)
+    for module in (frames, fields, datagrams, control)
     for name, value in vars(module).items()
     if name.isupper() and type(value) is int and not name.startswith(("VERSION", "EXIT_"))
 }
@@ -90,24 +91,24 @@ def control_rows() -> set[tuple[str, str, frozenset[str]]]:
     return {(row[0].strip("`"), row[1], frozenset(re.findall(r"`(\w+)`", row[2]))) for row in rows}
 
 
-SENDERS: dict[str, tuple[control.Incoming[Any], ...]] = {
-    "host": (control.TO_LAUNCHER, control.TO_NEW_INIT, control.TO_INIT, control.TO_FAMILY, control.TO_SERVER),
+SENDERS: dict[str, tuple[Incoming[Any], ...]] = {
+    "host": (control.TO_LAUNCHER, control.TO_NEW_INIT, control.TO_INIT, copies.TO_FAMILY, control.TO_SERVER),
     "fork server": (control.FROM_LAUNCHER,),
     "init": (
         control.FROM_INIT,
-        control.FROM_FAMILY,
+        copies.FROM_FAMILY,
         control.TO_WORKER,
-        control.TO_COPY,
+        copies.TO_COPY,
         control.TO_MAKER,
         control.FROM_SERVER,
     ),
-    "copy": (control.Incoming(control.Copied, control.Untaken),),
-    "kernel": (control.Incoming(control.Taken),),
+    "copy": (Incoming(copies.Copied, copies.Untaken),),
+    "kernel": (Incoming(copies.Taken),),
 }
 
 
 def test_every_control_message_is_there_with_its_sender_and_fields() -> None:
-    assert set(control.FROM_COPY.kinds) == {"copied", "taken", "untaken"}
+    assert set(copies.FROM_COPY.kinds) == {"copied", "taken", "untaken"}
     assert control_rows() == {
         (op, sender, frozenset(field.name for field in dataclasses.fields(kind)))
         for sender, directions in SENDERS.items()

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cellblock.errors import ProtocolError
 from cellblock.wire import messages as m
-from cellblock.wire.messages import encode
+from cellblock.wire.fields import MAX_CODE
+from cellblock.wire.message_codec import encode
 from cellblock.wire.protocol import TRANSITIONS, Conversation, Side, State
 from wire_cases import BY_TYPE, TYPES, brief, cut, frame, hostile, messages, places, unhurried
 
@@ -86,7 +87,7 @@ def test_a_conversation_begins_where_the_worker_says_ready() -> None:
 def test_what_is_too_large_to_send_leaves_the_conversation_where_it_was() -> None:
     host = in_state(Side.HOST, State.IDLE)
     with pytest.raises(ProtocolError, match="over the limit"):
-        host.send(m.Execute("x" * (m.MAX_CODE + 1)))
+        host.send(m.Execute("x" * (MAX_CODE + 1)))
     assert host.state is State.IDLE
     host.send(m.Execute("x"))
 

@@ -144,6 +144,7 @@ def test_what_cannot_be_repaired_is_told_and_the_rest_is_repaired() -> None:
 from cellblock.worker import fork_safety
 class Pool: pass
 def broken(): raise RuntimeError("broken by the code")
+refusal()
 prepare()
 fork_safety._prepared.resets = [broken, lambda: "The pool is closed."]
 print(repair())

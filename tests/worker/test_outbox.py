@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cellblock.wire.messages import PIECE, Clear
+from cellblock.wire.fields import PIECE
+from cellblock.wire.messages import Clear
 from worker_end import run, worker_end
 
 LINES = "".join(f"{number}\n" for number in range(50_000))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cellblock import Session
-from cellblock.wire.messages import Reply, encode
+from cellblock.wire.message_codec import encode
+from cellblock.wire.messages import Reply
 from cellblock.worker.shell import _clip_parts
 
 CHAIN = """

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from IPython.core.error import StdinNotImplementedError
 
-from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Message, Shutdown, Stream, encode
+from cellblock.wire.message_codec import encode
+from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Message, Shutdown, Stream
 from cellblock.wire.protocol import Conversation, Side, State
 from cellblock.worker.channel import Channel
 from cellblock.worker.outbox import Outbox

@@ -24,17 +24,20 @@ Action = Annotated[str, typer.Argument(metavar="CATEGORY.NAME", help="The action
 
 @app.command("list")
 def list_(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[WORDS]...", help="What it is to do; all without.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORDS]...", help="Words to search for; all actions without them."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
-    """List actions with their signatures; exit with 1 if there are none."""
+    """List actions with their signatures. Exit with 1 if there are none."""
     from cellblock.tools.calling import search
 
     found = {name: "".join(search.signatures(name, root_dir=_ROOT)) for name in search.names(" ".join(words or []), _ROOT)}
     if wants_json(as_json):
         print_json([{"action": name, "signature": signature} for name, signature in found.items()])
     else:
-        print("\n".join(printable(line, lines=False) for line in found.values()) or f"No action in {_ROOT}/ is about that.")
+        print("\n".join(printable(line, lines=False) for line in found.values()) or f"No action in {_ROOT}/ matches.")
     return OK if found else FAILED
 
 
@@ -78,9 +81,9 @@ def run(
     action: Action,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PARAMETER=VALUE]...", help="What to call it with; values are JSON, or else text."),
+        typer.Argument(metavar="[PARAMETER=VALUE]...", help="Its arguments; a value that is not JSON is text."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="A session; one of its own by default.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session; a new one by default.")] = None,
     as_json: Json = False,
 ) -> int:
     """Run an action in a session, and print what it returns."""
@@ -126,7 +129,7 @@ def _folder(action: str) -> Path:
     folder = Path(_ROOT, category, name)
     if not (folder / "api.py").is_file():
         known = search.names("", _ROOT)
-        near = nearest(f"{category}.{name}", known) or f"; 'cellblock actions list' shows the {len(known)} that there are"
+        near = nearest(f"{category}.{name}", known) or "; 'cellblock actions list' shows what there is"
         raise NotFoundError(f"there is no action {category}.{name} in {_ROOT}/{near}")
     return folder
 

@@ -24,6 +24,11 @@ from cellblock.cli import (
     tools,
 )
 from cellblock.cli.arguments import (
+    FILES,
+    MACHINE,
+    RUN,
+    SERVERS,
+    TOOLS,
     AllowHost,
     Code,
     Id,
@@ -37,7 +42,12 @@ from cellblock.cli.arguments import (
 )
 from cellblock.cli.problems import OK, USAGE, nearest, say
 
-app = new_app("Sandboxed, stateful IPython sessions for AI agents.")
+app = new_app("""Sandboxed, stateful IPython sessions for AI agents.
+
+Try it: cellblock exec --name demo "prices = [3, 4]; sum(prices)"
+
+In a terminal, output is for people; in a pipe, or with --json, it is JSON.
+""")
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """click's `UsageError`, wherever typer has it from."""
 
@@ -107,31 +117,28 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Sandboxed, stateful IPython sessions for AI agents.
-
-    Output is for people in a terminal, and JSON if it is piped or --json is given.
-    """
+    """Take the options that belong to no command."""
 
 
-@app.command("exec")
+@app.command("exec", rich_help_panel=RUN)
 def exec_(
     code: Code = None,
     name: Name = None,
     session_id: Id = None,
     bash: Annotated[bool, typer.Option("--bash", help="The code is for bash.")] = False,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SECONDS", help="How long it may run; a minute by default.")
+        str | None, typer.Option("--timeout", metavar="SECONDS", help="How long the code may run; a minute by default.")
     ] = None,
     file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Run the code in this file.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Run code in a session, which is made if there is none of that name."""
+    """Run code in a session. If there is no session of that name, make one."""
     from cellblock.cli import execute
 
     return execute.run(name=name, session_id=session_id, code=code, file=file, bash=bash, timeout=timeout, as_json=as_json)
 
 
-@app.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command("run", rich_help_panel=RUN, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run_script(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The script; - reads it from standard input.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.")] = None,
@@ -139,38 +146,44 @@ def run_script(
     sandbox_config: SandboxConfig = None,
     no_sandbox: NoSandbox = False,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SECONDS", help="How long it may run; no limit by default.")
+        str | None, typer.Option("--timeout", metavar="SECONDS", help="How long the script may run; no limit by default.")
     ] = None,
 ) -> int:
-    """Run a script in a sandbox of its own, and exit with its status."""
+    """Run a script in a sandbox of its own and exit with its status."""
     from cellblock.cli import script
 
+    if file.startswith("-") and file != "-":
+        say(f"cellblock: no such option: {file} (see 'cellblock run --help'; a script of this name is ./{file})")
+        return USAGE
     return script.run(file, arguments or [], sandbox_options(allow_host, sandbox_config, no_sandbox), timeout)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def attach(name: Session) -> int:
-    """Open a console on a session, which is made if there is none of that name."""
+    """Open a console on a session. If there is no session of that name, make one."""
     from cellblock.cli import console
 
     return console.attach(name)
 
 
-@app.command()
 def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no tokens. Loopback addresses only.")] = False,
     allow_name: Annotated[
-        list[str] | None, typer.Option("--allow-name", metavar="HOST", help="A name by which browsers may reach it.")
+        list[str] | None,
+        typer.Option("--allow-name", metavar="HOST", help="A host name for clients. Can be repeated."),
     ] = None,
     allow_origin: Annotated[
-        list[str] | None, typer.Option("--allow-origin", metavar="ORIGIN", help="A web page that may use it.")
+        list[str] | None,
+        typer.Option("--allow-origin", metavar="ORIGIN", help="A web site that may use it. Can be repeated."),
     ] = None,
     certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="A TLS certificate.")] = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key, if that is another file.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's private key, if it is in another file.")
+    ] = None,
 ) -> int:
-    """Serve sessions over HTTP, until Ctrl-C."""
+    """Serve sessions over HTTP until Ctrl-C."""
     from cellblock.gateway.options import GatewayOptions
     from cellblock.gateway.serve import serve as serve_http
 
@@ -179,11 +192,10 @@ def serve(
     return 0
 
 
-@app.command()
 def completion(
     shell: Annotated[str, typer.Argument(metavar="SHELL", help=f"One of {', '.join(_SHELLS)}.")],
 ) -> int:
-    """Print the script that completes commands and names of sessions in a shell.
+    """Print the script with which a shell completes commands and names of sessions.
 
     For bash: cellblock completion bash > ~/.local/share/bash-completion/completions/cellblock
     """
@@ -195,14 +207,16 @@ def completion(
 
 
 sessions.add_to(app)
-saving.add_to(app)
 checkpoints.add_to(app)
+saving.add_to(app)
+app.command("serve", rich_help_panel=SERVERS)(serve)
+app.command("mcp", rich_help_panel=SERVERS)(mcp.mcp)
 machine.add_to(app)
-app.command("mcp")(mcp.mcp)
-app.add_typer(actions.app, name="actions")
-app.add_typer(approvals.app, name="approvals")
-app.add_typer(daemon.app, name="daemon")
-app.add_typer(files.app, name="files")
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(kernelspec.app, name="kernelspec")
-app.add_typer(tools.app, name="tools")
+app.command("completion", rich_help_panel=MACHINE)(completion)
+app.add_typer(actions.app, name="actions", rich_help_panel=TOOLS)
+app.add_typer(approvals.app, name="approvals", rich_help_panel=TOOLS)
+app.add_typer(daemon.app, name="daemon", rich_help_panel=SERVERS)
+app.add_typer(files.app, name="files", rich_help_panel=FILES)
+app.add_typer(tokens.app, name="tokens", rich_help_panel=SERVERS)
+app.add_typer(kernelspec.app, name="kernelspec", rich_help_panel=SERVERS)
+app.add_typer(tools.app, name="tools", rich_help_panel=TOOLS)

@@ -19,24 +19,24 @@ from cellblock.terminal import printable
 if TYPE_CHECKING:
     from cellblock.model import Decision
 
-app = new_app("Tool calls, commands and hosts: what waits for a decision, and what was decided.", no_args_is_help=False)
+app = new_app("Decide about tool calls, commands and hosts, and see what was decided.", no_args_is_help=False)
 _MAX_SHOWN = 200  # characters of a call's arguments
 
-Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions.")]
-SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="Of one session: its id.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="What to decide about; see 'pending'.")]
+Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions to show.")]
+SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of the session with this id.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, from 'cellblock approvals pending'.")]
 All = Annotated[bool, typer.Option("--all", help="Decide about everything that waits.")]
 
 
 @app.callback(invoke_without_command=True)
 def main(context: typer.Context, last: Last = 20, session: SessionId = None, as_json: Json = False) -> int:
-    """Say what waits for a decision, decide about it, and say what was decided. Without a command: as 'list'."""
+    """Show what waits for a decision, decide about it, and show what was decided. Without a command: as 'list'."""
     return list_(last, session, as_json) if context.invoked_subcommand is None else OK
 
 
 @app.command("list")
 def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> int:
-    """Say what was decided and by whom, the newest last."""
+    """Show what was decided and by whom, newest last."""
     from cellblock.store.approvals import Approvals
 
     with Approvals() as trail:
@@ -63,10 +63,10 @@ def _as_data(decision: Decision) -> dict[str, object]:
 
 @app.command()
 def pending(
-    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Of one session: its name or id.")] = "",
+    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")] = "",
     as_json: Json = False,
 ) -> int:
-    """List what waits for a decision, the oldest first."""
+    """List what waits for a decision, oldest first."""
     found = ask(Pending(session))
     if wants_json(as_json):
         print_json({"pending": found})
@@ -82,23 +82,23 @@ def allow(
     ids: Ids = None,
     every: All = False,
     always: Annotated[
-        str, typer.Option("--always", metavar="tool|call", help="Allow the same for the rest of the session, too.")
+        str, typer.Option("--always", metavar="tool|call", help="Also allow the same for the rest of the session.")
     ] = "",
     as_json: Json = False,
 ) -> int:
-    """Allow what waits; exit with 1 if something of it no longer waits."""
+    """Allow what waits. Exit with 1 if some of it no longer waits."""
     return _decide(ids or [], every, as_json, allow=True, always=always)
 
 
 @app.command()
 def deny(ids: Ids = None, every: All = False, as_json: Json = False) -> int:
-    """Deny what waits; exit with 1 if something of it no longer waits."""
+    """Deny what waits. Exit with 1 if some of it no longer waits."""
     return _decide(ids or [], every, as_json, allow=False)
 
 
 def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: str = "") -> int:
     if bool(ids) == every:
-        raise InvalidInputError("say what to decide about: ids from 'cellblock approvals pending', or --all")
+        raise InvalidInputError("name what to decide about: ids from 'cellblock approvals pending', or --all")
     known = [each["id"] for each in ask(Pending())]
     chosen = known if every else [_complete(each, known) for each in ids]
     decided = ask(Decide(tuple(chosen), allow, always, by="terminal")) if chosen else []
@@ -106,7 +106,7 @@ def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: 
         print_json({"decided": decided})
     else:
         print(f"{len(decided)} {'allowed' if allow else 'denied'}")
-    return _all_of(chosen, decided, "no longer waiting, or never")
+    return _all_of(chosen, decided, "not waiting")
 
 
 def _all_of(chosen: list[str], done: list[str], why: str) -> int:
@@ -125,7 +125,7 @@ def _complete(given: str, known: list[str]) -> str:
 
 @app.command()
 def allowed(
-    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Of one session: its name or id.")] = "",
+    session: Annotated[str, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")] = "",
     as_json: Json = False,
 ) -> int:
     """List what was allowed for the rest of a session."""
@@ -139,8 +139,11 @@ def allowed(
 
 
 @app.command()
-def revoke(ids: Annotated[list[str], typer.Argument(metavar="ID...", help="See 'allowed'.")], as_json: Json = False) -> int:
-    """Take back what was allowed for the rest of a session; exit with 1 if something of it is unknown."""
+def revoke(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids from 'allowed'.")],
+    as_json: Json = False,
+) -> int:
+    """Take back what was allowed for the rest of a session. Exit with 1 if an id is unknown."""
     known = [each["id"] for each in ask(Allowed())]
     chosen = [_complete(each, known) for each in ids]
     revoked = ask(Revoke(tuple(chosen)))

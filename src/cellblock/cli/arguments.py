@@ -6,6 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
+RUN = "Run code"
+SESSIONS = "Sessions"
+STATES = "Undo, checkpoints and branches"
+FILES = "Files and saved sessions"
+TOOLS = "Tools and approvals"
+SERVERS = "Servers"
+MACHINE = "This machine"
+"""The parts of `cellblock --help`, in their order there."""
+
 
 def new_app(about: str, **options: Any) -> typer.Typer:
     """Return a group of commands with the settings that all have."""
@@ -40,14 +49,15 @@ OptionalSession = Annotated[
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session's name.", autocompletion=known_names)]
 Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="The session's id.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, also in a terminal.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON even in a terminal.")]
 AllowHost = Annotated[
     list[str] | None, typer.Option("--allow-host", metavar="HOST", help="Let the code reach this host. Can be repeated.")
 ]
 SandboxConfig = Annotated[
-    str | None, typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows (docs/sandbox.md).")
+    str | None,
+    typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows: a file (docs/sandbox.md)."),
 ]
-NoSandbox = Annotated[bool, typer.Option("--no-sandbox", help="Run the code without a sandbox, with all of your rights.")]
+NoSandbox = Annotated[bool, typer.Option("--no-sandbox", help="Run the code without a sandbox, with all your rights.")]
 
 
 def sandbox_options(allow_host: list[str] | None, sandbox_config: str | None, no_sandbox: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cellblock.cli.arguments import Json, Session
+from cellblock.cli.arguments import STATES, Json, Session
 from cellblock.cli.client import ask
 from cellblock.cli.output import print_json, print_table, wants_json
 from cellblock.cli.problems import OK, say
@@ -23,17 +23,17 @@ _SHOWN = 60
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
     for command in (checkpoint, checkpoints, restore, undo, diff, fork):
-        app.command()(command)
+        app.command(rich_help_panel=STATES)(command)
 
 
 def checkpoint(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="[CHECKPOINT]", help="What to call it.")] = "",
-    files: Annotated[bool, typer.Option("--files", help="The files of the workspace belong to it, too.")] = False,
+    name: Annotated[str, typer.Argument(metavar="[CHECKPOINT]", help="A name for the checkpoint.")] = "",
+    files: Annotated[bool, typer.Option("--files", help="Keep the files of the workspace, too.")] = False,
     drop: Annotated[bool, typer.Option("--drop", help="Drop the checkpoint of this name or id instead.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Keep the state that a session has now, to go back to later."""
+    """Keep a session's state, so that you can go back to it later."""
     if drop:
         ask(messages.DropCheckpoint(session, name))
         print("dropped")
@@ -68,7 +68,7 @@ def checkpoints(session: Session, as_json: Json = False) -> int:
 
 
 def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int:
-    """Go back to a checkpoint. It stays, and can be gone back to again."""
+    """Go back to a checkpoint, as often as you like."""
     gone_to = ask(messages.Restore(session, checkpoint))
     if wants_json(as_json):
         print_json(gone_to)
@@ -79,10 +79,10 @@ def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> 
 
 def undo(
     session: Session,
-    count: Annotated[int, typer.Argument(metavar="[N]", min=1, help="How many cells.")] = 1,
+    count: Annotated[int, typer.Argument(metavar="[N]", min=1, help="How many cells to undo.")] = 1,
     as_json: Json = False,
 ) -> int:
-    """Go back over the last cells of a session."""
+    """Undo the last cells of a session."""
     undone = ask(messages.Undo(session, count))
     if wants_json(as_json):
         print_json(undone)
@@ -100,7 +100,7 @@ def undo(
 
 
 def diff(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int:
-    """Show what has changed since a checkpoint: variables, and files if the checkpoint holds them."""
+    """Show what has changed since a checkpoint: variables, and files if it holds them."""
     changes = ask(messages.Diff(session, checkpoint))
     if wants_json(as_json):
         print_json(changes)
@@ -137,10 +137,10 @@ def _file_rows(changes: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def fork(
     session: Session,
-    names: Annotated[list[str], typer.Argument(metavar="BRANCH...", help="What to call the new sessions.")],
+    names: Annotated[list[str], typer.Argument(metavar="BRANCH...", help="The names of the new sessions.")],
     as_json: Json = False,
 ) -> int:
-    """Make sessions that begin with the state that another one has now."""
+    """Make new sessions that begin with the state of this one."""
     made = ask(messages.Fork(session, tuple(names)))
     if wants_json(as_json):
         print_json({"kernels": made})

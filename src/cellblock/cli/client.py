@@ -62,10 +62,10 @@ def ask(request: Request, body: bytes = b"") -> Any:
 def _known_sessions(connection: Connection, message: str) -> str:
     names = [record["name"] for record in connection.call(List())]
     if not names:
-        return "; there are none: 'cellblock create --name NAME' makes one"
+        return "; there are no sessions yet: 'cellblock create NAME' makes one"
     wanted = message.split("'")[1] if message.count("'") > 1 else ""
     more = ", …" if len(names) > 10 else ""
-    return nearest(wanted, names) or f"; there are {', '.join(sorted(names)[:10])}{more}"
+    return nearest(wanted, names) or f"; the sessions are {', '.join(sorted(names)[:10])}{more}"
 
 
 def chosen(*names: str | None) -> str:
@@ -76,7 +76,7 @@ def chosen(*names: str | None) -> str:
     """
     given = [name for name in names if name is not None]
     if len(given) != 1 or not given[0]:
-        raise InvalidInputError("say which session, once: --name NAME or --id ID ('cellblock list' shows them)")
+        raise InvalidInputError("name one session with --name NAME or --id ID ('cellblock list' shows them)")
     return given[0]
 
 
@@ -89,6 +89,6 @@ def session_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     try:
         directory = os.getcwd()
     except OSError:
-        raise InvalidInputError("the current directory does not exist any more; change to another one") from None
+        raise InvalidInputError("the current directory no longer exists; change to another one") from None
     here = {"working_dir": directory, "images_dir": os.path.join(directory, "images"), "python": sys.executable}
     return settings.current().session_options(here | dict(given or {}))

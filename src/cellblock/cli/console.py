@@ -31,7 +31,7 @@ def attach(name: str) -> int:
         CellblockError: The session cannot be made or reached.
     """
     if not sys.stdin.isatty() or not sys.stdout.isatty():
-        raise InvalidInputError(f"attach needs a terminal; for programs there is 'cellblock exec --name {name} CODE'")
+        raise InvalidInputError(f"attach needs a terminal; programs use 'cellblock exec --name {name} CODE'")
     console = _Console(name)
     try:
         console.run()

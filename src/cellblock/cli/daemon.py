@@ -19,7 +19,7 @@ app = new_app("The process that keeps the sessions. It starts by itself when it 
 
 @app.command()
 def start(as_json: Json = False) -> int:
-    """Start the daemon, if there is none."""
+    """Start the daemon if none is running."""
     from cellblock.daemon import control
 
     with Progress("starting the daemon"):
@@ -31,7 +31,7 @@ def start(as_json: Json = False) -> int:
 @app.command()
 def stop(
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the sessions in the list; their kernels and variables end all the same.")
+        bool, typer.Option("--keep", help="Keep the sessions in the list, without their kernels and variables.")
     ] = False,
     as_json: Json = False,
 ) -> int:
@@ -49,7 +49,7 @@ def stop(
 
 @app.command()
 def status(as_json: Json = False) -> int:
-    """Say whether the daemon runs; exit with 1 if it does not."""
+    """Show whether the daemon runs. Exit with 1 if it does not."""
     from cellblock.daemon import control
 
     about = control.status()
@@ -99,7 +99,7 @@ def install() -> int:
 
 @app.command()
 def logs(
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many of the last lines.")] = 50,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many lines to print.")] = 50,
 ) -> int:
     """Print the end of the daemon's log."""
     try:

@@ -21,15 +21,15 @@ from cellblock.daemon.messages import ListFiles, RemoveFile
 from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
 
-app = new_app("List, copy and remove files of a session's workspace.")
+app = new_app("List, copy and remove files in a session's workspace.")
 
-Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Folders with all that is in them.")]
+Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Include folders and everything in them.")]
 
 
 @app.command()
 def ls(
     session: Session,
-    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A folder.")] = ".",
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A folder in the workspace.")] = ".",
     recursive: Recursive = False,
     as_json: Json = False,
 ) -> int:
@@ -62,13 +62,13 @@ def _moment(seconds: float) -> str:
 @app.command()
 def get(
     session: Session,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files of the workspace.")],
-    to: Annotated[str, typer.Option("--to", metavar="DIR|FILE|-", help="Where to; - is standard output.")] = ".",
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files in the workspace.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR|FILE|-", help="Where to put them; - is standard output.")] = ".",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist already.")] = False,
 ) -> int:
     """Copy files out of a session's workspace."""
     if len(paths) > 1 and to != "-" and not os.path.isdir(to):
-        raise InvalidInputError(f"--to must name a folder that exists for several files, not {to!r}")
+        raise InvalidInputError(f"to copy several files, --to must name an existing folder, not {to!r}")
     with connected() as connection:
         for number, path in enumerate(paths, 1):
             with Progress(f"reading {path} ({number} of {len(paths)})") as progress:
@@ -97,8 +97,8 @@ def _print(parts: Iterator[bytes], progress: Progress) -> None:
 @app.command()
 def put(
     session: Session,
-    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files of this machine.")],
-    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A folder of the workspace.")] = ".",
+    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files on this machine.")],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A folder in the workspace.")] = ".",
     recursive: Recursive = False,
 ) -> int:
     """Copy files into a session's workspace."""
@@ -118,7 +118,7 @@ def _files(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
         yield path, os.path.basename(path)
         return
     if not recursive:
-        raise InvalidInputError(f"{path} is a folder; --recursive copies it with all that is in it")
+        raise InvalidInputError(f"{path} is a folder; --recursive copies it with everything in it")
     above = os.path.dirname(os.path.abspath(path))
     for folder, _, names in os.walk(path):
         for name in sorted(names):
@@ -129,7 +129,7 @@ def _files(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
 @app.command()
 def rm(
     session: Session,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files of the workspace.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files in the workspace.")],
     recursive: Recursive = False,
 ) -> int:
     """Remove files from a session's workspace."""

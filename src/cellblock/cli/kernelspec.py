@@ -33,7 +33,7 @@ def install(
     from cellblock.jupyter import kernelspecs
 
     if user + sys_prefix + (prefix is not None) > 1:
-        raise InvalidInputError("--user, --sys-prefix and --prefix exclude each other")
+        raise InvalidInputError("give only one of --user, --sys-prefix and --prefix")
     made = kernelspecs.install(
         sandbox_options(allow_host, sandbox_config, no_sandbox),
         name=name,

@@ -84,7 +84,7 @@ def follow(connection: Connection, submit: Callable[[], str], reader: Reader) ->
                 while reader.asks and events.waits_for(0):
                     reader.read()
     if result is None:
-        raise OutcomeUnknownError("the daemon has forgotten how the execution ended", execution)
+        raise OutcomeUnknownError("the daemon no longer knows how the execution ended", execution)
     reader.end(result)
     return result
 
@@ -305,7 +305,7 @@ def _shown(text: str, terminal: bool) -> str:
 
 def note_on(result: Data) -> str:
     """Return what is to be said about how the code was stopped; empty if it ended by itself."""
-    notes = {"timeout": "stopped: its time is up (--timeout SECONDS gives it more)", "interrupted": "interrupted"}
+    notes = {"timeout": "stopped at its timeout (--timeout SECONDS allows more)", "interrupted": "interrupted"}
     note = notes.get(result["status"], "")
     if result["recovery"] == "restarted":
         note = f"{note or 'its kernel has ended'}; the session has a fresh kernel, without variables"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cellblock.cli.arguments import Json, new_app
+from cellblock.cli.arguments import MACHINE, Json, new_app
 from cellblock.cli.output import painted, print_json, print_table, wants_json
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError
 from cellblock.terminal import printable
@@ -63,13 +63,13 @@ _TEMPLATE = """\
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
-    app.command()(doctor)
-    app.command()(config)
-    app.add_typer(policy, name="policy")
+    app.command(rich_help_panel=MACHINE)(doctor)
+    app.command(rich_help_panel=MACHINE)(config)
+    app.add_typer(policy, name="policy", rich_help_panel=MACHINE)
 
 
 def doctor(as_json: Json = False) -> int:
-    """Say what this machine can do, and how to get the rest; exit with 1 if something needed is missing."""
+    """Check what works on this machine, and say how to fix the rest. Exit with 1 if sessions cannot start."""
     import asyncio
 
     from cellblock.host.doctor import report
@@ -92,7 +92,7 @@ def doctor(as_json: Json = False) -> int:
 
 
 def config(as_json: Json = False) -> int:
-    """Show the settings, and where each value is from."""
+    """Show the settings, and where each value comes from."""
     from cellblock import settings
 
     found = settings.explain()
@@ -145,7 +145,7 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Say what a session could read, write, reach and use; exit with 1 if none can start."""
+    """Say what a session could read, write, reach and use. Exit with 1 if none can start."""
     import asyncio
 
     from cellblock.host import Policy
@@ -193,7 +193,7 @@ async def _trouble(wanted: Policy, workspace: str | None, isolate: Literal["nati
 
 @policy.command()
 def init(file: Annotated[str, typer.Argument(metavar="[FILE]", help="Where to write it.")] = "sandbox.json") -> int:
-    """Write a configuration with comments, to be edited."""
+    """Write a configuration with comments, for you to edit."""
     try:
         with open(file, "x", encoding="utf-8") as new:
             new.write(_TEMPLATE)

@@ -34,15 +34,15 @@ class _Level(StrEnum):
 
 
 def mcp(
-    workspace: Annotated[Path, typer.Option(metavar="DIR", help="Where the code works.")] = Path(),
+    workspace: Annotated[Path, typer.Option(metavar="DIR", help="The directory that the code works in.")] = Path(),
     approve: Annotated[
         _Approve, typer.Option(help="Who decides about what code asks for: nobody, a person at the client, or rules.")
     ] = _Approve.AUTO,
     rules: Annotated[Path | None, typer.Option(metavar="FILE", help="Rules that decide first (docs/approvals.md).")] = None,
-    approve_shell_cmds: Annotated[bool, typer.Option("--approve-shell-cmds", help="Have !commands approved, too.")] = False,
+    approve_shell_cmds: Annotated[bool, typer.Option("--approve-shell-cmds", help="Ask about !commands, too.")] = False,
     allow_host: AllowHost = None,
     sandbox_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What the sandbox allows (docs/sandbox.md).")
+        Path | None, typer.Option(metavar="FILE", help="A file that says what the sandbox allows (docs/sandbox.md).")
     ] = None,
     no_sandbox: NoSandbox = False,
     sandbox: Annotated[bool, typer.Option("--sandbox", hidden=True)] = False,  # ipybox: what is the default here
@@ -50,7 +50,7 @@ def mcp(
         str | None, typer.Option(metavar="KIND", help="What the sandbox is made of: native, landlock or srt.")
     ] = None,
     preload: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE", help="Have kernels import it when they start. Can be repeated.")
+        list[str] | None, typer.Option(metavar="MODULE", help="A module to import when kernels start. Can be repeated.")
     ] = None,
     transport: Annotated[_Transport, typer.Option(help="stdio for one client, http for many.")] = _Transport.STDIO,
     host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=_HTTP)] = "127.0.0.1",
@@ -58,7 +58,9 @@ def mcp(
     token: Annotated[
         str,
         typer.Option(
-            envvar="CELLBLOCK_MCP_TOKEN", help="What clients must send; a random one by default.", rich_help_panel=_HTTP
+            envvar="CELLBLOCK_MCP_TOKEN",
+            help="The token for clients; a random one by default.",
+            rich_help_panel=_HTTP,
         ),
     ] = "",
     no_auth: Annotated[
@@ -66,7 +68,7 @@ def mcp(
     ] = False,
     allow_name: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="A name by which clients reach it. Can be repeated.", rich_help_panel=_HTTP),
+        typer.Option(metavar="HOST", help="A host name for clients. Can be repeated.", rich_help_panel=_HTTP),
     ] = None,
     log_level: Annotated[_Level, typer.Option(help="What is logged to standard error.")] = _Level.WARNING,
     tool_server_host: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -74,13 +76,13 @@ def mcp(
     kernel_gateway_host: Annotated[str | None, typer.Option(hidden=True)] = None,
     kernel_gateway_port: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> int:
-    """Serve Python sessions to agents over the Model Context Protocol."""
+    """Serve Python sessions to agents over the Model Context Protocol (MCP)."""
     from cellblock.cli.serve_mcp import run
     from cellblock.errors import InvalidInputError
 
     _explain_ipybox(tool_server_host, tool_server_port, kernel_gateway_host, kernel_gateway_port)
     if sandbox and no_sandbox:
-        raise InvalidInputError("--sandbox and --no-sandbox exclude each other; a sandbox is the default")
+        raise InvalidInputError("give --sandbox or --no-sandbox, not both; there is a sandbox by default")
     return run(
         workspace=workspace,
         no_sandbox=no_sandbox,

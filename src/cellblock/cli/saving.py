@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cellblock.cli.arguments import AllowHost, Json, NoSandbox, SandboxConfig, Session, sandbox_options
+from cellblock.cli.arguments import FILES, AllowHost, Json, NoSandbox, SandboxConfig, Session, sandbox_options
 from cellblock.cli.client import ask, session_options
 from cellblock.cli.output import print_json, print_table, wants_json
 from cellblock.cli.problems import OK, say
@@ -15,18 +15,18 @@ from cellblock.cli.progress import Progress
 from cellblock.daemon import messages
 from cellblock.terminal import printable
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="The file.")]
-Files = Annotated[bool, typer.Option("--files", help="The files of the workspace, too.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="The path of the file.")]
+Files = Annotated[bool, typer.Option("--files", help="Include the files of the workspace.")]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
     for command in (save, load, export, variables):
-        app.command()(command)
+        app.command(rich_help_panel=FILES)(command)
 
 
 def save(session: Session, file: File, files: Files = False, as_json: Json = False) -> int:
-    """Save a session to a file: variables, imports, cells."""
+    """Save a session to a file: variables, imports and cells."""
     with Progress("saving the session"):
         report = ask(messages.Save(session, os.path.abspath(file), files))
     if wants_json(as_json):
@@ -39,14 +39,14 @@ def save(session: Session, file: File, files: Files = False, as_json: Json = Fal
 
 def load(
     file: File,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="What to call the session.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The name of the new session.")] = None,
     files: Files = False,
     allow_host: AllowHost = None,
     sandbox_config: SandboxConfig = None,
     no_sandbox: NoSandbox = False,
     as_json: Json = False,
 ) -> int:
-    """Make a session that continues a saved one. Without a name, it gets one that nobody else has."""
+    """Make a session that continues a saved one. If you give no name, it gets a unique one."""
     options = session_options(sandbox_options(allow_host, sandbox_config, no_sandbox))
     with Progress("loading the session"):
         made = ask(messages.Create(name or "", options, fresh=True))

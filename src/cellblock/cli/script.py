@@ -69,7 +69,8 @@ def _cellblock_run(source, path, arguments):
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
     except SystemExit as end:
         status = end.code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        traceback.print_exception(type(error), error, error.__traceback__.tb_next)
         raise
     except BaseException as error:  # whatever ends a script, Python prints it and goes on to its exit handlers
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)
@@ -129,8 +130,8 @@ class _Script(live.Terminal):
 
     def end(self, result: live.Data) -> None:
         """See `Reader`."""
-        if result["error"] and result["error"]["ename"] == "SystemExit":
-            result = {**result, "error": None}
+        if result["error"] and (result["error"]["ename"] == "SystemExit" or result["recovery"] == "interrupted"):
+            result = {**result, "error": None}  # the script's own traceback was printed as it ended
         super().end(result)
 
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from cellblock.cli.arguments import (
+    FILES,
+    SESSIONS,
     AllowHost,
     Id,
     Json,
@@ -31,16 +33,18 @@ from cellblock.errors import InvalidInputError
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
-    for command in (create, status, restart, destroy, wipe, logs, install):
-        app.command()(command)
-    app.command("list")(list_)
+    app.command("list", rich_help_panel=SESSIONS)(list_)
+    for command in (create, status, logs, restart, destroy, wipe):
+        app.command(rich_help_panel=SESSIONS)(command)
+    app.command("install", rich_help_panel=FILES)(install)
 
 
 def create(
     argument: OptionalSession = None,
     name: Name = None,
     workspace: Annotated[
-        str | None, typer.Option("--workspace", metavar="DIR", help="Where it works; the current directory by default.")
+        str | None,
+        typer.Option("--workspace", metavar="DIR", help="Where the code works; by default here."),
     ] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A label. Can be repeated.")] = None,
     allow_host: AllowHost = None,
@@ -54,7 +58,7 @@ def create(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Make a session. Without a name, it gets one that nobody else has."""
+    """Make a session. If you give no name, it gets a unique one."""
     wanted = None if argument is None and name is None else chosen(argument, name)
     given = sandbox_options(allow_host, sandbox_config, no_sandbox) | _options(option or [])
     if workspace is not None:
@@ -87,7 +91,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 
 def list_(
-    refresh: Annotated[bool, typer.Option("--refresh", help="Look first whether the kernels are alive.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Check first whether the kernels are alive.")] = False,
     as_json: Json = False,
 ) -> int:
     """List the sessions."""
@@ -104,7 +108,7 @@ def list_(
 
 
 def status(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
-    """Say how a session is; exit with 1 if its kernel is dead."""
+    """Show a session's status. Exit with 1 if its kernel is dead."""
     found = ask(messages.Status(chosen(argument, name, session_id)))
     alive = found["status"] in ("running", "idle")
     if wants_json(as_json):
@@ -115,7 +119,7 @@ def status(argument: OptionalSession = None, name: Name = None, session_id: Id =
 
 
 def restart(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
-    """Give a session a fresh kernel, without variables."""
+    """Restart a session's kernel. Its variables are lost."""
     with Progress("restarting"):
         found = ask(messages.Restart(chosen(argument, name, session_id)))
     _print_session(found, as_json)
@@ -123,7 +127,7 @@ def restart(argument: OptionalSession = None, name: Name = None, session_id: Id 
 
 
 def destroy(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
-    """End a session; exit with 1 if there is none of that name."""
+    """End a session. Exit with 1 if there is none of that name."""
     wanted = chosen(argument, name, session_id)
     with Progress("ending the session"):
         destroyed = ask(messages.Destroy(wanted))
@@ -132,7 +136,7 @@ def destroy(argument: OptionalSession = None, name: Name = None, session_id: Id 
     elif destroyed:
         print("ended")
     else:
-        say(f"cellblock: there is no session {wanted!r}; 'cellblock list' shows which there are")
+        say(f"cellblock: there is no session {wanted!r}; 'cellblock list' shows the sessions")
     return OK if destroyed else FAILED
 
 
@@ -140,7 +144,7 @@ def wipe(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> int:
-    """End all sessions. In a terminal, it asks first."""
+    """End all sessions. In a terminal, ask first."""
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
         count = len(ask(messages.List()))
         if not typer.confirm(f"End all {count} sessions, with everything in their variables?"):
@@ -156,16 +160,16 @@ def wipe(
 
 def logs(
     session: OptionalSession = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what runs from now on, until Ctrl-C.")] = False,
-    last: Annotated[int, typer.Option("--last", "-n", min=1, max=1000, help="How many executions.")] = 20,
-    execution: Annotated[str | None, typer.Option("--execution", metavar="ID", help="One execution.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Then show what runs from now on, until Ctrl-C.")] = False,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, max=1000, help="How many executions to show.")] = 20,
+    execution: Annotated[str | None, typer.Option("--execution", metavar="ID", help="Show this execution only.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Print what ran in a session, with its output."""
     from cellblock.cli import logs as shown
 
     if (session is None) == (execution is None):
-        raise InvalidInputError("say whose log, once: NAME, or --execution ID")
+        raise InvalidInputError("name one session, or one execution with --execution ID")
     if execution is not None:
         return shown.show_one(execution, follow=follow, as_json=as_json)
     return shown.show(session or "", last, follow=follow, as_json=as_json)
@@ -173,10 +177,10 @@ def logs(
 
 def install(
     session: Session,
-    packages: Annotated[list[str], typer.Argument(metavar="PACKAGE...", help="As pip takes them.")],
+    packages: Annotated[list[str], typer.Argument(metavar="PACKAGE...", help="Requirements, as pip takes them.")],
     as_json: Json = False,
 ) -> int:
-    """Install packages for a session."""
+    """Install packages in a session."""
     with Progress(f"installing {' '.join(packages)}"):
         result = ask(messages.Install(session, tuple(packages)))
     if wants_json(as_json):
@@ -185,7 +189,8 @@ def install(
         from cellblock.cli.live import Terminal
 
         reader = Terminal()
-        reader.take("stream", {"name": "stdout", "text": result["output"]}, "")
+        for name, text in (("stdout", result["output"]), ("stderr", result["stderr"])):
+            reader.take("stream", {"name": name, "text": text}, "")
         reader.end(result)
     return OK if result["status"] == "success" else FAILED
 

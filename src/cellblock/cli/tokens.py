@@ -19,12 +19,12 @@ _DAY = 86400.0
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for, in your words.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for it, to tell it from others.")],
     scope: Annotated[
         list[str] | None, typer.Option(help="read, run, approve or admin. Can be repeated; run by default.")
     ] = None,
-    session: Annotated[str, typer.Option(metavar="NAME", help="The only session that it is for.")] = "",
-    days: Annotated[float | None, typer.Option(metavar="DAYS", help="When it expires; never by default.")] = None,
+    session: Annotated[str, typer.Option(metavar="NAME", help="Allow this session only.")] = "",
+    days: Annotated[float | None, typer.Option(metavar="DAYS", help="Days until it expires; never by default.")] = None,
     as_json: Json = False,
 ) -> int:
     """Make a token. It is shown once."""
@@ -64,7 +64,7 @@ def _expiry(moment: float | None) -> str:
 
 @app.command()
 def revoke(number: Annotated[str, typer.Argument(metavar="ID", help="See 'list'.")]) -> int:
-    """Make a token invalid, at once."""
+    """Revoke a token. It is refused from now on."""
     from cellblock.store.tokens import Tokens
 
     print(f"{printable(Tokens().revoke(number).name, lines=False)} is revoked")

@@ -22,15 +22,22 @@ Pairs = list[str] | None
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What code is to call the server.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of its package in code.")],
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS...]", help="The program that is the server.")
     ] = None,
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The server's address, instead.")] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The address of a server over HTTP.")] = None,
     env: Annotated[
-        Pairs, typer.Option("--env", metavar="NAME=VALUE", help="For the program; ${NAME} keeps secrets out.")
+        Pairs,
+        typer.Option(
+            "--env",
+            metavar="NAME=VALUE",
+            help="A variable for the program; ${NAME} stands for yours.",
+        ),
     ] = None,
-    header: Annotated[Pairs, typer.Option("--header", metavar="NAME=VALUE", help="For the address, likewise.")] = None,
+    header: Annotated[
+        Pairs, typer.Option("--header", metavar="NAME=VALUE", help="A header for the URL; ${NAME} works, too.")
+    ] = None,
     sandbox: Annotated[bool, typer.Option("--sandbox", help="Run the program in a sandbox.")] = False,
     root: Root = "mcptools",
     as_json: Json = False,
@@ -61,13 +68,13 @@ def add(
 def _params(command: list[str], url: str | None, env: list[str], header: list[str], sandbox: bool) -> dict[str, Any]:
     """Return the parameters of a server as `generate_mcp_sources` takes them."""
     if bool(command) == (url is not None):
-        raise InvalidInputError("say how the server is reached, once: -- COMMAND ARGS..., or --url URL")
+        raise InvalidInputError("say how to reach the server, in one way: -- COMMAND ARGS..., or --url URL")
     if url is not None:
         if env or sandbox:
-            raise InvalidInputError("--env and --sandbox are for programs, not for --url")
+            raise InvalidInputError("--env and --sandbox are for a server that is a program, not for --url")
         return {"url": url, **({"headers": _pairs("--header", header)} if header else {})}
     if header:
-        raise InvalidInputError("--header is for --url, not for programs")
+        raise InvalidInputError("--header needs --url")
     params: dict[str, Any] = {"command": command[0], "args": command[1:]}
     return params | ({"env": _pairs("--env", env)} if env else {}) | ({"sandbox": True} if sandbox else {})
 
@@ -109,13 +116,13 @@ def remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> int:
 @app.command("search")
 def search_(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORDS]...", help="What the tool is to do; all tools without.")
+        list[str] | None, typer.Argument(metavar="[WORDS]...", help="Words to search for; without them, all tools are listed.")
     ] = None,
     root: Root = "mcptools",
-    limit: Annotated[int, typer.Option(min=1, help="How many, at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="How many to show at most.")] = 20,
     as_json: Json = False,
 ) -> int:
-    """Find tools by words, the best first; exit with 1 if there are none."""
+    """Find tools by words, best match first. Exit with 1 if there are none."""
     from cellblock.tools.calling import search
 
     paths = search.names(" ".join(words or []), root, limit)
@@ -126,5 +133,5 @@ def search_(
         for _, *signature in found:
             print(printable("".join(signature), lines=False))
         if not found:
-            print(f"No tool in {printable(root, lines=False)} is about that.")
+            print(f"No tool in {printable(root, lines=False)} matches.")
     return OK if found else FAILED

@@ -14,7 +14,7 @@ from pathlib import Path
 from cellblock.errors import InterpreterError, InvalidInputError
 from cellblock.host import distrusted
 from cellblock.sandbox.paths import is_inside
-from cellblock.wire.control import MAX_CONTROL
+from cellblock.wire.datagrams import MAX_CONTROL
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)

@@ -1,15 +1,13 @@
 """Copies of a live worker: it forks, and the copy waits until init has a kernel made of it, which is a fork of the copy.
 
-Each copy is forked twice, and the process in between ends at once: the copy is then a child of init, which alone can wait for
-it, and it lives on when the worker ends that it is a copy of.
+Each copy goes on in a successor of itself, which is a child of init. So init alone can wait for it, and it lives on when the
+worker ends that it is a copy of.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import posix
 import random
 import signal
 import socket
@@ -18,13 +16,12 @@ from typing import Any
 
 from cellblock.init import processes
 from cellblock.init.specialise import reseed
-from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_COPY, Copied, Start, Taken, Untaken, encode_control
+from cellblock.init.successor import end_at_once, go_on_in_successor
+from cellblock.wire.copies import TO_COPY, Copied, Start, Taken, Untaken
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.worker import fork_safety
 
 _GUESSED = 256
-
-# The original: for code of the session, it first waits until the host has read what was printed.
-_exit = posix._exit  # noqa: SLF001  # a public name with an underscore, as in `os`
 
 
 def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
@@ -55,7 +52,7 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
             socket.send_fds(told, [encode_control(Copied(number))], [theirs.fileno()])
         return _wait(ours, channel, init, state)
     except BaseException:  # whatever it is
-        _exit(1)
+        end_at_once(1)
 
 
 def _wait(ours: socket.socket, channel: int, init: int, state: Any) -> Start:
@@ -66,7 +63,7 @@ def _wait(ours: socket.socket, channel: int, init: int, state: Any) -> Start:
         except InterruptedError:
             continue
         if not data:
-            _exit(0)
+            end_at_once(0)
         start = TO_COPY.decode(data)
         try:
             made = _fork_below(init)
@@ -105,18 +102,17 @@ def _fork_below(init: int) -> bool:
     if pid:
         with contextlib.suppress(ChildProcessError):  # the code waits for whatever ends
             _, status = os.waitpid(pid, 0)
-            if code := os.waitstatus_to_exitcode(status):
-                raise OSError(max(code, 0) or errno.EAGAIN, os.strerror(max(code, 0) or errno.EAGAIN))
+            if (code := os.waitstatus_to_exitcode(status)) > 0:
+                raise OSError(code, os.strerror(code))
         return False
     try:
         between = os.getpid()
-        if _fork():
-            _exit(0)
+        go_on_in_successor()
         os.setsid()
         _wait_for_parent(init, between)
         return True
     except OSError as error:
-        _exit(error.errno or 1)
+        end_at_once(error.errno or 1)
 
 
 def _wait_for_parent(init: int, between: int) -> None:
@@ -125,7 +121,7 @@ def _wait_for_parent(init: int, between: int) -> None:
         os.sched_yield()
     processes.die_with_parent(signal.SIGKILL)
     if os.getppid() != init:
-        _exit(0)
+        end_at_once(0)
 
 
 def _fork() -> int:

@@ -1,4 +1,4 @@
-"""Process 1 of a session: makes the worker, reaps, passes on the host's signals, and finally ends everything.
+"""Process 1 of a session begins here: it enters the namespaces and makes the worker. `serving` has what it does then.
 
 When the host, the zygote or the worker is gone, it kills everything below it and exits.
 """
@@ -11,55 +11,26 @@ import signal
 import socket
 import sys
 import traceback
-from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.init import processes
-from cellblock.init.making import Surroundings
-from cellblock.init.parked import Parked
-from cellblock.init.programs import Programs
 from cellblock.init.refusing import refusal, refuse_session
-from cellblock.init.seats import Seat
+from cellblock.init.serving import Init
 from cellblock.init.worker import EXIT_BROKEN, run_worker
 from cellblock.init.worker import rehearse as rehearse_worker
-from cellblock.leftovers import remove_after
-from cellblock.sandbox import mounts
 from cellblock.sandbox.ground import Ground
-from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.steps import step
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.control import (
-    FROM_COPY,
-    FROM_FAMILY,
     FROM_INIT,
-    MAX_CONTROL,
-    MAX_DESCRIPTORS,
-    TO_COPY,
-    TO_FAMILY,
     TO_INIT,
     TO_MAKER,
     TO_NEW_INIT,
-    Connect,
-    Copied,
-    Done,
-    Drop,
-    Exited,
-    FromFamily,
-    Gone,
     Held,
-    Interrupt,
-    KillChildren,
-    Listen,
-    Measure,
-    Memory,
-    Ran,
-    Resume,
-    Run,
     Setup,
-    Start,
-    Stop,
-    encode_control,
 )
+from cellblock.wire.copies import FROM_COPY, FROM_FAMILY, TO_COPY, TO_FAMILY
+from cellblock.wire.datagrams import encode_control
 from cellblock.wire.sandbox import Plan, Restrictions, Step
 
 if TYPE_CHECKING:
@@ -114,8 +85,8 @@ def run_init(
         theirs.close()
         if not select.select([_HANDOVER], [], [], 0)[0]:  # nobody waits
             rehearse(prepared)  # copies the pages that this touches before somebody does
-        ending = [place for place in (_HOST, _PARENT) if wanted[place] is not None]
-        _Init(socket.socket(fileno=_HANDOVER), inner, ending, wake, worker, ground, prepared, places).run()
+        host, parent = (place if wanted[place] is not None else None for place in (_HOST, _PARENT))
+        Init(socket.socket(fileno=_HANDOVER), inner, wake, worker, ground, prepared, places, host, parent).run()
     except BaseException:  # nothing may return from here into the code that forked us
         traceback.print_exc()
         sys.stderr.flush()
@@ -149,331 +120,3 @@ def _wake_on_signals() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return reader
-
-
-class _Init:
-    """The loop of a session's init: first it waits for a session, then it serves its kernels."""
-
-    def __init__(
-        self,
-        handover: socket.socket,
-        inner: socket.socket,
-        ending: list[int],
-        wake: int,
-        worker: int,
-        ground: Ground | None,
-        prepared: tuple[Step, ...],
-        places: str | None,
-    ) -> None:
-        self._handover = handover
-        self._inner = inner
-        self._seats: dict[int, Seat] = {}
-        """The kernels, by the descriptors of their connections"""
-        self._family: socket.socket | None = None
-        """The host's connection for copies of kernels. While it is open, this process stays, even without a kernel."""
-        self._parked: Parked | None = None
-        self._host = _HOST if _HOST in ending else None
-        self._ending = ending
-        """Pidfds of the processes with which this one ends."""
-        self._wake = wake
-        self._worker = worker
-        """The first worker."""
-        self._ground = ground
-        self._programs = Programs()
-        """Those of the first kernel. The others' are made like them."""
-        self._places = places
-        self._poll = select.poll()
-        for descriptor in (handover.fileno(), *ending, wake):
-            self._poll.register(descriptor, select.POLLIN)
-        self._around = Surroundings(handover, self._poll, ground, prepared)
-
-    def run(self) -> NoReturn:
-        while True:
-            for descriptor, event in self._poll.poll():
-                if self._around.supervisor is not None and descriptor in self._around.supervisor:
-                    self._around.supervisor.serve(descriptor, event)
-                elif descriptor == self._wake:
-                    if signal.SIGTERM in os.read(self._wake, 4096):
-                        self._end()
-                    self._reap()
-                elif descriptor in self._ending:
-                    self._end()
-                elif self._parked is None:
-                    self._take_over()
-                elif descriptor in self._seats:
-                    self._obey(self._seats[descriptor])
-                elif self._family is not None and descriptor == self._family.fileno():
-                    self._obey_family(self._family)
-                elif descriptor in self._parked:
-                    self._parked.serve(descriptor)
-
-    def _take_over(self) -> None:
-        """Take a session's connections, and pass on to the worker what is the worker's."""
-        data, descriptors, _, _ = socket.recv_fds(self._handover, MAX_CONTROL, MAX_DESCRIPTORS)
-        if not data:
-            self._end()
-        channel, control, out, err = descriptors
-        seat = self._seat(control, self._worker, self._programs)
-        self._poll.unregister(self._handover)
-        # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
-        setup = TO_NEW_INIT.decode(seat.control.recv(MAX_CONTROL))
-        try:
-            ready = self._around.make(setup, seat)
-        except (OSError, ValueError) as error:
-            seat.tell(refusal(error, "files"))
-            self._end()
-        seat.programs.env, seat.programs.confinement = dict(ready.env), ready.confinement
-        if setup.commands == "forbidden" and ready.confinement is not None:
-            ready = replace(ready, confinement=replace(ready.confinement, programs=False))
-        self._handover.close()
-        report = None if self._around.supervisor is None else self._around.supervisor.expect()
-        rest = [] if report is None else [report.detach()]
-        socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err, *rest])
-        for descriptor in rest:
-            os.close(descriptor)
-        self._parked = Parked(self._inner, self._poll)  # the worker keeps the other end, and its copies have it of the worker
-        self._parked.on_copied = lambda number: self._tell_family(Copied(number))
-        self._parked.on_gone = self._copy_gone
-        self._parked.on_taken = self._seat_taken
-        self._parked.on_untaken = self._seat_untaken
-        _place_output(out, err)
-        os.close(channel)
-
-    def _seat(self, control: int, worker: int | None, programs: Programs) -> Seat:
-        seat = self._seats[control] = Seat(socket.socket(fileno=control), worker, programs)
-        self._poll.register(control, select.POLLIN)
-        return seat
-
-    def _obey(self, seat: Seat) -> None:
-        data, descriptors = _receive(seat.control)
-        if not data:
-            self._leave(seat)
-            return
-        match TO_INIT.decode(data):
-            case Run() as message:
-                seat.programs.run(message, descriptors)
-            case Listen():
-                self._around.listen(seat, 0, None)
-            case Measure() as message:
-                seat.tell(Memory(self._measure(seat, message.enough)))
-            # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
-            case Interrupt():
-                seat.interrupt()
-                seat.tell(Done())
-            case KillChildren():
-                processes.kill(self._below(seat))
-                seat.tell(Done())
-            case Stop():
-                seat.programs.stop(self._workers_and_copies())
-                seat.tell(Done())
-            case Connect():
-                if self._family is not None:  # of a host that was killed, and this one was quicker than the news of it
-                    self._lose_family(self._family)
-                self._family = socket.socket(fileno=descriptors.pop())
-                self._poll.register(self._family.fileno(), select.POLLIN)
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-    def _measure(self, seat: Seat, enough: int) -> int:
-        if len(self._seats) > 1:
-            own = () if seat.worker is None else (seat.worker,)
-            return processes.memory_of([*own, *self._below(seat)], enough)
-        if self._ground is None:
-            return processes.memory_of(processes.descendants(os.getpid()), enough)
-        return processes.memory_of_namespace(self._around.home, enough)
-
-    # -- copies --------------------------------------------------------------------------------------------------------
-
-    def _obey_family(self, family: socket.socket) -> None:
-        assert self._parked is not None
-        data, descriptors = _receive(family)
-        if not data:
-            self._lose_family(family)
-            return
-        match TO_FAMILY.decode(data):
-            case Drop(number):
-                self._parked.drop(number)
-            case Resume() as message:
-                self._resume(self._parked, message, descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-    def _lose_family(self, family: socket.socket) -> None:
-        """End all copies, as the host has closed its connection for them; and this process, if there is no kernel."""
-        assert self._parked is not None
-        self._poll.unregister(family.fileno())
-        self._family = None
-        if not self._seats:
-            self._end()  # which closes the connection last, so that the host sees the end when everything is gone
-        self._parked.drop_all()
-        family.close()
-
-    def _resume(self, parked: Parked, message: Resume, descriptors: list[int]) -> None:
-        """Have a kernel made of a copy. If that fails, its connection is closed."""
-        channel, control, out, err = descriptors
-        for kept in (control, out, err):
-            descriptors.remove(kept)
-        seat = self._seat(control, None, self._programs.another())
-        seat.copy, seat.programs.outputs = message.number, (out, err)
-        try:
-            env = {**message.env, **self._around.listen_for(seat, message.listeners)}
-            seat.programs.env = {**seat.programs.env, **env}
-        except OSError as error:
-            seat.tell(refusal(error, "files"))
-            self._forget(seat)
-            return
-        start = Start(control, env, message.stay_in, message.seed, message.same_random_state)
-        if not parked.start(message.number, start, [channel, out, err]):
-            self._forget(seat)
-
-    def _seat_taken(self, kernel: int, pid: int) -> None:
-        """Take note of the process that is to be the worker of a kernel."""
-        seat = self._seats.get(kernel)
-        if seat is None or seat.worker is not None or seat.leaving or pid in self._workers_and_copies():
-            processes.kill([pid])  # nobody wants it any more, or it is none
-            if seat is not None and seat.leaving:
-                self._forget(seat)
-            return
-        seat.worker = pid
-
-    def _seat_untaken(self, kernel: int) -> None:
-        """Take note that a kernel could not be made."""
-        seat = self._seats.get(kernel)
-        if seat is not None and seat.worker is None:
-            self._forget(seat)
-
-    def _copy_gone(self, number: int) -> None:
-        self._tell_family(Gone(number))
-        for seat in [*self._seats.values()]:
-            if seat.worker is None and seat.copy == number:
-                self._forget(seat)
-
-    def _tell_family(self, message: FromFamily) -> None:
-        if self._family is None:
-            return
-        try:
-            self._family.send(encode_control(message), socket.MSG_NOSIGNAL)
-        except OSError:
-            return  # its end is about to be noticed
-
-    # -- the end -------------------------------------------------------------------------------------------------------
-
-    def _workers_and_copies(self) -> set[int]:
-        copies = set() if self._parked is None else self._parked.pids
-        return copies | {seat.worker for seat in self._seats.values() if seat.worker is not None}
-
-    def _below(self, seat: Seat) -> set[int]:
-        spared = self._workers_and_copies() - {seat.worker}
-        return seat.below(spared, alone=len(self._seats) == 1)
-
-    def _leave(self, seat: Seat) -> None:
-        """End a kernel that the host has given up, and everything below it; and this process, if it is the last."""
-        if len(self._seats) == 1 and self._family is None:
-            self._end()
-        self._poll.unregister(seat.control.fileno())
-        seat.leaving = True
-        processes.kill(self._below(seat))
-        if seat.worker is not None:
-            processes.kill([seat.worker])  # the rest is done when it has ended
-
-    def _forget(self, seat: Seat) -> None:
-        """Close the connection of a kernel that has ended: that is how the host knows."""
-        if len(self._seats) == 1 and self._family is None:
-            self._end()
-        if not seat.leaving:
-            self._poll.unregister(seat.control.fileno())
-        del self._seats[seat.control.fileno()]
-        seat.programs.close()
-        seat.control.close()
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if self._parked is None:  # no session has come yet, so it was the worker
-                self._end()
-            self._parked.ended(pid)
-            for seat in [*self._seats.values()]:
-                if (number := seat.programs.ended(pid, self._workers_and_copies())) is not None:
-                    seat.tell(Ran(number, status))
-                if pid == seat.worker:
-                    self._worker_ended(seat, status)
-
-    def _worker_ended(self, seat: Seat, status: int) -> None:
-        seat.tell(Exited(status))
-        if len(self._seats) == 1 and self._family is None:
-            self._end()
-        processes.kill(self._below(seat))
-        self._forget(seat)
-
-    def _end(self) -> NoReturn:
-        """Kill everything below, wait until it is gone, and exit. The host sees the end of the control sockets last."""
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        while True:
-            try:
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    continue
-            except ChildProcessError:  # whatever is below us has an ancestor among our children
-                for top, hold in self._around.holds.items():
-                    mounts.detach(top)
-                    hold.release()
-                remove_after(self._host, self._places, next(iter(self._seats), None))
-                os._exit(0)
-            if self._ground is not None:
-                _kill_everything()
-            else:
-                processes.kill(processes.descendants(os.getpid()))
-            # The time limit is for a fork that raced with the walk, and made no signal since.
-            if poll.poll(10):
-                os.read(self._wake, 4096)
-
-
-def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """Return a message of the host, and what came along; an empty one if the connection is over."""
-    try:
-        data, descriptors, _, _ = socket.recv_fds(sock, MAX_CONTROL, MAX_DESCRIPTORS)
-    except ConnectionError:
-        return b"", []
-    return data, descriptors
-
-
-def _place_output(out: int, err: int) -> None:
-    for source, place in ((out, 1), (err, 2)):
-        os.dup2(source, place)
-        os.close(source)
-
-
-def _kill_everything() -> None:
-    """As process 1: kill every other process of the namespace, at once and without looking for them."""
-    if os.getpid() != 1:  # in nobody's namespace but the machine's, it would be everything of this user there
-        os._exit(EXIT_BROKEN)
-    try:
-        os.kill(-1, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # there are none
-
-
-def release_holds(handover: socket.socket) -> None:
-    """Release what an init held that has ended, whether or not it could do so itself.
-
-    Nobody reads this while init lives: its descriptors, and so its locks, are kept by lying in the socket.
-
-    Args:
-        handover: Our end of the socket on which init was handed its session; it is closed.
-    """
-    with handover:
-        while True:
-            try:
-                data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS, socket.MSG_DONTWAIT)
-            except OSError:
-                return  # it ended before it had taken anything over
-            if not data:
-                return
-            hold = Hold(descriptors[0], TO_MAKER.decode(data).names)
-            hold.release()
-            hold.close()

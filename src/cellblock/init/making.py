@@ -17,14 +17,8 @@ from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import HOME
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.syscall import hide, identity_of_root
-from cellblock.wire.control import (
-    Held,
-    HttpServer,
-    Listener,
-    Setup,
-    WorkerSetup,
-    encode_control,
-)
+from cellblock.wire.control import TO_MAKER, Held, HttpServer, Listener, Setup, WorkerSetup
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.wire.sandbox import Confinement, Step
 
 
@@ -117,3 +111,24 @@ class Surroundings:
         """Share a hold on placeholders with the process that made this one, which releases it if this one is killed."""
         self.holds[top] = hold
         socket.send_fds(self._handover, [encode_control(Held(hold.names))], [hold.descriptor])
+
+
+def release_holds(handover: socket.socket) -> None:
+    """Release what an init held that has ended, whether or not it could do so itself.
+
+    Nobody reads this while init lives: its descriptors, and so its locks, are kept by lying in the socket.
+
+    Args:
+        handover: Our end of the socket on which init was handed its session; it is closed.
+    """
+    with handover:
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS, socket.MSG_DONTWAIT)
+            except OSError:
+                return  # it ended before it had taken anything over
+            if not data:
+                return
+            hold = Hold(descriptors[0], TO_MAKER.decode(data).names)
+            hold.release()
+            hold.close()

@@ -9,7 +9,8 @@ import struct
 from collections.abc import Callable, Sequence
 
 from cellblock.errors import ProtocolError
-from cellblock.wire.control import FROM_COPY, MAX_CONTROL, Copied, Start, Taken, Untaken, encode_control
+from cellblock.wire.copies import FROM_COPY, Copied, Start, Taken, Untaken
+from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _MAX_COPIES = 2000
 _WHO = struct.Struct("iII")  # struct ucred: who has sent a message, as the system says

@@ -7,7 +7,8 @@ import socket
 from typing import NoReturn
 
 from cellblock.sandbox.steps import StepName, failure_of
-from cellblock.wire.control import FORK_DESCRIPTORS, MAX_CONTROL, MAX_DESCRIPTORS, Refused, encode_control
+from cellblock.wire.control import FORK_DESCRIPTORS, Refused
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 
 
 def refusal(error: OSError | ValueError, default: StepName) -> Refused:

@@ -9,7 +9,8 @@ from collections.abc import Collection
 
 from cellblock.init import processes
 from cellblock.init.programs import Programs
-from cellblock.wire.control import FromInit, encode_control
+from cellblock.wire.control import FromInit
+from cellblock.wire.datagrams import encode_control
 
 
 class Seat:
@@ -56,16 +57,12 @@ class Seat:
             alone: Whether there is no other kernel: then processes that have lost their parents are this one's. Otherwise they
                 are if they have stayed in the worker's session.
         """
-        others = set(spared)
-        for pid in spared:
-            others.update(processes.descendants(pid))
         if alone:
-            found = set(processes.descendants(os.getpid()))
-        else:
-            own = () if self.worker is None else processes.descendants(self.worker)
-            orphans = (pid for pid in processes.children(os.getpid()) if _session(pid) == self.worker)
-            found = {*own, *orphans, *self.programs.below()}
-        return found - others - {self.worker}
+            others = {*spared, *(pid for one in spared for pid in processes.descendants(one))}
+            return {*processes.descendants(os.getpid())} - others - {self.worker}
+        own = () if self.worker is None else processes.descendants(self.worker)
+        orphans = (pid for pid in processes.children(os.getpid()) if _session(pid) == self.worker)
+        return {*own, *orphans, *self.programs.below()} - {*spared, self.worker}
 
 
 def _session(pid: int) -> int | None:

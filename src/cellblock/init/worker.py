@@ -17,7 +17,8 @@ from cellblock.init.forking import fork_copy
 from cellblock.init.specialise import specialise
 from cellblock.sandbox import landlock_rules
 from cellblock.sandbox.confine import confine, drop_capabilities
-from cellblock.wire.control import EXIT_UNCONFINED, MAX_CONTROL, MAX_DESCRIPTORS, TO_WORKER, WorkerSetup, encode_control
+from cellblock.wire.control import EXIT_UNCONFINED, TO_WORKER, WorkerSetup
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.wire.sandbox import Confinement, Restrictions
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from cellblock.sandbox.confine import confine, drop_capabilities
 from cellblock.sandbox.ground import enclose
 from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.steps import step
-from cellblock.wire.control import MAX_CONTROL, TO_SERVER, Made, Refused, ServerSetup, encode_control
+from cellblock.wire.control import TO_SERVER, Made, Refused, ServerSetup
+from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 from cellblock.wire.sandbox import Confinement
 
 _EXIT_NOT_STARTED = 127

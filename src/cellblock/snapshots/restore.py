@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cellblock import leftovers
 from cellblock.errors import SnapshotError
@@ -30,7 +30,7 @@ class UnsettledError(Exception):
     """Something in the workspace was changed since the plan was made. Nothing was done."""
 
 
-def restore(top: int, plan: Plan, store: Store, journal: Journal) -> None:
+def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable[[], object]) -> None:
     """Carry out a plan.
 
     Args:
@@ -38,6 +38,7 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal) -> None:
         plan: The plan.
         store: Where the content of files is.
         journal: The journal, held.
+        then: Called when all is in its place. If it fails, everything is taken back.
 
     Raises:
         UnsettledError: The workspace has changed since; it is as if this had not been called.
@@ -54,6 +55,7 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal) -> None:
         steps = [*_with_identities(top, plan.steps)]
         journal.write(name, info, steps)
         _apply(top, staging, steps)
+        _complete(top, staging, steps, then)
     except _HalfDoneError:
         os.close(staging)
         raise
@@ -176,6 +178,14 @@ def _apply(top: int, staging: int, steps: Sequence[Step]) -> None:
         _take_back(top, staging, steps[:done])
         if isinstance(error, OSError) and error.errno in CHANGED:
             raise UnsettledError from error
+        raise
+
+
+def _complete(top: int, staging: int, steps: Sequence[Step], then: Callable[[], object]) -> None:
+    try:
+        then()
+    except BaseException:  # whatever it is, nobody wants these files now
+        _take_back(top, staging, steps)
         raise
 
 

@@ -110,11 +110,12 @@ class Snapshots:
                     self._store.release_file(digest)
         return snapshot
 
-    def restore(self, snapshot: Snapshot) -> Changes:
+    def restore(self, snapshot: Snapshot, then: Callable[[], object] = lambda: None) -> Changes:
         """Bring the workspace to the state of a snapshot: all of it, or nothing. Files that are the same are not touched.
 
         Args:
             snapshot: One that was not dropped.
+            then: Called when everything is in its place. If it fails, the files become again what they were.
 
         Returns:
             What was done.
@@ -126,7 +127,7 @@ class Snapshots:
         with self._lock, self._opened("restore the files of") as top, self._journal.locked():
             restoring.recover(top, self._journal)
             for _ in range(_TRIES):
-                plan = self._restore_once(top, snapshot)
+                plan = self._restore_once(top, snapshot, then)
                 if plan is not None:
                     return Changes(tuple(plan.written), tuple(plan.removed), tuple(plan.kept))
         raise SnapshotError(
@@ -134,13 +135,15 @@ class Snapshots:
             "there, then try again. Nothing was changed"
         )
 
-    def _restore_once(self, top: int, snapshot: Snapshot) -> Plan | None:
+    def _restore_once(self, top: int, snapshot: Snapshot, then: Callable[[], object]) -> Plan | None:
         """Return what was done, or None if the workspace was changed meanwhile."""
         walk, now = self._search(top, snapshot.root)
         try:
             plan = Plan(now, snapshot.root)
             if plan.steps:
-                restoring.restore(top, plan, self._store, self._journal)
+                restoring.restore(top, plan, self._store, self._journal, then)
+            else:
+                then()
         except restoring.UnsettledError:
             walk.tighten(top)
             return None

@@ -1,25 +1,14 @@
-"""Control messages between host, fork server, init and worker: one JSON object in one datagram of a SOCK_SEQPACKET socket.
-
-On a stream socket two messages can arrive as one, and a descriptor passed with the second is then silently dropped.
-docs/wire.md describes them.
-"""
+"""Control messages between host, fork server, init and worker, and who may send which. docs/wire.md describes them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from cellblock.errors import ProtocolError
-from cellblock.wire.codec import decoder, encoder
+from cellblock.wire.datagrams import Incoming
 from cellblock.wire.record import record
 from cellblock.wire.sandbox import Confinement, Plan, Restrictions, Step
-
-MAX_CONTROL = 160 * 1024
-"""Largest message, in bytes: below what the kernel lets a datagram carry with its default buffers."""
-
-MAX_DESCRIPTORS = 8
 
 EXIT_NO_IPYTHON = 65
 EXIT_PRELOAD = 66
@@ -205,36 +194,6 @@ class Connect:
     op: ClassVar[str] = "connect"
 
 
-@record
-class Resume:
-    """Make a kernel of a copy, with the descriptors that come along: those of `Fork`.
-
-    Attributes:
-        number: The copy's.
-        env: Variables that change.
-        listeners: What to listen on for it, by name.
-        stay_in: As for `Setup`.
-        seed: What random generators begin with; None: something new.
-        same_random_state: Whether they go on where the copy's were.
-    """
-
-    op: ClassVar[str] = "resume"
-    number: int
-    env: Mapping[str, str]
-    listeners: Mapping[str, Listener]
-    stay_in: str | None
-    seed: int | None
-    same_random_state: bool
-
-
-@record
-class Drop:
-    """End a copy."""
-
-    op: ClassVar[str] = "drop"
-    number: int
-
-
 # -- init → host ---------------------------------------------------------------------------------------------------------
 
 
@@ -295,22 +254,6 @@ class Exited:
     status: int
 
 
-@record
-class Copied:
-    """There is a copy, and it has shown that it lives. Copies themselves say so to init, with a connection to each."""
-
-    op: ClassVar[str] = "copied"
-    number: int
-
-
-@record
-class Gone:
-    """A copy has ended."""
-
-    op: ClassVar[str] = "gone"
-    number: int
-
-
 # -- init → worker, and → who made it ------------------------------------------------------------------------------------
 
 
@@ -339,41 +282,6 @@ class Held:
 
     op: ClassVar[str] = "held"
     names: tuple[str, ...]
-
-
-# -- init ↔ copies of a worker -------------------------------------------------------------------------------------------
-
-
-@record
-class Start:
-    """Init → copy: make a kernel, of the channel and the outputs that come along. See `Resume`.
-
-    Attributes:
-        kernel: What the kernel is to call itself in `Taken`.
-    """
-
-    op: ClassVar[str] = "start"
-    kernel: int
-    env: Mapping[str, str]
-    stay_in: str | None
-    seed: int | None
-    same_random_state: bool
-
-
-@record
-class Taken:
-    """Copy → init: the kernel that `Start` asked for is the process that sends this."""
-
-    op: ClassVar[str] = "taken"
-    kernel: int
-
-
-@record
-class Untaken:
-    """Copy → init: the kernel that `Start` asked for could not be made."""
-
-    op: ClassVar[str] = "untaken"
-    kernel: int
 
 
 # -- host ↔ the sandbox of an MCP server ---------------------------------------------------------------------------------
@@ -411,85 +319,19 @@ class Made:
     hidden: tuple[str, ...]
 
 
-# -- bytes ---------------------------------------------------------------------------------------------------------------
+# -- who may send which --------------------------------------------------------------------------------------------------
 
 ToLauncher: TypeAlias = Hello | Fork | Kill | End
 FromLauncher: TypeAlias = Ready | Failed | Refused
 Command: TypeAlias = Interrupt | KillChildren | Run | Stop | Listen | Measure | Connect
-ToInit: TypeAlias = Setup | Command
 FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Exited
-ToFamily: TypeAlias = Resume | Drop
-FromFamily: TypeAlias = Copied | Gone
-ToCopy: TypeAlias = Start
-FromCopy: TypeAlias = Copied | Taken | Untaken
 FromServer: TypeAlias = Made | Refused
-ControlMessage: TypeAlias = (
-    ToLauncher
-    | FromLauncher
-    | ToInit
-    | FromInit
-    | ToFamily
-    | FromFamily
-    | ToCopy
-    | FromCopy
-    | WorkerSetup
-    | Held
-    | ServerSetup
-    | FromServer
-)
-
-_M = TypeVar("_M")
-
-
-def encode_control(message: ControlMessage) -> bytes:
-    """Return one message as bytes.
-
-    Raises:
-        ProtocolError: It is larger than one datagram may be.
-    """
-    convert = encoder(type(message))
-    assert convert is not None
-    data = json.dumps({"op": message.op, **convert(message)}, separators=(",", ":")).encode()
-    if len(data) > MAX_CONTROL:
-        raise ProtocolError(f"a {message.op!r} message of {len(data)} bytes is over the limit of {MAX_CONTROL}")
-    return data
-
-
-class Incoming(Generic[_M]):
-    """The messages that one end of a connection may be sent."""
-
-    def __init__(self, *kinds: type[_M]) -> None:
-        self.kinds: dict[str, type[_M]] = {kind.op: kind for kind in kinds}  # type: ignore[attr-defined]  # messages all
-
-    def decode(self, data: bytes) -> _M:
-        """Return one message.
-
-        Raises:
-            ProtocolError: It is not one of these, or a field is missing, unknown or of the wrong type.
-        """
-        try:
-            fields = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise ProtocolError(f"a control message is not valid JSON: {error}") from None
-        op = fields.pop("op", None) if isinstance(fields, dict) else None
-        if not isinstance(op, str) or op not in self.kinds:
-            raise ProtocolError(f"a control message has no op that may be sent here: {', '.join(self.kinds)}")
-        try:
-            message: _M = decoder(self.kinds[op])(fields)
-        except ProtocolError as error:
-            raise ProtocolError(f"a {op!r} message is wrong: {error}") from None
-        return message
-
 
 TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
 FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed, Refused)
 TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
 TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Run, Stop, Listen, Measure, Connect)
 FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Exited)
-TO_FAMILY: Incoming[ToFamily] = Incoming(Resume, Drop)
-FROM_FAMILY: Incoming[FromFamily] = Incoming(Copied, Gone)
-TO_COPY: Incoming[ToCopy] = Incoming(Start)
-FROM_COPY: Incoming[FromCopy] = Incoming(Copied, Taken, Untaken)
 TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
 TO_MAKER: Incoming[Held] = Incoming(Held)
 TO_SERVER: Incoming[ServerSetup] = Incoming(ServerSetup)

@@ -11,7 +11,8 @@ from enum import Enum
 
 from cellblock.errors import ProtocolError
 from cellblock.wire.frames import FrameParser
-from cellblock.wire.messages import Message, decode, encode
+from cellblock.wire.message_codec import decode, encode
+from cellblock.wire.messages import Message
 
 
 class Side(Enum):

@@ -12,7 +12,8 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
 from cellblock.errors import ProtocolError
-from cellblock.wire.messages import MAX_MIMES, PIECE, Clear, Display, Part
+from cellblock.wire.fields import MAX_MIMES, PIECE
+from cellblock.wire.messages import Clear, Display, Part
 from cellblock.worker.outbox import Outbox
 from cellblock.worker.widgets import VIEW, text_now
 

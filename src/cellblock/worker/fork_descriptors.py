@@ -70,13 +70,16 @@ def _information(descriptor: int) -> str:
         return file.read()
 
 
-def locked_file() -> str | None:
+def locked_file(seen: Descriptors) -> str | None:
     """Return the path of a file on which this process has a lock for writing, which a fork would not have.
 
     Databases lock their file so: SQLite during a transaction that writes, DuckDB for as long as the file is open.
+
+    Args:
+        seen: What this process has open.
     """
     query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-    for descriptor, path in Descriptors.now().paths.items():
+    for descriptor, path in seen.paths.items():
         with contextlib.suppress(OSError):  # closed meanwhile, or something that knows no locks
             # Locks of open file descriptions conflict with those of processes, even with those of this one.
             answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)

@@ -82,6 +82,8 @@ class _Prepared:
 
 
 _prepared = _Prepared()
+_found: tuple[_Threads, Descriptors] | None = None
+"""What `refusal` has seen last, for `prepare`"""
 
 
 def refusal(ours: Collection[int] = ()) -> str | None:
@@ -90,7 +92,9 @@ def refusal(ours: Collection[int] = ()) -> str | None:
     Args:
         ours: The ids (`threading.get_native_id`) of threads that the caller sees to.
     """
-    if (path := locked_file()) is not None:
+    global _found
+    seen = Descriptors.now()
+    if (path := locked_file(seen)) is not None:
         name = _shown(path)
         if is_sqlite(path):
             return f"a transaction is open in the SQLite database {name}: commit it, or roll it back"
@@ -104,6 +108,7 @@ def refusal(ours: Collection[int] = ()) -> str | None:
             break
         time.sleep(seconds)
         threads = _look(ours)
+    _found = threads, seen
     return threads.objections[0] if threads.objections else None
 
 
@@ -182,13 +187,15 @@ def _number(count: int, word: str) -> str:
 
 
 def prepare() -> None:
-    """Get this process ready to be forked now. It goes on as before."""
-    global _prepared
-    threads = _look(())
+    """Get this process ready to be forked now, right after `refusal` had no reason against it. It goes on as before."""
+    global _prepared, _found
+    assert _found is not None
+    threads, seen = _found
+    _found = None
     for file in threads.openmp:
         # Otherwise the next parallel loop in the copy waits for threads that are not there. Here it starts them again.
         getattr(ctypes.CDLL(file), _PAUSE)(_PAUSE_HARD)
-    _prepared = _Prepared(threads.resets, _processes(), seen=Descriptors.now())
+    _prepared = _Prepared(threads.resets, _processes(), seen=seen)
 
 
 def _processes() -> list[str]:

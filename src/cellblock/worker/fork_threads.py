@@ -12,6 +12,7 @@ import ctypes
 import errno
 import functools
 import os
+import platform
 import sys
 from collections.abc import Iterator
 
@@ -23,7 +24,9 @@ _RUNTIME = "libstdc++"
 """It starts the threads of C++ libraries for them."""
 
 
-_write = ctypes.CDLL(None).write
+_libc = ctypes.CDLL(None)
+_write = _libc.write
+_pthread_self = ctypes.CFUNCTYPE(ctypes.c_void_p)(("pthread_self", _libc))
 
 
 class _Found(ctypes.Structure):
@@ -82,17 +85,36 @@ class _Memory:
         return os.read(self._reader, size)
 
 
+def place_of_id() -> int:
+    """Return the address at which the C library keeps the id of this thread.
+
+    Raises:
+        ValueError: It is a library that does not say.
+    """
+    return _own_record() + _offset("pthread_tid")
+
+
+def thread_pointer() -> int:
+    """Return the address that the machine calls the thread's: of its record on x86-64, and right behind it on arm64."""
+    behind = platform.machine() == "aarch64"
+    return _own_record() + (ctypes.c_uint32.in_dll(_libc, "_thread_db_sizeof_pthread").value if behind else 0)
+
+
+def _own_record() -> int:
+    own: int = _pthread_self()
+    return own
+
+
 @functools.cache
 def _layout() -> tuple[tuple[int, ...], int, int, int]:
     """Return where the lists of threads begin, and where in the record of a thread its link, its id and its function are."""
-    libc = ctypes.CDLL(None)
+    start = ctypes.addressof(ctypes.c_char.in_dll(_libc, "_rtld_global"))
+    lists = tuple(start + _offset(f"rtld_global__dl_stack_{name}") for name in ("used", "user"))
+    return lists, _offset("pthread_list"), _offset("pthread_tid"), _offset("pthread_start_routine")
 
-    def offset(name: str) -> int:
-        return int((ctypes.c_uint32 * 3).in_dll(libc, f"_thread_db_{name}")[2])
 
-    start = ctypes.addressof(ctypes.c_char.in_dll(libc, "_rtld_global"))
-    lists = tuple(start + offset(f"rtld_global__dl_stack_{name}") for name in ("used", "user"))
-    return lists, offset("pthread_list"), offset("pthread_tid"), offset("pthread_start_routine")
+def _offset(name: str) -> int:
+    return int((ctypes.c_uint32 * 3).in_dll(_libc, f"_thread_db_{name}")[2])
 
 
 def _records(memory: _Memory, lists: tuple[int, ...], link: int) -> Iterator[int]:

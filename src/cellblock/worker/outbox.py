@@ -19,7 +19,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Literal
 
-from cellblock.wire.messages import PIECE, Display, Message, Stream
+from cellblock.wire.fields import PIECE
+from cellblock.wire.messages import Display, Message, Stream
 from cellblock.worker.channel import Channel
 from cellblock.worker.gate import GATE
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
-from cellblock.wire.messages import (
-    PIECE,
-    Changed,
-    Changes,
-    Complete,
-    Completed,
-    Inspect,
-    Inspected,
-)
+from cellblock.wire.fields import PIECE
+from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspect, Inspected
 from cellblock.worker.changes import Variables
 from cellblock.worker.loop import Interrupter
 from cellblock.worker.shell import Shell

@@ -10,12 +10,14 @@ import socket
 from typing import NoReturn
 
 from cellblock.init import processes
-from cellblock.init.init import release_holds, run_init
+from cellblock.init.init import run_init
+from cellblock.init.making import release_holds
 from cellblock.init.refusing import refusal, refuse_session
 from cellblock.leftovers import remove_after
 from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.namespaces import fork_into_namespaces
-from cellblock.wire.control import MAX_CONTROL, MAX_DESCRIPTORS, TO_LAUNCHER, Hello
+from cellblock.wire.control import TO_LAUNCHER, Hello
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS
 
 
 def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:

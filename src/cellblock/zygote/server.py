@@ -13,25 +13,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from cellblock.init import processes
-from cellblock.init.init import rehearse, release_holds, run_init
+from cellblock.init.init import rehearse, run_init
+from cellblock.init.making import release_holds
 from cellblock.leftovers import remove_after
 from cellblock.sandbox.ground import Ground
 from cellblock.sandbox.namespaces import fork_into_namespaces
 from cellblock.sandbox.syscall import hide
-from cellblock.wire.control import (
-    FORK_DESCRIPTORS,
-    MAX_CONTROL,
-    MAX_DESCRIPTORS,
-    TO_LAUNCHER,
-    End,
-    Failed,
-    Fork,
-    FromLauncher,
-    Hello,
-    Kill,
-    Ready,
-    encode_control,
-)
+from cellblock.wire.control import FORK_DESCRIPTORS, TO_LAUNCHER, End, Failed, Fork, FromLauncher, Hello, Kill, Ready
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.worker.warm import warm
 from cellblock.zygote.hugepages import collapse
 

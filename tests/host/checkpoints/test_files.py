@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from cellblock import Host, Rolling, Session, SnapshotError
+from cellblock import CheckpointError, Host, LaunchError, Rolling, Session, SnapshotError
 from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.snapshots import SnapshotLimits
 from processes import eventually
@@ -108,6 +108,42 @@ async def test_if_files_cannot_come_back_the_session_stays_as_it_is(zygote_host:
         (tmp_path / "a" / ".git").rmdir()
         await session.restore(checkpoint)
         assert (await session.execute("x, open('a').read()")).return_value == "(1, '1')"
+
+
+async def test_a_database_that_is_open_is_the_one_that_came_back(zygote_host: Host, tmp_path: Path) -> None:
+    """Files are back before the kernel opens them again."""
+    async with made(zygote_host, tmp_path) as session:
+        await session.execute(
+            """
+            import sqlite3
+            base = sqlite3.connect("base.db")
+            with base: base.execute("CREATE TABLE t (x)"); base.execute("INSERT INTO t VALUES (1)")
+            """
+        )
+        checkpoint = await session.checkpoint(files="copy")
+        await session.execute("with base: base.execute('UPDATE t SET x = 2')")
+        await session.restore(checkpoint)
+        await session.execute("with base: base.execute('UPDATE t SET x = x + 10')")
+        look = "[c.execute('SELECT x FROM t').fetchall() for c in (base, sqlite3.connect('base.db'))]"
+        assert (await session.execute(look)).return_value == "[[(11,)], [(11,)]]"
+
+
+async def test_if_no_kernel_can_be_made_files_become_again_what_they_were(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise LaunchError("there is no room")
+
+    async with made(zygote_host, tmp_path) as session:
+        await session.execute("x = 1; open('a', 'w').write('1')")
+        checkpoint = await session.checkpoint(files="copy")
+        await session.execute("x = 2; open('a', 'w').write('2'); open('b', 'w').write('2')")
+        with monkeypatch.context() as patch:
+            patch.setattr(zygote_host, "resume", fail)
+            with pytest.raises(CheckpointError, match="there is no room"):
+                await session.restore(checkpoint)
+        assert (await session.execute("x, open('a').read(), open('b').read()")).return_value == "(2, '2', '2')"
+        assert not [name for name in os.listdir(tmp_path) if name.startswith(".cellblock")]
 
 
 async def test_a_checkpoint_whose_files_cannot_be_kept_is_none(zygote_host: Host, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from cellblock.host.output.images import save_images
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.model import OutputItem
-from cellblock.wire.messages import MAX_MIMES, PIECE, Display
+from cellblock.wire.fields import MAX_MIMES, PIECE
+from cellblock.wire.messages import Display
 
 unhurried = settings(deadline=None)  # on a busy machine time says nothing
 PNG = b"\x89PNG\r\n\x1a\nrest"

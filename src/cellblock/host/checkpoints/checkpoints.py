@@ -259,8 +259,7 @@ class Checkpoints:
 
         async def launch() -> Kernel:
             nonlocal changes
-            kernel = await self.resume(checkpoint)
-            changes = await self._bring_files_back(checkpoint, kernel)
+            kernel, changes = await self._resume_with_files(checkpoint)
             return kernel
 
         try:
@@ -278,14 +277,22 @@ class Checkpoints:
             if not other.moment.numbers <= line:
                 other.discard()
 
-    async def _bring_files_back(self, checkpoint: Checkpoint, kernel: Kernel) -> Changes:
-        """Bring back the files of a checkpoint, if it holds any, before a kernel that was made of it is used."""
-        if checkpoint.snapshot is None:
-            return Changes()
+    async def _resume_with_files(self, checkpoint: Checkpoint, *, first: bool = False) -> tuple[Kernel, Changes]:
+        """Make a kernel of a checkpoint, after its files are back, if it holds any: the kernel opens its files again."""
+        made: list[Kernel] = []
+
+        async def resume() -> None:
+            made.append(await self.resume(checkpoint, first=first))
+
         try:
-            return await self.files.restore(checkpoint.snapshot)
+            if checkpoint.snapshot is None:
+                await resume()
+                return made[0], Changes()
+            changes = await self.files.restore(checkpoint.snapshot, resume)
+            return made[0], changes
         except BaseException:  # also a cancellation: nobody else has the kernel
-            await kernel.close()
+            for kernel in made:
+                await kernel.close()
             raise
 
     async def undo(self, count: int) -> Undone:
@@ -336,8 +343,7 @@ class Checkpoints:
     async def begin_with(self, checkpoint: Checkpoint) -> Kernel:
         """Make the session's first kernel, of a checkpoint."""
         checkpoint.check()
-        kernel = await self.resume(checkpoint, first=True)
-        await self._bring_files_back(checkpoint, kernel)
+        kernel, _ = await self._resume_with_files(checkpoint, first=True)
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         return kernel
 

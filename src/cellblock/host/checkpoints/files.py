@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,14 +84,23 @@ class CheckpointFiles:
             )
         return snapshot
 
-    async def restore(self, snapshot: Snapshot) -> Changes:
+    async def restore(self, snapshot: Snapshot, then: Callable[[], Coroutine[Any, Any, object]]) -> Changes:
         """Bring the files back.
+
+        Args:
+            snapshot: The files.
+            then: Runs when they are back: makes what opens them. If it fails, they become again what they were.
 
         Raises:
             SnapshotError: They are as they were, unless the message says more.
+            CellblockError: Whatever `then` raises.
         """
-        store = self._make_store()
-        return await _owned(lambda: self._snapshots(store).restore(snapshot), _forget)
+        store, loop = self._make_store(), asyncio.get_running_loop()
+
+        def finish() -> None:
+            asyncio.run_coroutine_threadsafe(then(), loop).result()
+
+        return await _owned(lambda: self._snapshots(store).restore(snapshot, finish), _forget)
 
     async def diff(self, before: Snapshot) -> FileChanges:
         """Return what has changed since.

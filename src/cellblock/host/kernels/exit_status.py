@@ -14,7 +14,7 @@ class Death:
     cause: str
 
 
-_EXIT_BROKEN = 70  # the worker's, see init/init.py
+_EXIT_BROKEN = 70  # the worker's, see `init.worker`
 
 _SIGNALS = {
     signal.SIGSEGV: "a segmentation fault in C code",

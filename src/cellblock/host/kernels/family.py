@@ -15,18 +15,11 @@ from cellblock.errors import CheckpointError, LaunchError, ProtocolError
 from cellblock.host.closing import Closing
 from cellblock.host.launch.launcher import Ends, Launcher, connect
 from cellblock.sandbox.cgroups import Group
-from cellblock.wire.control import (
-    FROM_FAMILY,
-    MAX_CONTROL,
-    Copied,
-    Drop,
-    Gone,
-    Listener,
-    Resume,
-    ToFamily,
-    encode_control,
-)
-from cellblock.wire.messages import MAX_NUMBER, Park, Parked
+from cellblock.wire.control import Listener
+from cellblock.wire.copies import FROM_FAMILY, Copied, Drop, Gone, Resume, ToFamily
+from cellblock.wire.datagrams import MAX_CONTROL, encode_control
+from cellblock.wire.fields import MAX_NUMBER
+from cellblock.wire.messages import Park, Parked
 
 if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel

@@ -16,18 +16,8 @@ from cellblock.host.output.collect import Collector
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.model import Recovery, Status, StreamName
 from cellblock.wire.frames import FrameParser
-from cellblock.wire.messages import (
-    Command,
-    Decided,
-    Ended,
-    InputReply,
-    InputRequest,
-    Install,
-    Installed,
-    Message,
-    ToWorker,
-    decode,
-)
+from cellblock.wire.message_codec import decode
+from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, Message, ToWorker
 from cellblock.wire.protocol import State
 
 Saved: TypeAlias = tuple[Any, ...]

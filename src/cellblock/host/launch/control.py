@@ -12,7 +12,6 @@ from cellblock.errors import KernelDiedError, ProtocolError
 from cellblock.host.descriptors import receive_control
 from cellblock.wire.control import (
     FROM_INIT,
-    MAX_CONTROL,
     Command,
     Connect,
     Done,
@@ -29,8 +28,8 @@ from cellblock.wire.control import (
     Refused,
     Run,
     Stop,
-    encode_control,
 )
+from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _PATIENCE = 0.5  # seconds for init to do what it is told
 

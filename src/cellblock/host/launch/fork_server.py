@@ -14,7 +14,8 @@ from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launc
 from cellblock.host.launch.start import Started
 from cellblock.sandbox.cgroups import Group
 from cellblock.sandbox.steps import Failure
-from cellblock.wire.control import FROM_LAUNCHER, MAX_CONTROL, End, Failed, Fork, Kill, Ready, Refused, Setup, encode_control
+from cellblock.wire.control import FROM_LAUNCHER, End, Failed, Fork, Kill, Ready, Refused, Setup
+from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 
 class ForkServer:

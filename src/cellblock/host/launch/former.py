@@ -10,7 +10,8 @@ from cellblock.errors import LaunchError
 from cellblock.host.descriptors import Tail
 from cellblock.host.launch.failures import died
 from cellblock.host.launch.launcher import Ends
-from cellblock.wire.control import End, Kill, Setup, encode_control
+from cellblock.wire.control import End, Kill, Setup
+from cellblock.wire.datagrams import encode_control
 
 
 class FormerZygote:

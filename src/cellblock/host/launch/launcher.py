@@ -18,7 +18,8 @@ from cellblock.host.launch.failures import cannot_start, ended, launch_error, qu
 from cellblock.host.launch.start import Started, Starter
 from cellblock.sandbox.cgroups import Group, Groups
 from cellblock.sandbox.steps import failure_of
-from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, Hello, Setup, encode_control
+from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, Hello, Setup
+from cellblock.wire.datagrams import encode_control
 
 _TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _BOOT = Path(__file__).parents[2] / "zygote" / "boot.py"

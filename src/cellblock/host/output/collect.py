@@ -14,7 +14,8 @@ from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import Spill, SpillDirectory, Spills
 from cellblock.host.output.values import READ_AS_TEXT, Bundle, Value
 from cellblock.model import OutputItem, OutputKind, StreamName
-from cellblock.wire.messages import MAX_MIMES, Display
+from cellblock.wire.fields import MAX_MIMES
+from cellblock.wire.messages import Display
 
 _BLOCK = 64 * 1024
 _OVERHEAD = 128  # what an entry costs in addition to its text

@@ -24,7 +24,8 @@ from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.repositories import protect_repositories
 from cellblock.sandbox.steps import Failure, told_failure
 from cellblock.sandbox.surroundings import look_around
-from cellblock.wire.control import FROM_SERVER, MAX_CONTROL, FromServer, Made, Refused, ServerSetup, encode_control
+from cellblock.wire.control import FROM_SERVER, FromServer, Made, Refused, ServerSetup
+from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _LOG = logging.getLogger("cellblock.tools")
 

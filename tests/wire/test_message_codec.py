@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from cellblock.errors import ProtocolError
 from cellblock.wire import messages as m
+from cellblock.wire.fields import MAX_ARGUMENTS, MAX_CODE, MAX_ERROR, MAX_MIMES, MAX_NUMBER, MAX_TEXT, PIECE
 from cellblock.wire.frames import MAX_BODY, MAX_DEPTH, Frame, FrameParser
-from cellblock.wire.messages import MAX_CODE, MAX_MIMES, MAX_NUMBER, MAX_TEXT, PIECE, decode, encode
+from cellblock.wire.message_codec import decode, encode
 from wire_cases import BY_TYPE, TYPES, brief, frame, hostile_frames, messages, unhurried
 
 
@@ -157,21 +158,21 @@ def test_the_parts_of_a_bundle_have_a_limit() -> None:
 
 
 def test_an_error_is_not_larger_than_the_host_decodes_in_one_turn() -> None:
-    most = m.Reply(1, "E", "x" * 1000, ("y" * (m.MAX_ERROR - 1000),))
+    most = m.Reply(1, "E", "x" * 1000, ("y" * (MAX_ERROR - 1000),))
     assert round_trip(most) == most
-    with pytest.raises(ProtocolError, match=str(m.MAX_ERROR)):
+    with pytest.raises(ProtocolError, match=str(MAX_ERROR)):
         encode(m.Reply(1, "E", "x" * 1001, most.traceback))
-    with pytest.raises(ProtocolError, match=str(m.MAX_ERROR)):
-        read({"type": "reply", "execution_count": 1, "ename": "E", "sizes": [m.MAX_ERROR + 1]}, bytes(m.MAX_ERROR + 1))
+    with pytest.raises(ProtocolError, match=str(MAX_ERROR)):
+        read({"type": "reply", "execution_count": 1, "ename": "E", "sizes": [MAX_ERROR + 1]}, bytes(MAX_ERROR + 1))
 
 
 def test_the_arguments_of_an_installation_have_a_limit() -> None:
-    most = m.Install(1, ("x",) * m.MAX_ARGUMENTS)
+    most = m.Install(1, ("x",) * MAX_ARGUMENTS)
     assert round_trip(most) == most
-    with pytest.raises(ProtocolError, match=str(m.MAX_ARGUMENTS)):
-        encode(m.Install(1, ("x",) * (m.MAX_ARGUMENTS + 1)))
-    with pytest.raises(ProtocolError, match=f"sizes must be at most {m.MAX_ARGUMENTS} lengths"):
-        read({"type": "install", "number": 1, "sizes": [0] * (m.MAX_ARGUMENTS + 1)})
+    with pytest.raises(ProtocolError, match=str(MAX_ARGUMENTS)):
+        encode(m.Install(1, ("x",) * (MAX_ARGUMENTS + 1)))
+    with pytest.raises(ProtocolError, match=f"sizes must be at most {MAX_ARGUMENTS} lengths"):
+        read({"type": "install", "number": 1, "sizes": [0] * (MAX_ARGUMENTS + 1)})
 
 
 TEXT_FIELDS: dict[str, tuple[Any, Any]] = {

@@ -15,16 +15,14 @@ import json
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable
-from typing import Any
 
 from cellblock import Host
-from cellblock.custody import client, custodian
+from cellblock.custody import client
 from cellblock.custody.client import Custodian
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.session import Session
 from cellblock.model import CodeExecutionResult
+from fuses import Fuse, forked
 
 CODE = """
 import os
@@ -37,36 +35,6 @@ print(input('?') if n % 2 else 'x' * 5000)
 n
 """
 POINTS = ("splice", "sendfile", "pwrite", "pread", "lseek")
-
-
-class Fuse:
-    """Kills this process at a point."""
-
-    def __init__(self, point: int) -> None:
-        self.point = point
-        self.count = 0
-        self.armed = False
-        for name in POINTS:
-            setattr(os, name, self.around(getattr(os, name)))
-        client.send = self.around(custodian.send)  # type: ignore[attr-defined]
-        Kernel._take = self.around(Kernel._take)  # type: ignore[method-assign]
-
-    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def wrapped(*given: Any, **named: Any) -> Any:
-            self.pass_by()
-            try:
-                return call(*given, **named)
-            finally:
-                self.pass_by()
-
-        return wrapped
-
-    def pass_by(self) -> None:
-        if self.armed:
-            self.count += 1
-            if self.count == self.point:
-                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def told(result: CodeExecutionResult) -> list[object]:
@@ -82,7 +50,7 @@ async def host(state: str, workspace: str, isolate: str, point: int, report: int
         return "line"
 
     held_by = Custodian.connect(state)
-    fuse = Fuse(point)
+    fuse = Fuse(point, *((os, name) for name in POINTS), (client, "send"), (Kernel, "_take"))
     fuse.armed = early and point > 0 and bool(held_by.entries)
     host = Host(isolate=isolate, custodian=held_by)  # type: ignore[arg-type]
     remains = await host.adopt()
@@ -91,7 +59,7 @@ async def host(state: str, workspace: str, isolate: str, point: int, report: int
     )
     await session.start(on_input=answer)
     if fuse.armed:
-        say(passed=fuse.count)
+        say(passed=fuse.passed)
         os.kill(os.getpid(), signal.SIGKILL)
     if remains:
         what: dict[str, object] = {"adopted": session.adopted, "tag": session.resumed}
@@ -110,21 +78,14 @@ async def host(state: str, workspace: str, isolate: str, point: int, report: int
         fuse.point = 40
     await session.execute(CODE, on_input=answer, tag=str(point))
     fuse.armed = False
-    say(passed=fuse.count)
+    say(passed=fuse.passed)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(state: str, workspace: str, isolate: str, first: str, last: str, step: str, early: str = "") -> None:
     for point in (*range(int(first), int(last), int(step)), 0):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                asyncio.run(host(state, workspace, isolate, point, 1, early=bool(early)))
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(1)
+        run = functools.partial(host, state, workspace, isolate, point, 1, early=bool(early))
+        pid = forked(lambda: asyncio.run(run()))  # noqa: B023  # called at once
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status) != (point > 0):
             sys.exit(f"the host of point {point} ended by itself")

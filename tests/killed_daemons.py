@@ -9,20 +9,17 @@ MODE is ``wait`` or ``live``, or ``dead``: then the kernel is killed before the 
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
 import sys
 import time
-import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cellblock import __version__
-from cellblock.custody import client, custodian
+from cellblock.custody import client
 from cellblock.daemon.__main__ import main as run_daemon
 from cellblock.daemon.client import Client
 from cellblock.daemon.connection import Connection
@@ -32,6 +29,7 @@ from cellblock.errors import CellblockError, DaemonError, NotRunError
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.store.writer import Writer
 from cellblock.wire.frames import Frame
+from fuses import Fuse, forked
 
 CODE = """
 with open('ran', 'a') as file:
@@ -44,58 +42,31 @@ count
 """
 WHO = b"import os; open('worker', 'w').write(str(os.getpid()))"
 POINTS = ("splice", "sendfile", "pwrite", "pwritev")
+CALLS = ((client, "send"), (Kernel, "_take"), (Kernel, "_end_cell"), (Writer, "_commit"), (Client, "_send"))
 PATIENCE = 20.0
 
 
-class Fuse:
-    """Kills this process at a point, counted from the request whose key is the number of the point."""
+def fuse_of(point: int) -> Fuse:
+    """Return a fuse that counts from the request whose key is the number of the point."""
+    fuse = Fuse(point, *((os, name) for name in POINTS), *CALLS)
+    take = Client._take
 
-    def __init__(self, point: int) -> None:
-        self.point, self.key = point, str(point)
-        self.armed = False
-        for name in POINTS:
-            setattr(os, name, self.around(getattr(os, name)))
-        client.send = self.around(custodian.send)  # type: ignore[attr-defined]
-        for owner, name in ((Kernel, "_take"), (Kernel, "_end_cell"), (Writer, "_commit"), (Client, "_send")):
-            setattr(owner, name, self.around(getattr(owner, name)))
-        take = Client._take
+    def armed_take(this: Client, frame: Frame) -> None:
+        fuse.armed = fuse.armed or (frame.header.get("fields") or {}).get("key") == str(point)
+        take(this, frame)
 
-        def armed_take(this: Client, frame: Frame) -> None:
-            self.armed = self.armed or (frame.header.get("fields") or {}).get("key") == self.key
-            take(this, frame)
-
-        setattr(Client, "_take", armed_take)  # noqa: B010  # as above
-
-    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def wrapped(*given: Any, **named: Any) -> Any:
-            self.pass_by()
-            try:
-                return call(*given, **named)
-            finally:
-                self.pass_by()
-
-        return wrapped
-
-    def pass_by(self) -> None:
-        if self.armed:
-            self.point -= 1
-            if self.point == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+    setattr(Client, "_take", armed_take)  # noqa: B010  # mypy knows no methods that are replaced
+    return fuse
 
 
 def start_daemon(place: Place, point: int) -> int:
     """Start a daemon, and return its process id. The one before has ended."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            Fuse(point)
-            run_daemon([str(place.directory)])
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return pid
+
+    def run() -> None:
+        fuse_of(point)
+        run_daemon([str(place.directory)])
+
+    return forked(run)
 
 
 def connect(place: Place) -> Connection:

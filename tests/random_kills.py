@@ -8,18 +8,19 @@ line of JSON for each result, with the tag and what was printed.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import random
 import signal
 import sys
 import time
-import traceback
 
 from cellblock import Host
 from cellblock.custody.client import Custodian
 from cellblock.host.session import Session
 from cellblock.model import CodeExecutionResult
+from fuses import forked
 
 CODE = """
 with open('ran', 'a') as file:
@@ -96,15 +97,8 @@ def run(state: str, workspace: str, isolate: str, kills: str, seed: str) -> None
     for number in range(int(kills) + 1):
         last = number == int(kills)
         reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                asyncio.run(main(state, workspace, isolate, writer, last=last))
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(1)
+        host = functools.partial(main, state, workspace, isolate, writer, last=last)
+        pid = forked(lambda: asyncio.run(host()))  # noqa: B023  # called at once
         os.close(writer)
         if not last:
             if number == 0 or chance.random() < 0.7:  # most of them use their sessions, the others take them over

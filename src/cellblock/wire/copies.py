@@ -1,0 +1,108 @@
+"""Control messages about copies of kernels: of the host, of init and of the copies. docs/wire.md describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, TypeAlias
+
+from cellblock.wire.control import Listener
+from cellblock.wire.datagrams import Incoming
+from cellblock.wire.record import record
+
+# -- host → init ---------------------------------------------------------------------------------------------------------
+
+
+@record
+class Resume:
+    """Make a kernel of a copy, with the descriptors that come along: those of `Fork`.
+
+    Attributes:
+        number: The copy's.
+        env: Variables that change.
+        listeners: What to listen on for it, by name.
+        stay_in: As for `Setup`.
+        seed: What random generators begin with; None: something new.
+        same_random_state: Whether they go on where the copy's were.
+    """
+
+    op: ClassVar[str] = "resume"
+    number: int
+    env: Mapping[str, str]
+    listeners: Mapping[str, Listener]
+    stay_in: str | None
+    seed: int | None
+    same_random_state: bool
+
+
+@record
+class Drop:
+    """End a copy."""
+
+    op: ClassVar[str] = "drop"
+    number: int
+
+
+# -- init → host ---------------------------------------------------------------------------------------------------------
+
+
+@record
+class Copied:
+    """There is a copy, and it has shown that it lives. Copies themselves say so to init, with a connection to each."""
+
+    op: ClassVar[str] = "copied"
+    number: int
+
+
+@record
+class Gone:
+    """A copy has ended."""
+
+    op: ClassVar[str] = "gone"
+    number: int
+
+
+# -- init ↔ copies of a worker -------------------------------------------------------------------------------------------
+
+
+@record
+class Start:
+    """Init → copy: make a kernel, of the channel and the outputs that come along. See `Resume`.
+
+    Attributes:
+        kernel: What the kernel is to call itself in `Taken`.
+    """
+
+    op: ClassVar[str] = "start"
+    kernel: int
+    env: Mapping[str, str]
+    stay_in: str | None
+    seed: int | None
+    same_random_state: bool
+
+
+@record
+class Taken:
+    """Copy → init: the kernel that `Start` asked for is the process that sends this."""
+
+    op: ClassVar[str] = "taken"
+    kernel: int
+
+
+@record
+class Untaken:
+    """Copy → init: the kernel that `Start` asked for could not be made."""
+
+    op: ClassVar[str] = "untaken"
+    kernel: int
+
+
+# -- who may send which --------------------------------------------------------------------------------------------------
+
+ToFamily: TypeAlias = Resume | Drop
+FromFamily: TypeAlias = Copied | Gone
+FromCopy: TypeAlias = Copied | Taken | Untaken
+
+TO_FAMILY: Incoming[ToFamily] = Incoming(Resume, Drop)
+FROM_FAMILY: Incoming[FromFamily] = Incoming(Copied, Gone)
+TO_COPY: Incoming[Start] = Incoming(Start)
+FROM_COPY: Incoming[FromCopy] = Incoming(Copied, Taken, Untaken)

@@ -1,0 +1,66 @@
+"""Control messages as bytes: one JSON object in one datagram of a SOCK_SEQPACKET socket.
+
+On a stream socket two messages can arrive as one, and a descriptor passed with the second is then silently dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from cellblock.errors import ProtocolError
+from cellblock.wire.codec import decoder, encoder
+
+MAX_CONTROL = 160 * 1024
+"""Largest message, in bytes: below what the kernel lets a datagram carry with its default buffers."""
+
+MAX_DESCRIPTORS = 8
+
+
+class ControlMessage(Protocol):
+    """A message with a name: a record of `wire.control` or `wire.copies`."""
+
+    op: ClassVar[str]
+
+
+_M = TypeVar("_M", bound=ControlMessage)
+
+
+def encode_control(message: ControlMessage) -> bytes:
+    """Return one message as bytes.
+
+    Raises:
+        ProtocolError: It is larger than one datagram may be.
+    """
+    convert = encoder(type(message))
+    assert convert is not None
+    data = json.dumps({"op": message.op, **convert(message)}, separators=(",", ":")).encode()
+    if len(data) > MAX_CONTROL:
+        raise ProtocolError(f"a {message.op!r} message of {len(data)} bytes is over the limit of {MAX_CONTROL}")
+    return data
+
+
+class Incoming(Generic[_M]):
+    """The messages that one end of a connection may be sent."""
+
+    def __init__(self, *kinds: type[_M]) -> None:
+        self.kinds: dict[str, type[_M]] = {kind.op: kind for kind in kinds}
+
+    def decode(self, data: bytes) -> _M:
+        """Return one message.
+
+        Raises:
+            ProtocolError: It is not one of these, or a field is missing, unknown or of the wrong type.
+        """
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"a control message is not valid JSON: {error}") from None
+        op = fields.pop("op", None) if isinstance(fields, dict) else None
+        if not isinstance(op, str) or op not in self.kinds:
+            raise ProtocolError(f"a control message has no op that may be sent here: {', '.join(self.kinds)}")
+        try:
+            message: _M = decoder(self.kinds[op])(fields)
+        except ProtocolError as error:
+            raise ProtocolError(f"a {op!r} message is wrong: {error}") from None
+        return message

@@ -1,0 +1,33 @@
+"""What conftest.py files share. Each of these is imported under two names, and so they cannot share what changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from cellblock import Host
+
+shared: list[Host] = []
+"""Warm hosts that all tests use"""
+
+selection = {"slow": True}
+"""Which tests are run"""
+
+
+@asynccontextmanager
+async def sharing(host: Host) -> AsyncIterator[Host]:
+    """Have a host run for all tests that ask for it."""
+    async with host:
+        host.store()  # which it makes when it is first needed, and then has a descriptor of
+        shared.append(host)
+        yield host
+        shared.remove(host)
+
+
+def without_slow(params: Sequence[Any]) -> list[Any]:
+    """Return the parameters of a fixture without those that are marked slow, if slow tests are not run.
+
+    Pytest would make thousands of tests of them in every process, and leave them out then. That takes seconds.
+    """
+    return [param for param in params if selection["slow"] or not any(mark.name == "slow" for mark in param.marks)]
