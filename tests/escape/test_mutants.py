@@ -171,6 +171,13 @@ MUTANTS: dict[str, Mutant] = {
     "32 the protocol": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]", CONDEMNED
     ),
+    "32 descriptors": mutant(
+        f"{HERE}channel.py::test_the_system_refuses_descriptors_that_are_sent_to_the_host",
+        Edit("host/launch/launcher.py", "refuse_descriptors", "pass"),
+    ),
+    "32 connections that linger": mutant(
+        f"{HERE}channel.py::test_connections_do_not_linger", Edit("sandbox/seccomp.py", "lingering", "return ()")
+    ),
     "32 floods": mutant(
         "host/test_turns.py::test_a_flood_of_frames_lets_the_loop_go_on",
         Edit("host/kernels/channel.py", "Channel._go_on", "self._take_received(float('inf'))"),
