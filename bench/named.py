@@ -25,9 +25,9 @@ async def functions(system: System, *, n: int, sessions: int) -> Series:
         api.destroy("bench")
         if system.module == "cellblock":
             from cellblock.daemon.messages import End
-            from cellblock.sync import _call
+            from cellblock.sync.connection import call
 
-            _call(End())
+            call(End())
 
 
 def _executions(api: Any, kernel: Any, n: int) -> list[float]:

@@ -10,7 +10,7 @@ import pytest
 
 import cellblock
 from cellblock.daemon import control
-from cellblock.sync import _local
+from cellblock.sync.connection import local
 
 
 @contextmanager
@@ -28,5 +28,5 @@ def own_daemon(directory: Path) -> Iterator[Path]:
             yield home
         finally:
             control.stop()  # also if a test has killed the daemon that this thread is connected to
-            for connection in _local.__dict__.pop("connections", {}).values():
-                connection.close()
+            for each in local.__dict__.pop("connections", {}).values():
+                each.close()

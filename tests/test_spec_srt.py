@@ -524,7 +524,7 @@ async def test_what_pip_says_streams_and_a_failure_is_an_error(stocked: Path, co
     assert len(events) > 1
     result = await confined_shop.execute("%pip install no-such-package")
     assert result.error is not None
-    assert result.error.evalue == "pip ended with status 1; the output of the cell has what it says"
+    assert result.error.evalue == "pip ended with status 1: its messages are in the output of the cell"
     assert "No matching distribution found for no-such-package" in result.stderr
     assert await value(confined_shop, "1 + 1") == 2
 

@@ -16,7 +16,7 @@ import pytest
 import cellblock
 from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError
 from cellblock.daemon.messages import Interrupt, Lookup, Submit
-from cellblock.sync import _call
+from cellblock.sync.connection import call
 from daemons import own_daemon
 from processes import eventually
 
@@ -167,12 +167,12 @@ def test_ctrl_c_stops_the_code_and_leaves_the_session_usable() -> None:
 
 def test_a_key_stops_its_own_execution_only() -> None:
     cellblock.get_or_create("keys")
-    running = _call(Submit("keys", key="one"), b"import time; time.sleep(60)")
-    _call(Submit("keys", key="two"), b"waited = 1")
-    assert _call(Interrupt("keys", "three")) is False
-    assert _call(Interrupt("keys", "two")) is True
-    assert _call(Lookup(running["id"]))["state"] == "running"
-    assert _call(Interrupt("keys", "one")) is True
+    running = call(Submit("keys", key="one"), b"import time; time.sleep(60)")
+    call(Submit("keys", key="two"), b"waited = 1")
+    assert call(Interrupt("keys", "three")) is False
+    assert call(Interrupt("keys", "two")) is True
+    assert call(Lookup(running["id"]))["state"] == "running"
+    assert call(Interrupt("keys", "one")) is True
     assert cellblock.execute("keys", "'waited' in globals()").return_value == "False"
 
 

@@ -481,7 +481,7 @@ class CodeExecutor(AsyncOnly):
             CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
         """
         from cellblock.approvals.request import ApprovalRequest
-        from cellblock.host.kernels.cell import Notice
+        from cellblock.host.kernels.cell_events import Notice
         from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 
         async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:

@@ -191,9 +191,9 @@ async def test_what_waits_for_its_turn_can_be_interrupted() -> None:
 
 def executions(session: str) -> list[Any]:
     from cellblock.daemon.messages import Executions
-    from cellblock.sync import _connection
+    from cellblock.sync.connection import connection
 
-    found: list[Any] = _connection().call(Executions(session))
+    found: list[Any] = connection().call(Executions(session))
     return found
 
 

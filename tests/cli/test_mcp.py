@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from cellblock.cli import main
+from terminals import cellblock as command
+from terminals import terminal
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +45,13 @@ def test_what_no_session_could_have_is_said_at_the_start(arguments: list[str], m
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert message in ended.stderr
+
+
+def test_in_a_terminal_it_says_that_it_waits(tmp_path: Path) -> None:
+    with terminal(*command("mcp", "--workspace", str(tmp_path))) as screen:
+        screen.wait_for("waits for an MCP client")
+        screen.type("\x03")
+        assert screen.end() == 130
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

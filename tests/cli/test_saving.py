@@ -37,7 +37,7 @@ def test_a_session_is_saved_and_loaded(
     result = cellblock.execute("again", "sum(x)")
     assert (result.return_value, result.execution_count) == ("3", 2)
     assert main(["load", "s.cellblock", "again"]) != 0
-    assert "there is a session 'again' already" in capsys.readouterr().err
+    assert "session 'again' exists already" in capsys.readouterr().err
 
 
 def test_a_terminal_is_told_what_was_left_out(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_request_arrives_as_it_was_sent(request_: Request) -> None:
     [
         ({"type": "status"}, "needs an id"),
         ({"type": "status", "id": True}, "needs an id"),
-        ({"type": "made up", "id": 1}, "'made up' is not something that the daemon can be asked"),
+        ({"type": "made up", "id": 1}, "'made up' is not a request that the daemon knows"),
         ({"type": "status", "id": 1, "fields": {}}, "the request 'status' is wrong"),
         ({"type": "status", "id": 1, "fields": {"session": 1}}, "the request 'status' is wrong"),
         ({"type": "status", "id": 1, "fields": {"session": "a", "more": 1}}, "the request 'status' is wrong"),

@@ -24,7 +24,7 @@ import cellblock
 from cellblock.daemon import control
 from cellblock.daemon.messages import Follow, Lookup, Submit
 from cellblock.errors import DaemonError, NotFoundError
-from cellblock.sync import _connection, _local
+from cellblock.sync.connection import connection, local
 from processes import alive, below, command_line, eventually
 
 pytestmark = pytest.mark.slow
@@ -47,9 +47,9 @@ count
 
 CLIENT = """
 import sys, cellblock
-from cellblock.sync import _call
+from cellblock.sync.connection import call
 from cellblock.daemon.messages import Submit
-_call(Submit('one', live=True, key=sys.argv[1]), sys.argv[2].encode())
+call(Submit('one', live=True, key=sys.argv[1]), sys.argv[2].encode())
 print('submitted', flush=True)
 input()
 """
@@ -67,8 +67,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield state
     control.start()
     control.stop()
-    for connection in _local.__dict__.pop("connections", {}).values():
-        connection.close()
+    for each in local.__dict__.pop("connections", {}).values():
+        each.close()
 
 
 def patiently(request: Any, body: bytes = b"") -> Any:
@@ -76,7 +76,7 @@ def patiently(request: Any, body: bytes = b"") -> Any:
     deadline = time.monotonic() + 30
     while True:
         try:
-            return _connection().call(request, body)
+            return connection().call(request, body)
         except DaemonError:
             assert time.monotonic() < deadline
 
@@ -87,7 +87,7 @@ def read(execution: str, events: list[dict[str, Any]]) -> None:
     while not events or events[-1]["kind"] not in ("result", "failed"):
         assert time.monotonic() < deadline, events[-3:]
         try:
-            for event in _connection().follow(Follow(execution, after=events[-1]["seq"] if events else 0)):
+            for event in connection().follow(Follow(execution, after=events[-1]["seq"] if events else 0)):
                 events.append(event)
         except DaemonError:
             continue

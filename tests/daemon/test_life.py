@@ -27,7 +27,7 @@ from cellblock import DaemonError, NotFoundError, NotRunError, OutcomeUnknownErr
 from cellblock.daemon import control
 from cellblock.daemon.messages import Create, Executions, Follow, History, Lookup, Submit
 from cellblock.daemon.place import Place
-from cellblock.sync import _call, _connection, _local
+from cellblock.sync.connection import call, connection, local
 from processes import alive, below, eventually
 
 pytestmark = pytest.mark.slow
@@ -54,8 +54,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def close_connections() -> None:
     """Close those of this thread now, and not when they are collected."""
-    for connection in _local.__dict__.pop("connections", {}).values():
-        connection.close()
+    for each in local.__dict__.pop("connections", {}).values():
+        each.close()
 
 
 def in_thread(kernel: object, code: str) -> Future[cellblock.CodeExecutionResult]:
@@ -126,12 +126,12 @@ async def test_after_a_kill_the_three_outcomes_are_told_apart(home: Path) -> Non
         await asyncio.wrap_future(running)
     with pytest.raises(NotRunError, match="submit it again"):
         await asyncio.wrap_future(waiting)
-    record = _call(Lookup(caught.value.execution))
+    record = call(Lookup(caught.value.execution))
     assert record["state"] == "unknown"
-    events = list(_connection().follow(Follow(caught.value.execution)))
+    events = list(connection().follow(Follow(caught.value.execution)))
     assert [event["kind"] for event in events][-1] == "failed"
-    (first,) = _connection().call(Executions("two"))
-    (begun, result) = _connection().follow(Follow(first["id"]))
+    (first,) = connection().call(Executions("two"))
+    (begun, result) = connection().follow(Follow(first["id"]))
     assert (begun["kind"], result["data"]["return_value"]) == ("begun", "2")
     again = cellblock.execute(kernel, "2")
     assert (again.return_value, again.recovery) == ("2", "restarted")
@@ -145,33 +145,33 @@ async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
     cellblock.execute(kernel, "x = 41")
     code = "open('ran', 'a').write('x')\nfor i in range(200): print(i, flush=True)\nopen('go').read()\nprint('end')\nx + 1"
     os.mkfifo("go")
-    record = _call(Submit("one", live=True, key="k"), code.encode())
+    record = call(Submit("one", live=True, key="k"), code.encode())
     waiting = in_thread(kernel, "x + 2")
     first: list[dict[str, object]] = []
-    for event in _connection().follow(Follow(record["id"])):
+    for event in connection().follow(Follow(record["id"])):
         first.append(event)
         if "199" in str(event["data"]):
             break
     os.kill(pid(), signal.SIGKILL)
     with pytest.raises(NotRunError):
         await asyncio.wrap_future(waiting)
-    assert _call(Lookup(record["id"]))["state"] == "running"
-    assert [entry["code"] for entry in _call(History("one"))] == ["x = 41"]
+    assert call(Lookup(record["id"]))["state"] == "running"
+    assert [entry["code"] for entry in call(History("one"))] == ["x = 41"]
     rest = in_thread(kernel, "x + 3")
     Path("go").write_text("")
-    events = first + list(_connection().follow(Follow(record["id"], after=len(first))))
+    events = first + list(connection().follow(Follow(record["id"], after=len(first))))
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     result = cast("dict[str, Any]", events[-1]["data"])
     text = "".join(cast("Any", event["data"])["text"] for event in events if event["kind"] == "stream")
     assert text == result["output"] == "".join(f"{i}\n" for i in range(200)) + "end\n"
     assert (result["return_value"], result["recovery"], Path("ran").read_text()) == ("42", None, "x")
     assert (await asyncio.wrap_future(rest)).return_value == "44"
-    assert list(_connection().follow(Follow(record["id"]))) == events
-    assert _call(Submit("one", key="k", wait=True), code.encode()) == result
+    assert list(connection().follow(Follow(record["id"]))) == events
+    assert call(Submit("one", key="k", wait=True), code.encode()) == result
 
 
 async def test_a_session_that_is_bound_to_a_connection_ends_with_a_daemon_that_is_killed(home: Path) -> None:
-    _connection().call(Create("bound", {"sandbox": False}, fresh=True, bound=True))
+    connection().call(Create("bound", {"sandbox": False}, fresh=True, bound=True))
     result = cellblock.execute("bound", "import os; os.getpid()")
     daemon = pid()
     os.kill(daemon, signal.SIGKILL)

@@ -45,7 +45,7 @@ async def test_a_daemon_that_ends_takes_no_request_and_answers_what_it_has_taken
     )
     await eventually(lambda: server.sessions.find("one").executions)
     server.asked_to_end.set()
-    with pytest.raises(NotRunError, match="was not asked"):
+    with pytest.raises(NotRunError, match="the request was not sent"):
         await connection.call(Submit("one", wait=True), b"1")
     assert not connection.usable
     await asyncio.to_thread(go.write_text, "")
@@ -61,7 +61,7 @@ async def test_a_session_that_the_end_keeps_from_starting_is_made_by_the_next_da
     await eventually(lambda: server.sessions.kernels)
     server.asked_to_end.set()
     await server.sessions.end_kernels()
-    with pytest.raises(NotRunError, match="was not asked"):
+    with pytest.raises(NotRunError, match="the request was not sent"):
         await making
     await connection.close()
 

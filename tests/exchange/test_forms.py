@@ -95,7 +95,7 @@ class Trap:
 
 
 def test_a_pickled_value_is_not_read() -> None:
-    with pytest.raises(InvalidInputError, match="not read, 'pickle'"):
+    with pytest.raises(InvalidInputError, match="not supported, 'pickle'"):
         decode(b"pickle\n" + pickle.dumps(Trap()), LIMIT)
     file = io.BytesIO()
     np.save(file, np.array([Trap()]), allow_pickle=True)

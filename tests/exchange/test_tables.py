@@ -84,7 +84,7 @@ def test_a_table_that_claims_more_than_it_has_is_refused() -> None:
     ],
 )
 def test_types_that_can_claim_more_than_they_have_are_refused(column: Any) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be carried"):
+    with pytest.raises(InvalidInputError, match="cannot be transferred"):
         decode(message(pa.table({"column": column})), LIMIT)
 
 

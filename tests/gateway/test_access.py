@@ -73,7 +73,10 @@ def test_a_token_for_one_session_says_nothing_of_others(mine: httpx.Client, api:
     told = {(answer.status_code, answer.json()["detail"]) for answer in (mine.request(m, p, json=b) for m, p, b in asked)}
     # All the same, whether or not there is such a session; only what no such token may do at all is told as that.
     assert {status for status, _ in told} == {403}
-    assert {detail for _, detail in told} == {"this token is for another session", "this token has not the scope 'admin'"}
+    assert {detail for _, detail in told} == {
+        "this token is for another session",
+        "this token does not have the scope 'admin'",
+    }
     assert {one["name"] for one in api.get("/kernels").json()["kernels"]} == {"mine", "other"}
 
 

@@ -67,10 +67,10 @@ async def test_the_client_for_asyncio_does_the_same(gateway: Gateway, session: s
 
 
 def test_both_clients_have_what_python_has() -> None:
-    from cellblock import sync
+    import cellblock
 
     for name in ("checkpoint", "checkpoints", "restore", "drop_checkpoint", "undo", "diff", "fork"):
-        expected = [*inspect.signature(getattr(sync, name)).parameters]
+        expected = [*inspect.signature(getattr(cellblock, name)).parameters]
         for client in (Client, AsyncClient):
             assert [*inspect.signature(getattr(client, name)).parameters] == ["self", *expected]
 

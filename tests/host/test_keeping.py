@@ -260,8 +260,8 @@ async def test_fifty_megabytes_go_on_and_cost_little(killed: Killed) -> None:
         assert result.output.endswith("x\ny\ny\n")
         kernel = session._kernels.current
         assert kernel is not None
-        assert kernel._recording is not None
-        assert sum(os.fstat(fd).st_blocks * 512 for fd in kernel._recording.tape.fds) < 16 * 1024 * 1024
+        assert kernel.recording is not None
+        assert sum(os.fstat(fd).st_blocks * 512 for fd in kernel.recording.tape.fds) < 16 * 1024 * 1024
 
 
 async def test_input_is_asked_for_again(killed: Killed) -> None:
@@ -366,8 +366,8 @@ async def test_a_long_session_costs_no_descriptors_and_little_memory(killed: Kil
         assert len(processes.descriptors()) == before
         kernel = session._kernels.current
         assert kernel is not None
-        assert kernel._recording is not None
-        assert sum(os.fstat(fd).st_blocks * 512 for fd in kernel._recording.tape.fds) < 3 * 1024 * 1024
+        assert kernel.recording is not None
+        assert sum(os.fstat(fd).st_blocks * 512 for fd in kernel.recording.tape.fds) < 3 * 1024 * 1024
 
 
 async def test_a_call_that_waits_fails_and_the_next_one_is_served(killed: Killed) -> None:

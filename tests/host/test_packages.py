@@ -141,7 +141,7 @@ async def test_what_cannot_be_installed_is_an_error_with_what_pip_said(session: 
     result = await session.install("no-such-package-anywhere")
     assert result.status == "error"
     assert result.error is not None
-    assert result.error.evalue == "pip ended with status 1; the output of the cell has what it says"
+    assert result.error.evalue == "pip ended with status 1: its messages are in the output of the cell"
     assert "No matching distribution found for no-such-package-anywhere" in result.stderr
     assert (await session.execute("1 + 1")).return_value == "2"
 

@@ -11,7 +11,7 @@ import cellblock
 from cellblock import InvalidInputError, LaunchError
 from cellblock.daemon.messages import Complete
 from cellblock.named.kernel_types import cell, check_kernel_type
-from cellblock.sync import _call
+from cellblock.sync.connection import call
 from daemons import own_daemon
 
 
@@ -79,7 +79,7 @@ def test_a_timeout_stops_the_code_and_keeps_the_state(bash: cellblock.SessionRec
 
 @pytest.mark.clients
 def test_code_is_completed_in_its_language(bash: cellblock.SessionRecord) -> None:
-    assert "echo" in _call(Complete("bash"), b"ech")["matches"]
+    assert "echo" in call(Complete("bash"), b"ech")["matches"]
 
 
 @pytest.mark.clients

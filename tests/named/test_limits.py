@@ -43,7 +43,7 @@ async def test_sessions_that_use_much_memory_leave_no_room_for_others(native_hos
         named = await sessions.create("large", options)
         await submit(sessions, named, "large = b'x' * (100 << 20)").wait()
         await eventually(lambda: sessions.about()["memory"] > 80 << 20)
-        with pytest.raises(BusyError, match="all sessions together use"):
+        with pytest.raises(BusyError, match="all sessions use"):
             await sessions.create("other", options)
         await sessions.restart("large")
         await sessions.create("other", options)

@@ -383,7 +383,7 @@ def test_a_workspace_that_was_replaced_is_refused(snapshots: Snapshots, workspac
     workspace.rename(workspace.with_name("moved"))
     shutil.copytree(outside, workspace)
     for operation in (snapshots.take, lambda: snapshots.restore(snapshot), lambda: snapshots.diff(snapshot)):
-        with pytest.raises(SnapshotError, match="not the directory any more"):
+        with pytest.raises(SnapshotError, match="no longer the same directory"):
             operation()
     assert look(workspace) == look(outside)
 

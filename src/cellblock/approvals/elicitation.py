@@ -186,7 +186,7 @@ def check_answer(elicitation: Elicitation, content: Mapping[str, Any]) -> dict[s
         if name not in fields or not _fits(value, fields[name]):
             raise InvalidInputError(f"{str(name)[:100]!r} is not a field of that form, or has another type")
     if missing := [name for name in elicitation.schema["required"] if name not in content]:
-        raise InvalidInputError(f"the answer to {elicitation.server!r} lacks {missing[0]!r}")
+        raise InvalidInputError(f"the answer to {elicitation.server!r} does not have {missing[0]!r}")
     return dict(content)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from cellblock.cli.arguments import STATES, Json, Session
 from cellblock.cli.client import ask
-from cellblock.cli.output import print_json, print_table, wants_json
+from cellblock.cli.output import print_json, print_table, since, wants_json
 from cellblock.cli.problems import OK, say
 from cellblock.daemon import messages
 from cellblock.terminal import printable
@@ -58,12 +58,12 @@ def checkpoints(session: Session, as_json: Json = False) -> int:
             one["name"],
             str(one["execution_count"]),
             one["files"],
-            "automatic" if one["automatic"] else "",
-            one["made_at"],
+            "automatic" if one["automatic"] else "kept",
+            f"{since(one['made_at'])} ago",
         )
         for one in found
     ]
-    print_table(("id", "name", "after cell", "files", "", "made"), rows, empty="The session has no checkpoints.")
+    print_table(("id", "name", "after cell", "files", "kind", "made"), rows, empty="The session has no checkpoints.")
     return OK
 
 

@@ -69,6 +69,13 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
         print(f"{label} {printable(str(value), lines=False)}")
 
 
+def since(moment: str) -> str:
+    """Return how long ago a moment was, which is in ISO 8601."""
+    from datetime import UTC, datetime
+
+    return age((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
+
+
 def age(seconds: float) -> str:
     """Return a duration as people say it: ``42 s``, ``5 min``, ``3 h``, ``2 d``."""
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):

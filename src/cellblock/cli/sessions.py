@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +23,7 @@ from cellblock.cli.arguments import (
     sandbox_options,
 )
 from cellblock.cli.client import ask, chosen, session_options
-from cellblock.cli.output import age, print_fields, print_json, print_table, wants_json
+from cellblock.cli.output import print_fields, print_json, print_table, since, wants_json
 from cellblock.cli.problems import FAILED, OK, say
 from cellblock.cli.progress import Progress
 from cellblock.daemon import messages
@@ -100,7 +99,7 @@ def list_(
         print_json({"kernels": found})
         return OK
     rows = [
-        (record["name"], record["status"], _since(record["created_at"]), _since(record["last_used_at"]), record["workspace"])
+        (record["name"], record["status"], since(record["created_at"]), since(record["last_used_at"]), record["workspace"])
         for record in found
     ]
     print_table(("name", "status", "age", "last used", "workspace"), rows, empty="There are no sessions.")
@@ -201,11 +200,7 @@ def _print_session(record: dict[str, Any], as_json: bool) -> None:
         return
     fields = ("name", "kernel_id", "status", "workspace", "isolate", "kernel_type")
     shown = [(field.replace("kernel_id", "id"), record[field]) for field in fields]
-    shown.append(("made", f"{_since(record['created_at'])} ago"))
+    shown.append(("made", f"{since(record['created_at'])} ago"))
     if record["tags"]:
         shown.append(("tags", ", ".join(f"{key}={value}" for key, value in record["tags"].items())))
     print_fields(shown)
-
-
-def _since(moment: str) -> str:
-    return age((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())

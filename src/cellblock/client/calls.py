@@ -340,7 +340,7 @@ def _name(kernel: SessionRecord | str) -> str:
 
 def _quoted(name: str) -> str:
     if not isinstance(name, str) or not name.strip("."):
-        raise InvalidInputError(f"{name!r} cannot be the name of a session here")
+        raise InvalidInputError(f"{name!r} is not a valid name for a session")
     return quote(name, safe="", errors="surrogateescape")
 
 

@@ -38,7 +38,7 @@ def http_client(kind: type[C], url: str, token: str, verify: ssl.SSLContext | bo
     if not url.startswith(("http://", "https://")):
         raise InvalidInputError(f"the URL of a gateway begins with http:// or https://, not {url!r}")
     if not token.isascii() or not token.isprintable():
-        raise InvalidInputError("a token has no such characters")
+        raise InvalidInputError("the token has characters that a token cannot have")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     # Without TLS there is nothing to verify, and loading the machine's certificates would take 50 ms for each client.
     checks = verify if url.startswith("https://") else False
@@ -62,7 +62,7 @@ def errors(*, runs: bool = False) -> Iterator[None]:
         what = f"the connection to the gateway was lost: {_why(error)}"
         raise (OutcomeUnknownError(f"{what}; whether the code ran is not known") if runs else DaemonError(what)) from error
     except (httpx2.InvalidURL, UnicodeEncodeError) as error:
-        raise InvalidInputError(f"this cannot be asked: {error}") from error
+        raise InvalidInputError(f"the request is not valid: {error}") from error
 
 
 def _why(error: Exception) -> str:
@@ -80,7 +80,7 @@ def read_answer(response: httpx2.Response) -> Any:
     try:
         return response.json()
     except ValueError as error:
-        raise DaemonError("the server's answer is not JSON: it is no gateway of cellblock") from error
+        raise DaemonError("the server's answer is not JSON: it is not a cellblock gateway") from error
 
 
 def read_error(response: httpx2.Response) -> CellblockError:
@@ -102,7 +102,7 @@ class Attempts:
 
     def __init__(self, code: str, most: int) -> None:
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise InvalidInputError(f"max_attempts must be a number from 1, not {most!r}")
+            raise InvalidInputError(f"max_attempts must be at least 1, not {most!r}")
         self.code = code
         self._most = most
         self._done: list[AttemptSnapshot] = []

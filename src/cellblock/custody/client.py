@@ -140,7 +140,7 @@ class Custodian:
         try:
             place = open_directory(os.fspath(directory))
         except OSError as error:
-            raise CustodianError(f"{os.fspath(directory)} cannot hold a custodian's socket: {error.strerror}") from error
+            raise CustodianError(f"{os.fspath(directory)} cannot hold the custodian's socket: {error.strerror}") from error
         try:
             return cls._connect(place, os.path.abspath(directory), patience)
         finally:

@@ -35,7 +35,7 @@ async def open_connection(connect: Callable[[], Awaitable[socket.socket]]) -> As
     for _ in range(_TRIES):
         with suppress(NotRunError):
             return await AsyncConnection.open(await connect(), __version__)
-    raise DaemonError("daemons end as soon as they have started; see the daemon's log")
+    raise DaemonError("the daemon ends as soon as it has started; see its log")
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -135,7 +135,7 @@ class AsyncConnection(asyncio.Protocol):
         """Return an answer that is no error."""
         if answer is REFUSED:
             self._ending = True
-            raise NotRunError("the daemon was ending, and was not asked")
+            raise NotRunError("the daemon was shutting down, and the request was not sent")
         if isinstance(answer, CellblockError):
             raise answer
         return answer
@@ -147,7 +147,7 @@ class AsyncConnection(asyncio.Protocol):
         try:
             await self._room.wait()
             if self._lost is not None or self._transport is None or self._hung_up:
-                raise NotRunError("the daemon has ended before it was asked")
+                raise NotRunError("the daemon ended before the request was sent")
             self._transport.write(data)
         except BaseException:  # also a cancellation while there was no room to write
             del self._answers[number]

@@ -23,7 +23,7 @@ async def answer(
     """
     kernel_type = sessions.find(request.session).record.kernel_type
     if kernel_type != OWN:
-        raise UnsupportedError(f"only sessions of Python have checkpoints, and this one is of {kernel_type!r}")
+        raise UnsupportedError(f"only Python sessions have checkpoints, and the kernel type of this one is {kernel_type!r}")
     session = await sessions.live(request.session)
     match request:
         case MakeCheckpoint(name=name, files=files):

@@ -43,7 +43,7 @@ def decode_request(frame: Frame) -> tuple[int, Request]:
     if type(number) is not int:
         raise ProtocolError("a request needs an id, an integer")
     if kind is None:
-        raise ProtocolError(f"{frame.header['type'][:40]!a} is not something that the daemon can be asked")
+        raise ProtocolError(f"{frame.header['type'][:40]!a} is not a request that the daemon knows")
     try:
         request: Request = decoder(kind)(frame.header.get("fields"))
     except ProtocolError as error:

@@ -123,7 +123,7 @@ class Connection:
             self._socket.sendall(data)
         except OSError as error:
             self.close()
-            raise NotRunError(f"the daemon has ended before it was asked: {error.strerror or error}") from error
+            raise NotRunError(f"the daemon ended before the request was sent: {error.strerror or error}") from error
         except BaseException:  # Ctrl-C in the middle of a request: what follows would be read as its rest
             self.close()
             raise
@@ -135,7 +135,7 @@ class Connection:
                     continue  # of a request that somebody interrupted
                 if answer is REFUSED:
                     self.close()
-                    raise NotRunError("the daemon was ending, and was not asked")
+                    raise NotRunError("the daemon was shutting down, and the request was not sent")
                 if isinstance(answer, CellblockError):
                     raise answer
                 yield answer, more

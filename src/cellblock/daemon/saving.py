@@ -20,7 +20,7 @@ async def answer(sessions: NamedSessions, request: Save | Load | Export | Variab
     kernel_type = sessions.find(request.session).record.kernel_type
     if kernel_type != OWN and not isinstance(request, Export):
         raise UnsupportedError(
-            f"only sessions of Python have variables that cellblock knows, and this one is of {kernel_type!r}"
+            f"cellblock knows the variables of Python sessions only, and the kernel type of this one is {kernel_type!r}"
         )
     if not isinstance(request, Variables) and not os.path.isabs(request.path):
         raise InvalidInputError(f"the path of a file must be absolute, not {request.path!r}")

@@ -47,7 +47,7 @@ def open_connection(place: Place) -> Connection:
     for _ in range(_TRIES):
         with suppress(NotRunError):
             return Connection(connect_or_start(place), __version__)
-    raise DaemonError(f"daemons end as soon as they have started{last_words(place)}")
+    raise DaemonError(f"the daemon ends as soon as it has started{last_words(place)}")
 
 
 def _start(place: Place) -> socket:

@@ -42,7 +42,7 @@ class Uploads:
         upload = self._uploads.get(number)
         if upload is None:
             if len(self._uploads) >= _MOST:
-                raise BusyError(f"{_MOST} files are being written", 5.0)
+                raise BusyError(f"{_MOST} files are being written already: try again later", 5.0)
             upload = self._uploads[number] = _Upload(files, path)
             upload.task.add_done_callback(lambda _: self._uploads.pop(number, None))
         await upload.put(part)

@@ -119,7 +119,7 @@ def split_port(text: str) -> tuple[str, str | None]:
     if text.startswith("["):
         host, bracket, rest = text.partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise BadNameError("the brackets of an IPv6 address are not in order")
+            raise BadNameError("the brackets of the IPv6 address do not match")
         return host + bracket, rest[1:] if rest else None
     host, colon, port = text.partition(":")
     if ":" in port:

@@ -70,7 +70,7 @@ def decode(message: bytes, limit: int, *, unpickle: bool = False) -> Any:
         raise InvalidInputError(f"the value has {len(data):,} bytes, over the limit of {limit:,}")
     name = form[:20].decode("ascii", "replace")
     if (read := _reader(name, unpickle)) is None:
-        raise InvalidInputError(f"the session sent a value in a form that is not read, {name!r}")
+        raise InvalidInputError(f"the session sent a value in a form that is not supported, {name!r}")
     try:
         return read(data)
     except InvalidInputError:
@@ -88,7 +88,7 @@ def _encoded(value: object) -> tuple[str, bytes]:
     if numpy is not None and isinstance(value, numpy.ndarray):
         if type(value) is not numpy.ndarray or value.dtype.hasobject:
             what = "of objects" if value.dtype.hasobject else "that is a subclass"
-            raise InvalidInputError(f"a NumPy array {what} ({type_name(value)}) cannot be carried; {_ADVICE}")
+            raise InvalidInputError(f"a NumPy array {what} ({type_name(value)}) cannot be transferred; {_ADVICE}")
         file = io.BytesIO()
         numpy.lib.format.write_array(file, value, allow_pickle=False)
         return "npy", file.getvalue()
@@ -118,7 +118,7 @@ def _plain(value: Any, where: str, depth: int) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic) and type(value.item()) in (bool, int, float, str):
         return value.item()
-    raise InvalidInputError(f"{where} is of type {type_name(value)}, which cannot be carried; {_ADVICE}")
+    raise InvalidInputError(f"{where} is of type {type_name(value)}, which cannot be transferred; {_ADVICE}")
 
 
 def _reader(form: str, unpickle: bool) -> Callable[[bytes], Any] | None:

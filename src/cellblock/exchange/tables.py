@@ -36,7 +36,7 @@ def encode(value: Any) -> tuple[str, bytes]:
             table = value if form == "pyarrow.Table" else value.to_arrow()
     except (arrow.ArrowException, TypeError, ValueError) as error:
         raise InvalidInputError(
-            f"a {form} has a column that cannot be carried ({str(error)[:200]}): convert the column, or leave it out"
+            f"a {form} has a column that cannot be transferred ({str(error)[:200]}): convert the column, or leave it out"
         ) from error
     _check_columns(arrow, table.schema)
     sink = arrow.BufferOutputStream()
@@ -127,7 +127,7 @@ def _check_columns(arrow: Any, schema: Any) -> None:
     for column in schema:
         if not _is_simple(arrow.types, column.type):
             raise InvalidInputError(
-                f"column {column.name!r:.80} is of type {str(column.type)[:80]}, which cannot be carried: convert the column"
+                f"column {column.name!r:.80} is of type {str(column.type)[:80]}: it cannot be transferred; convert it"
             )
 
 

@@ -69,7 +69,7 @@ def check_scope(caller: Token, scope: Scope) -> None:
         AccessError: It has not.
     """
     if not caller.may(scope):
-        raise AccessError(f"this token has not the scope {scope!r}")
+        raise AccessError(f"this token does not have the scope {scope!r}")
 
 
 async def check_session(connection: HTTPConnection, caller: Token) -> None:

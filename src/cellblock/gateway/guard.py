@@ -113,7 +113,7 @@ class Guard:
             return _ONCE
         found = self._check(text) if self._check is not None and text else None
         if found is None:
-            what = "the token is not valid, or no longer" if text else "a token is needed: Authorization: Bearer cb_…"
+            what = "the token is not valid, or no longer valid" if text else "a token is needed: Authorization: Bearer cb_…"
             raise Refused(Problem(401, "unauthorized", f"{what} ('cellblock tokens create' makes one)"))
         return found
 
@@ -199,7 +199,7 @@ class _Body:
             async with asyncio.timeout(self._patience):
                 message = await self._receive()
         except TimeoutError:
-            raise Refused(Problem(408, "too_slow", f"nothing came for {self._patience:g} seconds")) from None
+            raise Refused(Problem(408, "too_slow", f"nothing was received for {self._patience:g} seconds")) from None
         piece = message.get("body", b"")
         self._left -= len(piece)
         check_left(self._left)
@@ -301,13 +301,13 @@ def check_use(use: _Use, at_once: int, rate: float) -> None:
         Refused: It has too many at once, or is too quick.
     """
     if use.running >= at_once:
-        raise Refused(Problem(429, "too_many_at_once", f"this token has {at_once} requests that are worked on", 1.0))
+        raise Refused(Problem(429, "too_many_at_once", f"this token has {at_once} requests in progress already", 1.0))
     now = time.monotonic()
     use.left = min(use.left + (now - use.at) * rate, rate * _BURST)
     use.at = now
     if use.left < 1:
         wait = (1 - use.left) / rate
-        raise Refused(Problem(429, "too_many_requests", f"this token may make {rate:g} requests in a second", math.ceil(wait)))
+        raise Refused(Problem(429, "too_many_requests", f"this token may make {rate:g} requests per second", math.ceil(wait)))
     use.left -= 1
 
 

@@ -170,7 +170,7 @@ async def start(connection: HTTPConnection, name: str) -> Kernel:
         AccessError: The caller's token is for one session.
     """
     if caller_of(connection).session:
-        raise AccessError("this token is for one session, and makes no others")
+        raise AccessError("this token is for one session, and cannot make others")
     if not name.startswith("python"):
         raise NotFoundError(f"there is no kernelspec {name[:100]!r}, only {KERNELSPEC!r}")
     made = await create(connection, caller_of(connection), f"jupyter-{uuid.uuid4().hex[:8]}", tags=TAG)

@@ -102,7 +102,7 @@ class DaemonLink:
                 self._used += 1
                 return connection
         if self._used >= _MOST:
-            raise BusyError(f"the gateway works on {_MOST} requests", 1.0)
+            raise BusyError(f"the gateway already works on {_MOST} requests: try again later", 1.0)
         self._used += 1
         try:
             return await open_connection(self._connect)

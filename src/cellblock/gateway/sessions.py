@@ -44,7 +44,7 @@ Admin = Annotated[Token, Depends(needs("admin"))]
 async def create_kernel(request: Request, wanted: KernelCreateRequest, caller: RunAny) -> Response:
     """Make a session. It is an error if there is one of that name."""
     if wanted.name and wanted.session_name and wanted.name != wanted.session_name:
-        raise InvalidInputError("name and session_name are the same: give one of them")
+        raise InvalidInputError("name and session_name must be equal: give one of them")
     name = wanted.name or wanted.session_name or f"session-{secrets.token_hex(4)}"
     return json_response(await create(request, caller, name, wanted.options, wanted.tags, fresh=True), 201)
 
@@ -136,7 +136,7 @@ async def _workspace(setup: GatewayOptions, name: str) -> str:
     try:
         await asyncio.to_thread(path.mkdir, mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInputError(f"session {name[:100]!r} can have no directory: {error.strerror}") from error
+        raise InvalidInputError(f"session {name[:100]!r} needs a directory, which cannot be made: {error.strerror}") from error
     return str(path)
 
 
@@ -147,7 +147,7 @@ def workspace_in(directory: Path, name: str) -> Path:
         InvalidInputError: The name is no name of a directory.
     """
     if not name.strip(".") or "/" in name or "\0" in name:
-        raise InvalidInputError(f"session {name[:100]!r} can have no directory of that name")
+        raise InvalidInputError(f"session {name[:100]!r} cannot be the name of a directory: choose another one")
     return directory.absolute() / name
 
 

@@ -135,7 +135,7 @@ def check_state_apart(writable: Iterable[str]) -> None:
             found = f"settings are there, in {file} (CELLBLOCK_CONFIG can name another file)"
         if found:
             raise InvalidInputError(
-                f"a sandboxed session cannot have {place} to work in: cellblock's own {found}, and a session that can write "
+                f"a sandboxed session cannot work in {place}: cellblock's own {found}, and a session that can write "
                 "to it decides what the host starts. Give the session another directory (working_dir, allowWrite)"
             )
 

@@ -141,6 +141,7 @@ class WithKernels:
     async def recover(self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None) -> Recovered | None:
         """Go on with a kernel. Returns it with its last cell; None if it cannot be gone on with: it is ended then."""
         from cellblock.host.kernels.kernel import Kernel
+        from cellblock.host.kernels.recovery import recover
 
         assert self.keeping is not None
         takers = wanted.takers
@@ -160,7 +161,7 @@ class WithKernels:
                 del kernel.control.takers[name]
                 takers[name](listener)
             kernel.limit_memory()
-            cell = await kernel.recover(on_input)
+            cell = await recover(kernel, on_input)
             if kernel.ready.done() and not kernel.ready.exception():
                 return kernel, cell
             _log.info("%s: its kernel was not ready when its host was killed", wanted.session)

@@ -186,7 +186,7 @@ class SessionPackages:
             )
         )
         try:
-            apart.output = kernel.add_text
+            apart.output.elsewhere = kernel.output.insert
             apart.memory.look_soon()
             yield apart.control
         except KernelDiedError as error:

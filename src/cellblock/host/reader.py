@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cellblock.host.kernels.cell import Notice
+from cellblock.host.kernels.cell_events import Notice
 from cellblock.host.kernels.cells import Cells
 from cellblock.host.kernels.kernel_slot import KernelSlot
 
@@ -31,25 +31,25 @@ class Reader:
         cell = self._cells.current
         if cell is None or not cell.followed or not self.running:
             return False
-        cell.notify(Notice(about))
+        cell.events.notify(Notice(about))
         return True
 
     def retract(self, about: object) -> None:
         """Take back what was handed to `notify`, if nobody has read it."""
         if (cell := self._cells.current) is not None:
-            cell.retract(about)
+            cell.events.retract(about)
 
     def tell(self, line: str) -> None:
         """Show a line to the reader of the running cell's stream; it is not in the result."""
         if (kernel := self._kernels.current) is not None and self.running:
-            kernel.tell(line)
+            kernel.output.tell(line)
 
     def note(self, line: str) -> None:
         """Show a line in the output of the running cell, or of the next one."""
         if (kernel := self._kernels.current) is not None:
-            kernel.note(line)
+            kernel.output.note(line)
 
     def show(self, data: Mapping[str, bytes]) -> None:
         """Show a MIME bundle in the output of the running cell, or of the next one."""
         if (kernel := self._kernels.current) is not None:
-            kernel.show(data)
+            kernel.output.show(data)

@@ -83,7 +83,7 @@ async def save(
 
 def _check_outside(path: Path, workspace: str) -> None:
     if is_inside(os.path.realpath(path.parent), workspace):
-        raise InvalidInputError(f"{path} is in the workspace, which is to be saved in it: save to another directory")
+        raise InvalidInputError(f"{path} is in the workspace, which cannot be saved into itself: save to another directory")
 
 
 def _relative(directory: str, workspace: str) -> str:

@@ -11,7 +11,8 @@ from contextlib import aclosing
 
 from cellblock.errors import StateError
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_code, check_requirements, check_timeout
-from cellblock.host.kernels.cell import Cell, Event, Notice, OnInput
+from cellblock.host.kernels.cell import Cell, OnInput
+from cellblock.host.kernels.cell_events import Event, Notice
 from cellblock.host.kernels.cells import Cells
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.stopping import despite_cancellation
@@ -159,7 +160,7 @@ class WithCells:
         if self._resumed is None:
             raise StateError(f"{self._name} has no execution of an earlier host to resume")
         (cell, running), self._resumed = self._resumed, None
-        skip -= cell.given
+        skip -= cell.events.given
         async with aclosing(self._follow(cell, running)) as events:
             async for event in events:
                 if skip > 0 and not isinstance(event, Notice | CodeExecutionResult):
@@ -173,7 +174,7 @@ class WithCells:
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Yield what the reader of a cell is given, and its result. If the reader leaves, the cell is stopped."""
         try:
-            while (event := await cell.next_event()) is not None:
+            while (event := await cell.events.next()) is not None:
                 yield event
             await asyncio.wait([running])
         finally:
@@ -240,6 +241,6 @@ class WithCells:
 
 def no_more(cell: Cell, running: asyncio.Task[CodeExecutionResult]) -> None:
     """Tell the reader of a cell that there is nothing more to come."""
-    cell.no_more()
+    cell.events.end()
     if not running.cancelled():
         running.exception()  # mark as retrieved: the reader may have left

@@ -119,7 +119,7 @@ class Sockets:
         place = frames.index(_DELIMITER)
         signature, *parts = frames[place + 1 :] or [b""]
         if len(parts) < 4:
-            raise ProtocolError("it has not all parts")
+            raise ProtocolError("it has too few parts")
         if not signed(signature, self._sign(parts[:4])):
             raise ProtocolError("it is not signed with the key of the connection file")
         try:

@@ -89,8 +89,8 @@ class Clients:
             return self.sessions.find(handle if _HANDLE.fullmatch(handle) else "")
         except NotFoundError:
             raise NotFoundError(
-                "there is no session of this handle, or it was not used for a day: leave 'session' out, and use the handle "
-                "that the answer has from then on"
+                "no session has this handle, or it was not used for a day: leave out 'session', and from then on use "
+                "the handle in the answer"
             ) from None
 
     def folder(self, named: NamedSession) -> Path:

@@ -66,6 +66,9 @@ async def _serve(options: ServerOptions) -> None:
 
 
 async def _serve_stdio(server: MCPServer[None], stop: asyncio.Event) -> None:
+    if sys.stdin.isatty():  # somebody tries what a client would start
+        sys.stderr.write("cellblock waits for an MCP client on standard input. Ctrl-C ends it.\n")
+        sys.stderr.flush()
     serving = asyncio.create_task(server.run_stdio_async())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -44,7 +44,7 @@ async def fork(sessions: NamedSessions, session: str, names: Sequence[str]) -> l
         NotFoundError, InvalidInputError: There is no such session; a name cannot be one.
     """
     if not names or len({*names}) != len(names):
-        raise InvalidInputError(f"each branch needs a name of its own, not {', '.join(names) or 'none'}")
+        raise InvalidInputError(f"each branch needs a name of its own; these were given: {', '.join(names) or 'none'}")
     named = sessions.find(session)
     live = await sessions.live(session)
     options = replace(named.read, session=replace(named.read.session, working_dir=live.workspace))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import CellblockError, NotRunError, StateError
-from cellblock.host.kernels.cell import Cleared, Event, Notice, Prompt
+from cellblock.host.kernels.cell import Prompt
+from cellblock.host.kernels.cell_events import Cleared, Event, Notice
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, ExecutionState, Language, PendingApproval
 from cellblock.named.event_log import EventLog

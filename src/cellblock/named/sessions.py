@@ -166,7 +166,7 @@ class NamedSessions:
         found = self._names.get(name)
         if found is not None or name in self._making:
             if fresh:
-                raise ConflictError(f"there is a session {name!r} already")
+                raise ConflictError(f"session {name!r} exists already")
             return found if found is not None else await self._made(name)
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)

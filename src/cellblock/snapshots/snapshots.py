@@ -220,7 +220,7 @@ class Snapshots:
     def _check_top(self, verb: str, top: os.stat_result) -> None:
         """Check that the workspace is what it was: who can write to what is above it can put something else there."""
         if self._top is not None and not os.path.samestat(self._top, top):
-            raise SnapshotError(f"cannot {verb} {self._workspace}: it is not the directory any more that it was")
+            raise SnapshotError(f"cannot {verb} {self._workspace}: it is no longer the same directory")
 
     @contextmanager
     def _opened(self, verb: str) -> Iterator[int]:

@@ -248,8 +248,8 @@ class Journal:
 
     def last(self, session: str, count: int) -> list[ExecutionRecord]:
         """Return the last executions of a session, newest first, at most `MAX_LISTED`."""
-        query, limit = f"{_SELECT} WHERE session = ? ORDER BY n DESC LIMIT ?", min(max(count, 0), MAX_LISTED)
-        return [ExecutionRecord(*row) for row in self.writer.read(query, (session, limit))]
+        rows = self.writer.read(f"{_SELECT} WHERE session = ? ORDER BY n DESC LIMIT ?", (session, _listed(count)))
+        return [ExecutionRecord(*row) for row in rows]
 
     def history(self, session: str, before: float, count: int) -> list[HistoryEntry]:
         """Return the last cells of a session that ended before a time, oldest first, with what is kept of their code."""
@@ -343,3 +343,8 @@ def _number(execution: str) -> int:
 def is_id(text: str) -> bool:
     """Whether a text can be the id of an execution."""
     return _ID.fullmatch(text) is not None
+
+
+def _listed(wanted: int) -> int:
+    """Return how many executions are listed for somebody who wants so many."""
+    return min(max(wanted, 0), MAX_LISTED)

@@ -95,7 +95,7 @@ class Commands:
         line, cell = str.__str__(line), str.__str__(cell)
         options, program = magics.shebang.parser.parse_known_args(arg_split(line, posix=True))
         if not program:
-            raise UsageError("say which program reads the script: %%script bash")
+            raise UsageError("name the program that runs the script: %%script bash")
         text = cell if cell.endswith("\n") else f"{cell}\n"
         text = text.encode("utf-8", "replace").decode()  # as IPython does
         if self.forbidden and options.bg:

@@ -90,7 +90,7 @@ class Requester:
             raise UsageError(reply.refusal)
         importlib.invalidate_caches()
         if reply.status:
-            raise UsageError(f"pip ended with status {reply.status}; the output of the cell has what it says")
+            raise UsageError(f"pip ended with status {reply.status}: its messages are in the output of the cell")
 
     def command(self, tool: Literal["shell", "shell_magic"], text: str, **details: Any) -> int:
         """Have it decided whether a command may run.

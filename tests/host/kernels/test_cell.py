@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellblock.host.kernels.cell import _CHUNK, Cell, Notice
+from cellblock.host.kernels.cell import Cell
+from cellblock.host.kernels.cell_events import _CHUNK, Notice
 from cellblock.host.kernels.cell_result import overwrite, readable
 from cellblock.host.kernels.exit_status import Death
 from cellblock.host.output.collect import Collector
@@ -185,31 +186,31 @@ def test_images_that_cannot_be_saved_are_noted_in_the_result(tmp_path: Path) -> 
 
 async def test_chunks_come_in_order_and_end_with_the_cell() -> None:
     cell = Cell("code", None, LIMIT)
-    cell.emit("a", "stdout")
-    cell.emit("", "stdout")
-    cell.emit("b", None)
+    cell.events.emit("a", "stdout")
+    cell.events.emit("", "stdout")
+    cell.events.emit("b", None)
     cell.finish(Reply(1))
-    chunks = [await cell.next_event() for _ in range(3)]
+    chunks = [await cell.events.next() for _ in range(3)]
     assert chunks == [CodeExecutionChunk("a", "stdout"), CodeExecutionChunk("b"), None]
 
 
 async def test_a_notice_comes_behind_what_was_written_before_also_without_chunks() -> None:
     for limit in (LIMIT, None):
         cell = Cell("code", None, limit)
-        cell.emit("a", "stdout")
-        cell.notify(Notice("about"))
+        cell.events.emit("a", "stdout")
+        cell.events.notify(Notice("about"))
         cell.finish(Reply(1))
-        events = [await cell.next_event() for _ in range(3 if limit else 2)]
+        events = [await cell.events.next() for _ in range(3 if limit else 2)]
         assert events == [*([CodeExecutionChunk("a", "stdout")] if limit else []), Notice("about"), None]
 
 
 async def test_a_reader_that_waits_is_woken_by_a_chunk_and_by_the_end() -> None:
     cell = Cell("code", None, LIMIT)
-    waiting = asyncio.ensure_future(cell.next_event())
+    waiting = asyncio.ensure_future(cell.events.next())
     await asyncio.sleep(0)
-    cell.emit("a", "stdout")
+    cell.events.emit("a", "stdout")
     assert await waiting == CodeExecutionChunk("a", "stdout")
-    waiting = asyncio.ensure_future(cell.next_event())
+    waiting = asyncio.ensure_future(cell.events.next())
     await asyncio.sleep(0)
     cell.finish(Reply(1))
     assert await waiting is None
@@ -220,12 +221,12 @@ async def test_a_slow_reader_makes_the_kernel_wait_until_half_is_read() -> None:
     paused: list[bool] = []
     cell.attach(Collector(Limits()), pause=paused.append)
     for _ in range(4):
-        cell.emit("x" * (LIMIT * 3 // 10 - _CHUNK), "stdout")
+        cell.events.emit("x" * (LIMIT * 3 // 10 - _CHUNK), "stdout")
     assert paused == [True]
-    await cell.next_event()
-    await cell.next_event()
+    await cell.events.next()
+    await cell.events.next()
     assert paused == [True]
-    await cell.next_event()
+    await cell.events.next()
     assert paused == [True, False]
 
 
@@ -233,48 +234,48 @@ async def test_a_cell_that_is_being_stopped_waits_for_no_reader_and_queues_no_mo
     cell = Cell("code", None, LIMIT)
     paused: list[bool] = []
     cell.attach(Collector(Limits()), pause=paused.append)
-    cell.emit("x" * LIMIT, "stdout")
-    cell.reason = "timeout"
-    cell.release()
-    cell.release()
-    cell.emit("lost", "stdout")
+    cell.events.emit("x" * LIMIT, "stdout")
+    cell.stopped_for("timeout")
+    cell.events.release()
+    cell.events.release()
+    cell.events.emit("lost", "stdout")
     cell.finish(Reply(1))
     assert paused == [True, False]
-    assert [await cell.next_event(), await cell.next_event()] == [CodeExecutionChunk("x" * LIMIT, "stdout"), None]
+    assert [await cell.events.next(), await cell.events.next()] == [CodeExecutionChunk("x" * LIMIT, "stdout"), None]
 
 
 def test_without_a_reader_there_are_no_chunks() -> None:
     cell = Cell("code", None, None)
-    cell.emit("x", "stdout")
-    assert not cell.streaming
-    assert not cell._events
+    cell.events.emit("x", "stdout")
+    assert not cell.events.streaming
+    assert not cell.events._events
 
 
 async def test_a_notice_that_was_taken_back_is_neither_kept_nor_read() -> None:
     cell = Cell("code", None, 1000)
     kept, gone = Request(), [Request() for _ in range(5000)]
-    cell.emit("first", "stdout")
+    cell.events.emit("first", "stdout")
     for number, about in enumerate(gone):
         if number == 2000:
-            cell.notify(Notice(kept))
-        cell.notify(Notice(about))
-        cell.retract(about)
+            cell.events.notify(Notice(kept))
+        cell.events.notify(Notice(about))
+        cell.events.retract(about)
     leaving = [weakref.ref(about) for about in gone]
     del gone, about
     assert not any(ref() for ref in leaving)
-    assert len(cell._events) < 2000
-    cell.retract(object())
+    assert len(cell.events._events) < 2000
+    cell.events.retract(object())
     cell.finish(Reply(1))
-    assert await cell.next_event() == CodeExecutionChunk("first", "stdout")
-    assert await cell.next_event() == Notice(kept)
-    assert await cell.next_event() is None
+    assert await cell.events.next() == CodeExecutionChunk("first", "stdout")
+    assert await cell.events.next() == Notice(kept)
+    assert await cell.events.next() is None
 
 
 async def test_what_others_say_does_not_grow_while_nobody_reads() -> None:
     cell = Cell("code", None, 1000)
     for _ in range(10_000):
-        cell.emit("a line of a server\n", "stderr", ours=True)
-    assert cell._queued < 1500
+        cell.events.emit("a line of a server\n", "stderr", ours=True)
+    assert cell.events._queued < 1500
 
 
 def test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well() -> None:
@@ -282,7 +283,7 @@ def test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well() -> None:
     paused: list[bool] = []
     cell.attach(Collector(Limits()), pause=paused.append)
     for _ in range(1000):
-        cell.emit("x", "stdout")
+        cell.events.emit("x", "stdout")
     assert paused == [True]
 
 

@@ -32,8 +32,8 @@ def recording(session: Session) -> Recording:
     """Return the recording of a session's kernel."""
     kernel = session._kernels.current
     assert kernel is not None
-    assert kernel._recording is not None
-    return kernel._recording
+    assert kernel.recording is not None
+    return kernel.recording
 
 
 async def test_what_was_begun_is_not_begun_again(host: Host, tmp_path: Path) -> None:

@@ -186,11 +186,11 @@ class Cells:
         self.check()
         cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
         running = asyncio.create_task(self.run(cell, timeout))
-        running.add_done_callback(lambda _: cell.no_more())
+        running.add_done_callback(lambda _: cell.events.end())
         printed: list[CodeExecutionChunk] = []
         room = _QUEUE
         try:
-            while (event := await cell.next_event()) is not None:
+            while (event := await cell.events.next()) is not None:
                 if isinstance(event, CodeExecutionChunk) and room > 0:
                     printed.append(event)
                     room -= len(event.text)
@@ -220,7 +220,7 @@ class Cells:
     def _keep_text(self, name: StreamName | None, text: str | None) -> None:
         """Keep what background work has printed for the next cell."""
         if (kernel := self._kernels.current) is not None and name is not None and text:
-            kernel.add_text(name, text.encode("utf-8", "replace"))
+            kernel.output.insert(name, text.encode("utf-8", "replace"))
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         cell.timeout = timeout

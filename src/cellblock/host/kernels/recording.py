@@ -137,7 +137,7 @@ class Extra:
     Attributes:
         name: The stream of the text.
         text: The text.
-        ours: As for `Cell.emit`.
+        ours: As for `CellEvents.emit`.
         kept: Whether it is part of the result.
         shown: A displayed value instead.
     """

@@ -11,15 +11,19 @@ import os
 import secrets
 import shlex
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
-from cellblock.errors import CellblockError, InvalidInputError, ProtocolError
+from cellblock.errors import CellblockError, InvalidInputError, KernelDiedError, ProtocolError
 from cellblock.host.kernels.cell import Cell, OnInput, Prompt
+from cellblock.host.kernels.channel import Channel
+from cellblock.host.kernels.kernel_output import KernelOutput
+from cellblock.host.kernels.recording import Question, Recording
 from cellblock.host.launch.kernel_spec import RunningKernel
 from cellblock.model import CommandRequest
 from cellblock.wire.control import Keep, Stop
 from cellblock.wire.frames import MAX_BODY
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, ToWorker
+from cellblock.wire.protocol import State
 
 answering: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("answering", default=None)
 """The cell for which the current task, or thread, works out an answer."""
@@ -28,22 +32,97 @@ _REJECTED = "Rejected: the command was not approved"
 _CUT_OFF = "cellblock was killed while this ran, and its next process does not know how it ended"
 
 
-async def answers(kernel: RunningKernel, cell: Cell, question: InputRequest | Install | Command) -> AsyncIterator[ToWorker]:
+class Requests:
+    """What the cells of one kernel ask for. A cell waits for one thing at a time."""
+
+    def __init__(
+        self,
+        kernel: RunningKernel,
+        channel: Channel,
+        output: KernelOutput,
+        recording: Recording | None,
+        condemn: Callable[[str], None],
+    ) -> None:
+        """Be ready to answer.
+
+        Args:
+            kernel: The kernel.
+            channel: The connection to its worker.
+            output: What it has written; knows which cell runs.
+            recording: Its tape, if it has one.
+            condemn: Kills the kernel, for a reason.
+        """
+        self._kernel = kernel
+        self._channel = channel
+        self._output = output
+        self._recording = recording
+        self._condemn = condemn
+
+    def attend(self, question: Question) -> None:
+        """Answer what the running cell asks, while everything else goes on."""
+        cell = self._output.cell
+        if cell is None or (isinstance(question, InputRequest) and cell.on_input is None):
+            what = "input" if isinstance(question, InputRequest) else "something"
+            self._condemn(f"it asked for {what} that was not offered")
+            return
+        if self._recording is not None:
+            self._recording.asked(question)
+            if self._recording.replaying:
+                return  # the answer may come next; if not, `go_on` answers
+        cell.answer(self._pass_on(cell, answers(self._kernel, cell, question, self._begins)))
+
+    def go_on(self) -> None:
+        """Answer what a cell had asked of a host that was killed."""
+        assert self._recording is not None
+        cell, standing = self._output.cell, self._recording.standing
+        if cell is None or standing.question is None:
+            return
+        if standing.begun:
+            cell.answer(self._pass_on(cell, recovered(self._kernel, standing.question, decided=standing.decided)))
+        else:
+            self.attend(standing.question)
+
+    async def _pass_on(self, cell: Cell, answering: AsyncIterator[ToWorker]) -> None:
+        try:
+            async for answer in answering:
+                if self._output.cell is cell and self._channel.state in (State.ASKING, State.BUSY):
+                    self._send(answer)
+        except KernelDiedError:
+            return  # and the cell with it
+        except Exception as error:  # the code would wait forever
+            cell.fail(error)
+            self._condemn(f"what it asked for could not be answered: {error}")
+
+    def _send(self, answer: ToWorker) -> None:
+        if self._recording is not None:
+            self._recording.told(answer)
+        self._channel.send(answer)
+
+    def _begins(self) -> None:
+        """Take note that what the cell has asked for begins now, and must not begin again."""
+        if self._recording is not None:
+            self._recording.begun()
+
+
+async def answers(
+    kernel: RunningKernel, cell: Cell, question: Question, begins: Callable[[], None]
+) -> AsyncIterator[ToWorker]:
     """Yield the answers to a question.
 
     Args:
         kernel: The kernel that asks.
         cell: The cell that it runs.
         question: What it asks.
+        begins: Called when what it asks for is about to begin.
     """
     answering.set(cell)
     match question:
         case InputRequest(number=number, prompt=prompt, password=password):
             yield InputReply(number, await _line(cell, Prompt(prompt, password=password)))
-        case Install(number=number, arguments=arguments):
-            yield await _have_installed(kernel, cell, number, arguments)
+        case Install():
+            yield await _have_installed(kernel, cell, question, begins)
         case Command():
-            async for message in _have_run(kernel, cell, question):
+            async for message in _have_run(kernel, cell, question, begins):
                 yield message
 
 
@@ -78,12 +157,13 @@ def _checked_line(line: str) -> str:
     return line
 
 
-async def _have_installed(kernel: RunningKernel, cell: Cell, number: int, arguments: tuple[str, ...]) -> Installed:
+async def _have_installed(kernel: RunningKernel, cell: Cell, question: Install, begins: Callable[[], None]) -> Installed:
+    number, arguments = question.number, question.arguments
     # pip runs what packages bring along, and any of them can start programs.
     request = CommandRequest("shell", f"%pip install {shlex.join(arguments)}", cwd=kernel.wanted.setup.cwd)
     if kernel.wanted.on_command is not None and (refusal := await _refusal(kernel, cell, request)) is not None:
         return Installed(number, 1, refusal)
-    kernel.request_begins()
+    begins()
     try:
         status = os.waitstatus_to_exitcode(await kernel.wanted.installer(kernel, arguments))
     except CellblockError as error:
@@ -91,7 +171,9 @@ async def _have_installed(kernel: RunningKernel, cell: Cell, number: int, argume
     return Installed(number, status if status >= 0 else 128 - status)  # as a shell has it for a signal
 
 
-async def _have_run(kernel: RunningKernel, cell: Cell, command: Command) -> AsyncIterator[ToWorker]:
+async def _have_run(
+    kernel: RunningKernel, cell: Cell, command: Command, begins: Callable[[], None]
+) -> AsyncIterator[ToWorker]:
     """Have it decided whether a command may run; where the worker cannot run it, have it run."""
     changes = {name: value if equals else None for name, equals, value in (text.partition("=") for text in command.changes)}
     request = CommandRequest(command.tool, command.text, command.program, command.cwd, changes)
@@ -101,7 +183,7 @@ async def _have_run(kernel: RunningKernel, cell: Cell, command: Command) -> Asyn
         refusal = "a script needs a program that reads it, and a line has none"
     if refusal is None and kernel.wanted.forbid_programs:
         place = _new_file(kernel) if command.keep != "nothing" else None
-        kernel.request_begins()
+        begins()
         try:
             _begin(kernel, request, command.keep, place)
         except ProtocolError:
@@ -115,9 +197,7 @@ async def _have_run(kernel: RunningKernel, cell: Cell, command: Command) -> Asyn
     yield Decided(command.number, refusal)
 
 
-async def recovered(
-    kernel: RunningKernel, question: InputRequest | Install | Command, *, decided: bool
-) -> AsyncIterator[ToWorker]:
+async def recovered(kernel: RunningKernel, question: Question, *, decided: bool) -> AsyncIterator[ToWorker]:
     """Yield the answers to a question whose answer another host had begun to carry out when it was killed.
 
     Args:

@@ -187,7 +187,7 @@ class Control:
             else:
                 self._sock.send(message)
         except OSError as error:
-            raise KernelDiedError(f"the session's init takes no requests: {error.strerror}") from error
+            raise KernelDiedError(f"the session's init does not take requests: {error.strerror}") from error
 
     def _on_readable(self) -> None:
         message: FromInit | None = None

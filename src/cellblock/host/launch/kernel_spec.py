@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from cellblock.host.launch.control import Control
 
 
+class Output(Protocol):
+    """The part of `cellblock.host.kernels.kernel_output.KernelOutput` that serves others than its kernel."""
+
+    def insert(self, name: StreamName, text: bytes) -> None:
+        """Take text from elsewhere for the output of the running cell, or of the next one."""
+
+
 class RunningKernel(Protocol):
     """The part of `cellblock.host.kernels.kernel.Kernel` that is needed to serve requests of its code.
 
@@ -33,14 +40,9 @@ class RunningKernel(Protocol):
     def packages(self) -> str | None:
         """Where the packages of its session lie, if its sandbox has a directory for them."""
 
-    def note(self, line: str) -> None:
-        """Tell the reader of the running cell, or of the next one, something that the host knows."""
-
-    def add_text(self, name: StreamName, text: bytes) -> None:
-        """Take text from elsewhere for the output of the running cell, or of the next one."""
-
-    def request_begins(self) -> None:
-        """Take note that what the cell has asked for begins now, and must not begin again."""
+    @property
+    def output(self) -> Output:
+        """What the reader of its cells is shown."""
 
 
 Installer: TypeAlias = Callable[[RunningKernel, tuple[str, ...]], Awaitable[int]]

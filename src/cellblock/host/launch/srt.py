@@ -154,7 +154,7 @@ def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator
         if not data:
             loop.remove_reader(descriptor)
         if text := decoder.decode(data, final=not data):
-            kernel.add_text(name, text.encode())
+            kernel.output.insert(name, text.encode())
 
     loop.add_reader(descriptor, read)
     try:

@@ -160,7 +160,7 @@ class Connection:
     def error(self, message: str) -> McpServerError:
         """Return an error of this server, with what it has written to stderr, and no secret."""
         stderr = "" if self._transport is None else self._without_secrets(self._transport.stderr())
-        said = f"\nThe last it wrote to stderr:\n{stderr[-MAX_WORDS:]}" if stderr else ""
+        said = f"\nThe last lines it wrote to stderr:\n{stderr[-MAX_WORDS:]}" if stderr else ""
         return McpServerError(self._without_secrets(message) + said, server=self._server, stderr=stderr)
 
     def _without_secrets(self, text: str) -> str:

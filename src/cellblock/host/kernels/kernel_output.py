@@ -1,0 +1,129 @@
+"""What the processes of a kernel write, on its way to what keeps it, to the reader of the running cell, and to the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cellblock.host.kernels.cell import Cell
+from cellblock.host.kernels.recording import Extra, Recording
+from cellblock.host.launch.kernel_spec import KernelSpec
+from cellblock.host.output.collect import Collector
+from cellblock.model import StreamName
+from cellblock.wire.messages import Display
+
+
+class KernelOutput:
+    """The output of a kernel since its last cell ended, or of the cell that runs.
+
+    Attributes:
+        cell: The cell that runs, if one does.
+        collector: Keeps the output.
+        after_death: Whether the kernel is in the place of one that died, and no result has said so.
+        elsewhere: Takes what the kernel's processes write, if that is somebody else's output: of the kernel that this one was
+            made for.
+    """
+
+    def __init__(self, wanted: KernelSpec, recording: Recording | None) -> None:
+        """Begin without output.
+
+        Args:
+            wanted: What the kernel was asked to be.
+            recording: Its tape, if it has one.
+        """
+        self._wanted = wanted
+        self._recording = recording
+        self.cell: Cell | None = None
+        self.collector = self._new_collector()
+        self.after_death = False
+        self.elsewhere: Callable[[StreamName, bytes], None] | None = None
+
+    def _new_collector(self) -> Collector:
+        return Collector(self._wanted.limits, self._wanted.spill_to)
+
+    # -- the running cell ----------------------------------------------------------------------------------------------
+
+    def attach(self, cell: Cell, memory: int | None, pause: Callable[[bool], None]) -> None:
+        """Take a cell for the one that runs.
+
+        Args:
+            cell: The cell. What background work wrote since the last one was not shown to anybody yet, and becomes its own.
+            memory: Bytes that the kernel may use, if that is limited.
+            pause: Has the kernel's output wait, or go on.
+        """
+        cell.attach(self.collector, memory=memory, after_death=self.after_death, pause=pause)
+        self.cell = cell
+
+    def show_so_far(self) -> None:
+        """Show the reader of the running cell what was written before it."""
+        if self.cell is not None and self.cell.events.streaming:
+            for shown, stream in self.collector.so_far():
+                self.cell.events.emit(shown, stream)
+
+    def detach(self) -> Cell | None:
+        """Return the cell that has run, and begin anew; None if none ran."""
+        cell, self.cell = self.cell, None
+        if cell is not None:
+            self.after_death = self.after_death and cell.silent  # somebody has been told, or nobody yet
+            self.collector = self._new_collector()
+        return cell
+
+    def take_over(self, dead: KernelOutput, note: str) -> None:
+        """Begin with what another kernel wrote last, and a note about its end."""
+        ours, self.collector = self.collector, dead.collector
+        self.collector.add_text("stderr", note.encode())
+        for item in ours.items():
+            self.collector.add_text(item.name or "stdout", (item.text or "").encode())
+
+    # -- of the kernel -------------------------------------------------------------------------------------------------
+
+    def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
+        """Take text that the kernel has written; `ours` as for `CellEvents.emit`."""
+        if self.elsewhere is not None:
+            self.elsewhere(name, text)
+            return
+        self.collector.add_text(name, text)
+        if self.cell is not None and self.cell.events.streaming:
+            self.cell.events.emit(text.decode("utf-8", "replace"), name, ours=ours)
+
+    def add_display(self, message: Display) -> None:
+        """Take a value that was displayed."""
+        bundle = self.collector.add_display(message)
+        if bundle is not None and self.cell is not None:
+            self.cell.events.show(bundle, message.kind)
+        while self.collector.unsaid:
+            self.add_text("stderr", f"{self.collector.unsaid.pop(0)}\n".encode(), ours=True)
+
+    def clear(self, wait: bool) -> None:
+        """Forget what was shown so far; with `wait`, when the next output comes."""
+        self.collector.clear(wait)
+        if self.cell is not None:
+            self.cell.events.clear(wait)
+
+    # -- of others -----------------------------------------------------------------------------------------------------
+
+    def note(self, line: str) -> None:
+        """Tell the reader of the running cell, or of the next one, something that the host knows."""
+        self.add_extra(Extra(text=f"{line}\n".encode(), ours=True))
+
+    def tell(self, line: str) -> None:
+        """Show a line to the reader of the running cell's stream; it is not in the result."""
+        self.add_extra(Extra(text=f"{line}\n".encode(), ours=True, kept=False))
+
+    def show(self, data: Mapping[str, bytes]) -> None:
+        """Show a MIME bundle from elsewhere to the reader of the running cell, or of the next one."""
+        self.add_extra(Extra(shown=dict(data)))
+
+    def insert(self, name: StreamName, text: bytes) -> None:
+        """Take text from elsewhere for the output of the running cell, or of the next one."""
+        self.add_extra(Extra(name, text))
+
+    def add_extra(self, extra: Extra) -> None:
+        """Take output that does not come from the kernel."""
+        if self._recording is not None:
+            self._recording.write_extra(extra)
+        if extra.shown is not None:
+            self.add_display(Display("display_data", extra.shown))
+        elif extra.kept:
+            self.add_text(extra.name, extra.text, ours=extra.ours)
+        elif self.cell is not None:
+            self.cell.events.emit(extra.text.decode("utf-8", "replace"), extra.name, ours=extra.ours)

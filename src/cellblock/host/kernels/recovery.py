@@ -1,0 +1,95 @@
+"""Goes on with a kernel of a host that was killed, by what that has written down of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from cellblock.host.kernels.cell import Cell, OnInput
+from cellblock.host.kernels.recording import Standing, read_trusted, sent_message
+from cellblock.host.kernels.tape import Kind, piece
+from cellblock.wire.messages import Execute
+from cellblock.wire.protocol import State
+
+if TYPE_CHECKING:
+    from cellblock.host.kernels.channel import Channel
+    from cellblock.host.kernels.kernel import Kernel
+
+_TURN = 0.005  # seconds of one turn of the loop for what another host has taken already
+
+
+async def recover(kernel: Kernel, on_input: OnInput | None) -> Cell | None:
+    """Go on with a kernel as if it had been this host's all the time.
+
+    Args:
+        kernel: The kernel, which is not listened to yet.
+        on_input: Answers `input()` of a cell that had somebody to answer it.
+
+    Returns:
+        The last cell, whether or not it has ended; None if there was none.
+
+    Raises:
+        ValueError, ProtocolError: The tape makes no sense.
+    """
+    recording = kernel.recording
+    assert recording is not None
+    records = recording.recover(kernel.channel, kernel.wanted.spill_to)
+    cell = _stand_as_written(kernel, recording.standing, on_input)
+    last = kernel.output.cell
+    exited: int | None = None
+    for record in records:
+        await _replay_until(kernel.channel, record.messages)
+        match record.kind:
+            case Kind.SENT:
+                message = sent_message(record)
+                kernel.channel.replay_sent(message)
+                recording.told(message)
+                if isinstance(message, Execute) and cell is not None:
+                    last = cell
+                    kernel.attach(cell)
+            case Kind.PIECE:
+                kernel.channel.replay_piece(*piece(record.content))
+            case Kind.EXTRA:
+                kernel.output.add_extra(read_trusted(record))
+            case Kind.STOP if last is not None:
+                reason, means = read_trusted(record)
+                last.stopped_for(reason)
+                last.stopped_by(means)
+            case Kind.BEGUN:
+                recording.standing.begun = True
+            case Kind.EXITED:
+                exited = int(record.content)
+    recording.replaying = False
+    _go_live(kernel, exited)
+    return last
+
+
+def _stand_as_written(kernel: Kernel, saved: Standing, on_input: OnInput | None) -> Cell | None:
+    """Have a kernel stand as at the last base of its tape; return the cell that ran then, or was about to begin."""
+    output = kernel.output
+    output.collector = saved.collector or output.collector
+    output.after_death, kernel.count, kernel.cells = saved.after_death, saved.count, saved.cells
+    cell = None if saved.cell is None else Cell.restored(saved.cell, on_input)
+    if cell is not None and kernel.state in (State.BUSY, State.ASKING):
+        kernel.attach(cell)
+    if kernel.state is not State.STARTING:
+        kernel.ready.set_result(None)
+    return cell
+
+
+async def _replay_until(channel: Channel, messages: int) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _TURN
+    while channel.replay(messages):
+        if loop.time() >= until:
+            await asyncio.sleep(0)
+            until = loop.time() + _TURN
+
+
+def _go_live(kernel: Kernel, exited: int | None) -> None:
+    kernel.channel.go_live()
+    if exited is not None:
+        kernel.exited(exited)
+    kernel.control.read()
+    kernel.memory.look_soon()
+    kernel.requests.go_on()

@@ -1,0 +1,29 @@
+"""What callers say, as the requests of the daemon have it."""
+
+from __future__ import annotations
+
+import os
+
+from cellblock.errors import InvalidInputError
+from cellblock.model.sessions import SessionRecord
+
+
+def session_of(kernel: SessionRecord | str) -> str:
+    """Return the name or the id of a session."""
+    if isinstance(kernel, str):
+        return kernel
+    if isinstance(kernel, SessionRecord):
+        return kernel.kernel_id
+    raise InvalidInputError(f"a session is a SessionRecord, a name or an id, not {kernel!r}")
+
+
+def milliseconds(timeout: float) -> int:
+    """Return a timeout in milliseconds; -1 for as good as none."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise InvalidInputError(f"timeout must be a positive number of seconds, not {timeout!r}")
+    return -1 if timeout > 1e9 else max(round(timeout * 1000), 1)
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """Return a path as the daemon needs it, which has another current directory."""
+    return os.path.abspath(os.path.expanduser(path))

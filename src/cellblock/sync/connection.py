@@ -1,0 +1,49 @@
+"""Each thread's connections to the sessions of the daemon, or to our own."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from cellblock import config, settings
+from cellblock.errors import DaemonError
+
+local = threading.local()
+"""Has each thread's connections, by the directory of the daemon; None for our own sessions."""
+
+
+def call(request: Any, body: bytes = b"") -> Any:
+    """Ask for something that may be asked for twice: if the daemon has ended since the last call, the next one is asked."""
+    first = connection()
+    try:
+        return first.call(request, body)
+    except DaemonError:
+        if first.usable:
+            raise
+    return connection().call(request, body)
+
+
+def connection(chosen: settings.Settings | None = None) -> Any:
+    """Return this thread's connection to the sessions: those of the daemon, which is started if there is none, or our own."""
+    memory = (chosen or settings.current()).store_backend == "memory"
+    place = None if memory else config.state_directory()
+    known: dict[Path | None, Any] = local.__dict__.setdefault("connections", {})
+    found = known.get(place)
+    if found is None or not found.usable:
+        found = known[place] = _connect(memory)
+    return found
+
+
+def _connect(memory: bool) -> Any:
+    from cellblock import __version__
+    from cellblock.daemon.connection import Connection
+
+    if memory:
+        from cellblock.daemon import in_process
+
+        return Connection(in_process.shared().connect(), __version__)
+    from cellblock.daemon.place import Place
+    from cellblock.daemon.starting import open_connection
+
+    return open_connection(Place())
