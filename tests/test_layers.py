@@ -151,7 +151,6 @@ TESTED_IN: dict[str, str] = {
     "host/checkpoints/session": "host/checkpoints/test_checkpoints.py",
     "host/kernels/family": "host/checkpoints/test_checkpoints.py",
     "init/making": "init/test_init.py",
-    "init/parked": "host/checkpoints/test_checkpoints.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
     "init/serving": "init/test_init.py",
     "host/kernels/cell_events": "host/kernels/test_cell.py",

@@ -117,6 +117,31 @@ found
     assert await value(cell, code) == (0, bytes(8))
 
 
+async def test_a_process_that_says_it_is_a_copy_is_not_spared(jail: Session) -> None:
+    """Copies of a kernel are not killed with what a cell has started. There are none that the host has not asked for."""
+    code = """
+import select, signal, socket, time
+reader, writer = os.pipe()
+if not os.fork():
+    os.setsid()
+    between = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == between:
+        time.sleep(0.001)
+    mine, given = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    socket.send_fds(socket.socket(fileno=os.dup(4)), [b'{"op":"copied","number":7}'], [given.fileno()])
+    signal.pause()
+    os._exit(0)
+os.close(writer)
+ended = bool(select.select([reader], [], [], 5)[0])
+os.close(reader)
+os.wait()
+ended
+"""
+    assert await value(jail, code) is True
+
+
 async def test_the_channel_gives_nothing_but_the_hosts_frames(jail: Session) -> None:
     code = f"""{FRAME}
 [
