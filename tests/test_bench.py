@@ -120,6 +120,7 @@ def test_rounds_can_be_fewer_or_more() -> None:
     assert [task.round for task in run.tasks(["round trip"], ["cellblock"], quick=False, rounds=5)] == [*range(5)]
 
 
+@pytest.mark.slow
 def test_a_chart_is_drawn(tmp_path: Path) -> None:
     results = {"step": {"cellblock": [{"ms": [1.0]}], "ipybox": [{"ms": [0.0]}]}}
     arguments = pickle.dumps((tmp_path / "chart.png", report.machine(), judged(results)))

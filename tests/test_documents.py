@@ -93,3 +93,10 @@ async def _in_turn(code: str, names: dict[str, Any], place: str) -> str:
 def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
     targets = [target.partition("#")[0] for target in _LINK.findall(document.read_text()) if "://" not in target]
     assert [target for target in targets if target and not (document.parent / target).exists()] == []
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    assert [
+        path.name for path in ROOT.glob("docs/*.md") if not re.search(rf": {re.escape(path.name)}$", navigation, re.MULTILINE)
+    ] == []

@@ -101,6 +101,7 @@ async def test_streaming_prints_chunks_as_they_come(tmp_path: Path) -> None:
     assert re.fullmatch(r"success after \d+ ms, 5 lines", shown[5])
 
 
+@pytest.mark.slow
 async def test_parallel_sessions_add_up(tmp_path: Path) -> None:
     assert "50 sessions, 100 cells" in (shown := await run("parallel_sessions.py", tmp_path))
     assert shown.endswith(f"the sum is {sum(number**2 for number in range(50)):,}\n")

@@ -59,6 +59,13 @@ async def test_it_can_be_started_stopped_and_started_again(host: Host) -> None:
         await executor.stop()
 
 
+async def test_a_number_of_branches_is_at_least_one(host: Host) -> None:
+    async with CodeExecutor(host=host, sandbox=False) as executor:
+        for n in (0, -1, True, "2"):
+            with pytest.raises(InvalidInputError, match="n must be a number of branches"):
+                await executor.fork(n)  # type: ignore[arg-type]
+
+
 async def test_a_second_start_begins_without_the_variables_of_the_first(host: Host) -> None:
     executor = CodeExecutor(host=host, sandbox=False)
     async with executor:

@@ -19,6 +19,7 @@ from cellblock.host.launch import launcher
 from cellblock.zygote import boot
 
 PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
+TESTS = Path(__file__).parent
 ARCHITECTURE = PACKAGE.parents[1] / "docs" / "architecture.md"
 
 _TOOLS = {"approvals", "tools/apigen", "tools/calling", "tools/mcp", "tools/serving"}
@@ -83,7 +84,9 @@ LAYERS: dict[str, set[str]] = {
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
     "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "turns", "wire"},
     # The fronts.
-    "executor": _FRONT | {"gateway", "kernel_mgr", "named", "options", "running", "session_policy", "tool_directories"},
+    "executor": _FRONT | {"executor_options", "gateway", "kernel_mgr", "named", "options", "running", "signatures"},
+    "executor_options": {"approvals", "errors", "host", "options", "session_policy", "tool_directories"},
+    "signatures": set(),
     # What a front runs its sessions with.
     "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
@@ -95,7 +98,7 @@ LAYERS: dict[str, set[str]] = {
     "loop_thread": {"errors"},
     "settings": {"config", "errors"},
     "sync": {"config", "daemon", "errors", "model", "settings"},
-    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model"},
+    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
     "client": {"errors", "host", "model", "problems"},  # of host, what is known of a file
@@ -129,86 +132,50 @@ TESTED_IN: dict[str, str] = {
     "mcp_server/elicited": "mcp_server/test_asking.py",
     # What a system call means by its arguments: by calls that are answered.
     "init/caller": "init/test_supervisor.py",
-    # A run of the whole proxy, for which clients and servers are needed anyway.
-    "egress/connection": "egress/test_proxy.py",
-    "egress/exchange": "egress/test_proxy.py",
-    "egress/network": "host/test_network.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/info": "host/files/test_files.py",
-    "host/files/pack": "host/files/test_transfer.py",
     "host/files/steps": "host/files/test_transfer.py",
-    # What modules do together for a snapshot: attacked, killed and failing at every system call.
-    "snapshots/beneath": "snapshots/test_attacks.py",
-    "snapshots/content": "snapshots/test_attacks.py",
-    "snapshots/journal": "snapshots/test_restore.py",
-    "snapshots/plan": "snapshots/test_restore.py",
-    "snapshots/store": "snapshots/test_snapshots.py",
-    "snapshots/tree": "snapshots/test_snapshots.py",
-    "snapshots/walk": "snapshots/test_snapshots.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "host/checkpoints/checkpoint": "host/checkpoints/test_checkpoints.py",
     "model/checkpoints": "host/checkpoints/test_diff.py",
-    "host/checkpoints/session": "host/checkpoints/test_checkpoints.py",
     "host/kernels/family": "host/checkpoints/test_checkpoints.py",
     "init/making": "init/test_init.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
-    "init/serving": "init/test_init.py",
     "host/kernels/cell_events": "host/kernels/test_cell.py",
     "host/kernels/cell_result": "host/kernels/test_cell.py",
-    "host/kernels/channel": "host/kernels/test_kernel.py",
     "host/kernels/kernel_output": "host/kernels/test_kernel.py",
-    "host/kernels/recovery": "host/test_keeping.py",
     "host/kernels/requests": "worker/test_commands.py",
-    "host/kernels/stopping": "conformance/test_stopping.py",
     "host/launch/control": "host/kernels/test_kernel.py",
-    "host/launch/former": "host/test_keeping.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
-    "host/launch/srt": "test_spec_srt.py",
     "host/new_file": "host/test_saved_file.py",
-    "host/reader": "test_tools_in_sessions.py",
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
     "worker/saving": "host/test_saving.py",
-    "host/host_kernels": "host/test_host.py",
     "host/session_cells": "host/test_session.py",
-    "host/session_values": "host/test_saving.py",
-    "host/session_spec": "host/test_environment.py",
+    "host/session_surroundings": "host/test_session.py",
     "running": "test_executor.py",
     "wire/datagrams": "wire/test_control.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "custody/client": "custody/test_custodian.py",
-    "init/programs": "escape/test_programs.py",
-    "init/sockets": "escape/test_memory.py",
     "init/worker": "init/test_init.py",
     "keeper/keeper": "tools/mcp/test_stdio.py",
     "keeper/sandboxed": "escape/test_servers.py",
-    "worker/channel": "worker/test_outbox.py",
     "worker/display": "conformance/test_output.py",
     "worker/exchange": "host/test_exchange.py",
-    "worker/fork_descriptors": "fork/test_libraries.py",
-    "worker/fork_pools": "fork/test_libraries.py",
-    "worker/fork_threads": "worker/test_fork_safety.py",
     "worker/gate": "conformance/test_signals.py",
     "worker/other_kernel": "named/test_kernel_types.py",
     "worker/main": "conformance/test_language.py",
     "worker/questions": "worker/test_completer.py",
     "worker/shell": "conformance/test_language.py",
-    "worker/warm": "host/launch/test_launcher.py",
-    "zygote/alone": "host/launch/test_launcher.py",
-    "zygote/server": "host/launch/test_launcher.py",
     # Both ends of the daemon's socket, and what is behind it.
     "daemon/__main__": "daemon/test_life.py",
-    "daemon/control": "daemon/test_life.py",
     "loop_thread": "test_sync_executor.py",
     "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
-    "daemon/client": "daemon/test_floods.py",
     "daemon/connection": "test_sync.py",
     "sync/arguments": "test_sync.py",
     "sync/connection": "test_sync.py",
     "sync/sessions": "test_sync.py",
-    "daemon/saving": "cli/test_saving.py",
-    "named/checkpoints": "cli/test_checkpoints.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",
     "named/options": "test_sync.py",
@@ -223,37 +190,31 @@ TESTED_IN: dict[str, str] = {
     "client/async_client": "client/test_client.py",
     "client/calls": "client/test_client.py",
     "client/transport": "client/test_client.py",
-    "daemon/files": "gateway/test_files.py",
     "daemon/uploads": "gateway/test_files.py",
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
     "gateway/link": "gateway/test_events.py",
     # What a client of the server sees of all of it.
-    "mcp_server/answers": "mcp_server/test_server.py",
-    "mcp_server/cells": "mcp_server/test_server.py",
     "mcp_server/clients": "mcp_server/test_server.py",
     "mcp_server/options": "mcp_server/test_server.py",
-    "mcp_server/registering": "mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",
     "sandbox/namespaces": "escape/test_processes.py",
     "sandbox/syscall": "escape/test_system_calls.py",
-    "sandbox/targets": "escape/test_mutations.py",
     # One half of something whose other half is what its tests are named after.
     "cli/arguments": "cli/test_sessions.py",
     "cli/problems": "cli/test_execute.py",
-    "cli/output": "cli/test_sessions.py",
-    "cli/logs": "cli/test_sessions.py",
     "cli/client": "cli/test_sessions.py",
-    "cli/daemon": "cli/test_sessions.py",
-    "packages/fetch": "packages/test_mirror.py",
-    "tools/apigen/shapes": "tools/apigen/test_render.py",
+    "cli/output": "cli/test_sessions.py",
     "tools/calling/typed": "tools/apigen/test_render.py",
 }
 """Module → the tests of it, if it has none of its own name."""
 
 _DECISIONS = (ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.Try, ast.While)
+SUITES = dict.fromkeys(("worker", "init", "keeper", "sandbox", "egress", "host"), ("conformance", "escape"))
+"""Room → tests of whole sessions, sorted by what these do and not by rooms"""
+
 _FEW = 3
 """As many decisions a module may have without tests of its own name."""
 
@@ -459,16 +420,44 @@ def test_the_table_for_contributors_names_what_exists() -> None:
     assert {name for name in named if not (PACKAGE / name).exists()} == set()
 
 
-def test_a_module_that_decides_something_has_tests_of_its_own_name() -> None:
-    tests = Path(__file__).parent
-    without = set()
+def decisions(path: Path) -> int:
+    """Return how often a module decides something, beside what is imported for types only."""
+    types_only = {node for node in nodes(path) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"}
+    return sum(isinstance(node, _DECISIONS) for node in nodes(path) if node not in types_only)
+
+
+@functools.cache
+def users() -> dict[str, set[str]]:
+    """Return the modules that import each module. Those that only pass names on are not counted."""
+    found: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        name = path.relative_to(PACKAGE).with_suffix("")
-        decisions = sum(isinstance(node, _DECISIONS) for node in nodes(path))
-        if path.stem != "__init__" and decisions > _FEW and not (tests / name.parent / f"test_{name.name}.py").exists():
-            without.add(str(name))
+        for node in nodes(path) if path.stem != "__init__" else ():
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cellblock"):
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    below = (name or "").replace(".", "/").removeprefix("cellblock/")
+                    found.setdefault(below, set()).add(str(path.relative_to(PACKAGE).with_suffix("")))
+    return found
+
+
+def has_tests(module: str, seen: Sequence[str] = ()) -> bool:
+    """Whether there are tests of a module's own name: in its place, or in a suite that runs for all kinds of sessions.
+
+    A module that one other module alone uses is a part of that one, and is tested with it.
+    """
+    room, _, name = module.rpartition("/")
+    if any((TESTS / place / f"test_{name}.py").exists() for place in (room, *SUITES.get(room.split("/")[0], ()))):
+        return True
+    using = users().get(module, set())
+    return len(using) == 1 and not using & {*seen} and has_tests(next(iter(using)), (*seen, module))
+
+
+def test_a_module_that_decides_something_has_tests_of_its_own_name() -> None:
+    modules = {
+        str(path.relative_to(PACKAGE).with_suffix("")): path for path in PACKAGE.rglob("*.py") if path.stem != "__init__"
+    }
+    without = {name for name, path in modules.items() if decisions(path) > _FEW and not has_tests(name)}
     assert without - set(TESTED_IN) == set(), "write tests/ROOM/test_MODULE.py for each"
     assert set(TESTED_IN) - without == set(), (
         "these have tests of their own name, decide little, or are gone: take their rows out"
     )
-    assert {test for test in TESTED_IN.values() if not (tests / test).exists()} == set()
+    assert {test for test in TESTED_IN.values() if not (TESTS / test).exists()} == set()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import signal
+import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import cellblock
-from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError
-from cellblock.daemon.messages import Interrupt, Lookup, Submit
-from cellblock.sync.connection import call
+from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError, OutcomeUnknownError
+from cellblock.daemon.messages import About, Interrupt, Lookup, Submit
+from cellblock.sync.connection import call, connection
 from daemons import own_daemon
 from processes import eventually
 
@@ -163,6 +168,29 @@ def test_ctrl_c_stops_the_code_and_leaves_the_session_usable() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=dict(os.environ))
     assert done.stdout == "idle 1\n", done.stderr
+
+
+async def _ask_and_lose_the_connection(function: Callable[[], object]) -> object:
+    """Call a function whose connection is lost after its request was sent, and before the daemon has read it."""
+    daemon = call(About())["pid"]
+    with ThreadPoolExecutor(1) as thread:
+        sock = thread.submit(connection).result()._socket
+        os.kill(daemon, signal.SIGSTOP)
+        try:
+            asked = thread.submit(function)
+            await eventually(lambda: struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0])
+            sock.shutdown(socket.SHUT_RDWR)
+        finally:
+            os.kill(daemon, signal.SIGCONT)
+        return await asyncio.wrap_future(asked)
+
+
+async def test_what_would_be_done_twice_is_not_asked_twice() -> None:
+    kernel = cellblock.get_or_create("once")
+    cellblock.execute(kernel, "x = 1")
+    with pytest.raises(OutcomeUnknownError, match="not known whether the request 'undo' was carried out"):
+        await _ask_and_lose_the_connection(lambda: cellblock.undo(kernel))
+    assert await _ask_and_lose_the_connection(lambda: cellblock.status(kernel).name) == "once"
 
 
 def test_a_key_stops_its_own_execution_only() -> None:

@@ -14,7 +14,10 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(docs/([^)\s]+)\)")
 _ALERT = re.compile(r"^> \[!(\w+)\]\n((?:>.*\n)+)", re.MULTILINE)
 _GENERATED = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
-_GUIDES = ("sessions", "named-sessions", "cli", "rest", "jupyter", "mcp-server", "tools", "approvals", "sandbox", "recipes")
+_GUIDES = (
+    *("sessions", "named-sessions", "checkpoints", "recipes", "cli", "rest", "jupyter", "mcp-server"),
+    *("tools", "approvals", "shell", "files", "sandbox", "egress", "containers", "migrating", "starting"),
+)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -70,8 +73,10 @@ def _link(link: re.Match[str], folder: str) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    paragraphs = [part for part in text.split("\n\n")[1:] if part[0].isalpha() or part.startswith("**")]
-    return re.split(r"(?<=[.:]) ", _LINK.sub(r"\1", paragraphs[0]).replace("\n", " "))[0].strip("*")
+    """Return the first sentence of a page, which says what it is about. Code and tables come before it in some."""
+    paragraphs = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE).split("\n\n")[1:]
+    first = next(part for part in paragraphs if re.match(r"\w|\*\*|`", part))
+    return re.split(r"(?<=[.!?]) ", _LINK.sub(r"\1", first).replace("\n", " "))[0].strip("*")
 
 
 def _admonition(alert: re.Match[str]) -> str:

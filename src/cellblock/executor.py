@@ -7,44 +7,32 @@ import logging
 import os
 import secrets
 import warnings
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from cellblock.errors import (
-    CodeExecutionError,
-    ExecutionTimeoutError,
-    InvalidInputError,
-    StateError,
-)
-from cellblock.host.checks import DEFAULT_TIMEOUT
+from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, StateError
+from cellblock.executor_options import DEFAULT_LEVEL, ExecutorOptions
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_branches
 from cellblock.host.closing import AsyncOnly
-from cellblock.host.options import SessionOptions
-from cellblock.options import ServiceOptions, check_port, check_seconds
 from cellblock.running import RunningSession
-from cellblock.session_policy import requested_isolation, requested_policy
+from cellblock.signatures import takes
 
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
-    from cellblock.approvals.elicitation import OnElicitation
     from cellblock.approvals.request import ApprovalRequest
-    from cellblock.approvals.rules import Rules
     from cellblock.gateway.embedded import EmbeddedGateway
-    from cellblock.host import Host, Limits, Policy, Session
-    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
+    from cellblock.host import Session
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.model.checkpoints import FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
-    from cellblock.tool_directories import Directories
-
-_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-_DEFAULT_LEVEL = "WARNING"
 
 _log = logging.getLogger("cellblock")
 
@@ -62,128 +50,29 @@ class CodeExecutor(AsyncOnly):
         session_id: What the record of decisions calls the session (docs/approvals.md).
     """
 
-    def __init__(
-        self,
-        tool_server_host: str = "localhost",
-        tool_server_port: int | None = None,
-        kernel_gateway_host: str = "localhost",
-        kernel_gateway_port: int | None = None,
-        kernel_env: Mapping[str, str] | None = None,
-        working_dir: str | os.PathLike[str] | None = None,
-        images_dir: str | os.PathLike[str] | None = None,
-        approval_timeout: float | None = 60,
-        connect_timeout: float = 30,
-        kernel_init_timeout: float | None = None,
-        sandbox: bool = True,
-        sandbox_config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-        log_level: str = _DEFAULT_LEVEL,
-        approve_tool_calls: bool = True,
-        approve_shell_cmds: bool = False,
-        require_shell_escape: bool = False,
-        *,
-        policy: Policy | None = None,
-        allow_hosts: Sequence[str] = (),
-        tools: Directories = (),
-        preload: Sequence[str] | None = None,
-        python: str | os.PathLike[str] | None = None,
-        spill_dir: str | os.PathLike[str] | None = None,
-        limits: Limits | None = None,
-        host: Host | None = None,
-        isolate: Literal["native", "landlock", "srt"] | None = None,
-        rules: Rules | None = None,
-        timeout_includes_approvals: bool = False,
-        own_servers: bool = False,
-        recovery: Rolling | Literal["rolling", "none"] = "rolling",
-        on_elicitation: OnElicitation | None = None,
-    ) -> None:
+    @takes(ExecutorOptions.__init__)
+    def __init__(self, *args: Any, **keywords: Any) -> None:
         """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
 
-        Args:
-            tool_server_host: Host name for the tool server, if a port for it is given.
-            tool_server_port: A port on which other programs of this machine that have `tool_server_token` can call the
-                session's tools, too. Sessions need none, and by default none is opened.
-            kernel_gateway_host: Host name for the kernel gateway, if a port for it is given.
-            kernel_gateway_port: A port on which Jupyter clients that have `kernel_gateway_token` can use the session, and
-                make others of its kind (docs/jupyter.md). By default none is opened.
-            kernel_env: As `SessionOptions` has it.
-            working_dir: As `SessionOptions` has it.
-            images_dir: As `SessionOptions` has it.
-            approval_timeout: As `ServiceOptions` has it.
-            connect_timeout: As `ServiceOptions` has it.
-            kernel_init_timeout: Seconds in which the kernel must start; by default the host's limit, a minute.
-            sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this process.
-            sandbox_config: The sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md): a JSON file, or a dict.
-            log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
-            approve_tool_calls: As `ServiceOptions` has it.
-            approve_shell_cmds: As `ServiceOptions` has it.
-            require_shell_escape: As `ServiceOptions` has it.
-            policy: What the sandbox allows, instead of `sandbox_config`.
-            allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, in addition to
-                those of the policy or configuration.
-            tools: As `ServiceOptions` has it.
-            preload: As `SessionOptions` has it.
-            python: As `SessionOptions` has it.
-            spill_dir: As `SessionOptions` has it.
-            limits: As `SessionOptions` has it.
-            host: The host to run in, which stays open; by default one that all executors of the event loop share.
-            isolate: What the sandbox is made of: ``native``, namespaces and mounts of Linux; ``landlock``, for machines that
-                do not allow these, which promises less (docs/landlock.md); or ``srt``, Anthropic's sandbox-runtime. By
-                default what `host` says, or else ``CELLBLOCK_ISOLATE``, or ``native`` on Linux and ``srt`` elsewhere.
-            rules: As `ServiceOptions` has it.
-            timeout_includes_approvals: As `ServiceOptions` has it.
-            own_servers: As `ServiceOptions` has it.
-            recovery: As `SessionOptions` has it.
-            on_elicitation: As `ServiceOptions` has it.
+        Its arguments are the attributes of `ExecutorOptions`.
 
         Raises:
             InvalidInputError: An argument is wrong.
         """
-        isolation = requested_isolation(sandbox, isolate, host)
-        if log_level not in _LEVELS:
-            raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
-        if require_shell_escape and isolation not in ("native", "landlock"):
-            raise InvalidInputError(
-                "require_shell_escape needs isolate='native' or 'landlock': nothing else can keep code from executing programs"
-            )
-        self._service_options = ServiceOptions(
-            rules=rules,
-            approval_timeout=approval_timeout,
-            connect_timeout=connect_timeout,
-            approve_shell_cmds=approve_shell_cmds,
-            require_shell_escape=require_shell_escape,
-            timeout_includes_approvals=timeout_includes_approvals,
-            own_servers=own_servers,
-            approve_tool_calls=approve_tool_calls,
-            tools=tools,
-            on_elicitation=on_elicitation,
-        )
-        self._options = SessionOptions(
-            kernel_env=kernel_env,
-            working_dir=working_dir,
-            images_dir=images_dir,
-            spill_dir=spill_dir,
-            limits=limits,
-            python=python,
-            preload=preload,
-            recovery=recovery,
-            isolate=isolation,
-            policy=requested_policy(policy, sandbox_config, allow_hosts, isolation),
-        )
-        if kernel_init_timeout is not None:
-            check_seconds("kernel_init_timeout", kernel_init_timeout)
-        if log_level != _DEFAULT_LEVEL or _log.level == logging.NOTSET:
-            _log.setLevel(log_level)
-        check_port("tool_server_port", tool_server_port)
-        check_port("kernel_gateway_port", kernel_gateway_port)
-        self.tool_server_host = tool_server_host
-        self.tool_server_port = tool_server_port
-        self.kernel_gateway_host = kernel_gateway_host
-        self.kernel_gateway_port = kernel_gateway_port
-        self.approval_timeout = approval_timeout
-        self.connect_timeout = connect_timeout
-        self.kernel_init_timeout = kernel_init_timeout
+        options = ExecutorOptions(*args, **keywords)
+        self._service_options = options.services()
+        self._options = options.session()
+        if options.log_level != DEFAULT_LEVEL or _log.level == logging.NOTSET:
+            _log.setLevel(options.log_level)
+        self.tool_server_host = options.tool_server_host
+        self.tool_server_port = options.tool_server_port
+        self.kernel_gateway_host = options.kernel_gateway_host
+        self.kernel_gateway_port = options.kernel_gateway_port
+        self.approval_timeout = options.approval_timeout
+        self.connect_timeout = options.connect_timeout
+        self.kernel_init_timeout = options.kernel_init_timeout
         self.session_id = secrets.token_hex(8)
-        self._given_host = host
+        self._given_host = options.host
         self._run: RunningSession | None = None
         self._gateway: EmbeddedGateway | None = None
         self._stopped = False
@@ -217,7 +106,7 @@ class CodeExecutor(AsyncOnly):
             StateError: The executor has no gateway, or is not running.
         """
         if self._gateway is None:
-            raise StateError("the executor has no gateway: give it a kernel_gateway_port, and start it")
+            raise StateError("the executor has no gateway: pass kernel_gateway_port, and start it")
         return self._gateway.token
 
     @property
@@ -318,8 +207,9 @@ class CodeExecutor(AsyncOnly):
             The executors, started. They are the caller's to stop.
 
         Raises:
-            CheckpointError, LaunchError, StateError: As for `Session.fork`.
+            CheckpointError, InvalidInputError, LaunchError, StateError: As for `Session.fork`.
         """
+        check_branches(n)
         checkpoint = await self.session.checkpoint()
         branches = [self._branch(checkpoint) for _ in range(n)]
         try:

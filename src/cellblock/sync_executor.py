@@ -17,6 +17,7 @@ from cellblock.host.kernels.cell import OnInput
 from cellblock.loop_thread import LoopThread
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 from cellblock.model.checkpoints import FilesMode, StateChanges
+from cellblock.signatures import takes
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -53,17 +54,6 @@ def _iterate(thread: LoopThread, items: AsyncGenerator[_T, None]) -> Iterator[_T
             yield cast("_T", item)
     finally:
         thread.run(items.aclose())
-
-
-def _takes(
-    model: Callable[Concatenate[Any, _P], object],
-) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _P], None]]:
-    """Give a constructor the arguments and the documentation of another one."""
-
-    def named(init: Callable[..., None]) -> Callable[Concatenate[Any, _P], None]:
-        return functools.wraps(model)(init)
-
-    return named
 
 
 class SyncFiles:
@@ -151,7 +141,7 @@ class SyncCodeExecutor:
     stops the one that runs.
     """
 
-    @_takes(CodeExecutor.__init__)
+    @takes(CodeExecutor.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._original = CodeExecutor(*args, **kwargs)
         self._thread = loop_thread.shared()

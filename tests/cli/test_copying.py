@@ -15,16 +15,14 @@ import pytest
 import cellblock
 from cellblock.cli import copying, main
 from cellblock.errors import InvalidInputError
-from daemons import own_daemon
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def workspace(daemon: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The workspace of the session ``f``."""
-    with own_daemon(tmp_path_factory.mktemp("daemon")):
-        directory = tmp_path_factory.mktemp("files")
-        cellblock.get_or_create("f", working_dir=str(directory))
-        yield directory
+    directory = tmp_path_factory.mktemp("files")
+    cellblock.get_or_create("f", working_dir=str(directory))
+    return directory
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 101, 1000, 1001])

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import cellblock
 from cellblock.cli import main
-from daemons import own_daemon
 from terminals import cellblock as command
 from terminals import terminal
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")):
-        directory = tmp_path_factory.mktemp("files")
-        cellblock.get_or_create("f", working_dir=str(directory))
-        yield directory
+def workspace(daemon: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("files")
+    cellblock.get_or_create("f", working_dir=str(directory))
+    return directory
 
 
 def test_files_go_in_and_out(workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

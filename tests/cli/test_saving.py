@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import cellblock
 from cellblock.cli import main
-from daemons import own_daemon
 from terminals import cellblock as command
 from terminals import terminal
 
 
 @pytest.fixture(scope="module", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with own_daemon(tmp_path_factory.mktemp("daemon")):
-        cellblock.get_or_create("s", working_dir=str(tmp_path_factory.mktemp("workspace")))
-        cellblock.execute("s", "x = [1, 2]\nlock = (i for i in x)\nprint('hello')")
-        yield
+def session(daemon: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cellblock.get_or_create("s", working_dir=str(tmp_path_factory.mktemp("workspace")))
+    cellblock.execute("s", "x = [1, 2]\nlock = (i for i in x)\nprint('hello')")
 
 
 def test_a_session_is_saved_and_loaded(

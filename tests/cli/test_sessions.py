@@ -34,6 +34,7 @@ def test_the_life_of_a_session_as_kernelbox_prints_it(capsys: pytest.CaptureFixt
     status, found = run(capsys, "status", "--name", "my-kernel")
     assert (status, found["alive"], found["kernel"]["kernel_id"]) == (0, True, made["kernel_id"])
     cellblock.execute("my-kernel", "x = 1")
+    assert run(capsys, "interrupt", "my-kernel") == (1, {"interrupted": False})
     assert run(capsys, "restart", "--id", made["kernel_id"])[1]["kernel_id"] == made["kernel_id"]
     assert cellblock.execute("my-kernel", "'x' in globals()").return_value == "False"
     status, listed = run(capsys, "list", "--refresh")
@@ -107,6 +108,7 @@ def test_following_a_log_shows_what_runs_from_now_on() -> None:
     assert cellblock.execute("followed", "1").ok
 
 
+@pytest.mark.slow
 def test_people_get_tables_as_wide_as_their_terminal() -> None:
     cellblock.wipe()
     with terminal(*command("list")) as screen:
@@ -135,6 +137,7 @@ def test_wiping_asks_in_a_terminal() -> None:
     assert cellblock.list_kernels() == []
 
 
+@pytest.mark.slow
 def test_what_is_no_package_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     cellblock.get_or_create("packages")
     assert main(["install", "packages", "-r/etc/passwd"]) == 2
@@ -181,6 +184,7 @@ def test_a_unit_for_systemd_is_written(
     assert "ExecStart=" in (tmp_path / "systemd" / "user" / "cellblock.service").read_text()
 
 
+@pytest.mark.slow
 def test_a_terminal_that_lacks_a_character_gets_it_escaped() -> None:
     cellblock.get_or_create("ü")
     done = subprocess.run(

@@ -392,7 +392,7 @@ def test_the_systemd_unit(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
     parsed.read_string(control.systemd_unit(odd))
     command = shlex.split(parsed["Service"]["ExecStart"].replace("%%", "%").replace("$$", "$"))
     assert command == [sys.executable, "-m", "cellblock.daemon", str(odd.directory)]
-    assert parsed["Service"]["KillMode"] == "mixed"
+    assert parsed["Service"]["KillMode"] == "process"  # else systemd ends the kernels of a daemon that crashed
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     path = control.install_unit()
     assert path == tmp_path / "config" / "systemd" / "user" / "cellblock.service"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +73,10 @@ def _allowed(rules: list[dict[str, Any]]) -> set[str]:
 
 def _calls(path: Path) -> Iterator[str]:
     """The system calls that a module makes by name: ``call("fsopen", …)`` and ``number("clone")``."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    if not re.search(r"\b(call|number)\(", text):
+        return
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("call", "number"):
             match node.args:
                 case [ast.Constant(value=str(name)), *_]:

@@ -62,6 +62,7 @@ ENDLESS = frozenset(
 EGRESS, FILES, HERE = "egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
 GUARD = "gateway/test_guard.py::test_"
 SNAPSHOTS = "snapshots/"
+FORKS, COPIES = "worker/test_fork_safety.py::", "host/checkpoints/test_"
 LIFE = "host/test_lifecycle.py::test_"
 
 
@@ -882,6 +883,77 @@ MUTANTS: dict[str, Mutant] = {
     "61 ids of executions": mutant(
         "store/test_journal.py::test_an_id_that_is_none_is_not_found", Edit("store/journal.py", "is_id", "return True")
     ),
+    "64 what does not survive a copy": mutant(
+        f"{FORKS}test_a_thread_is_named", Edit("worker/fork_safety.py", "refusal", "return None")
+    ),
+    "64 threads that work": mutant(
+        f"{FORKS}test_a_thread_is_named", Edit("worker/fork_pools.py", "reset_of", "return _nothing")
+    ),
+    "64 threads of libraries": mutant(
+        f"{FORKS}test_a_thread_of_an_unknown_library_is_named_by_its_file",
+        Edit("worker/fork_safety.py", "_survives", "return True"),
+    ),
+    "64 locks": mutant(
+        "worker/test_fork_descriptors.py::test_a_file_that_is_locked_is_named_until_it_is_closed[lockf(f, fcntl.LOCK_EX)]",
+        Edit("worker/fork_descriptors.py", "locked_file", "return None"),
+    ),
+    "64 what is done before a copy": mutant(
+        f"{COPIES}fork_safety.py::test_pools_and_databases_go_on_and_what_did_not_come_along_is_told[none]",
+        Edit("worker/fork_safety.py", "prepare", "pass"),
+    ),
+    "64 what is repaired in a copy": mutant(
+        f"{COPIES}fork_safety.py::test_pools_and_databases_go_on_and_what_did_not_come_along_is_told[none]",
+        Edit("worker/fork_safety.py", "repair", "return []"),
+    ),
+    "64 one repair that fails": mutant(
+        f"{FORKS}test_what_cannot_be_repaired_is_told_and_the_rest_is_repaired",
+        Edit("worker/fork_safety.py", "repair", "return [step() for step in _prepared.resets]"),
+    ),
+    "64 connections of the original": mutant(
+        f"{COPIES}checkpoints.py::test_a_copy_has_no_connection_and_no_output_of_the_original[none]",
+        Edit("worker/fork_descriptors.py", "separate", "return []"),
+    ),
+    "64 random numbers": mutant(
+        f"{COPIES}checkpoints.py::test_branches_share_no_random_state_unless_they_are_to",
+        Edit("init/forking.py", "_settle_in", "os.environ.update(start.env)"),
+    ),
+    "64 NumPy's random numbers": mutant(
+        f"{COPIES}checkpoints.py::test_branches_share_no_random_state_unless_they_are_to",
+        Edit("init/specialise.py", "reseed", "random.seed(seed)"),
+    ),
+    "64 what takes itself for a copy": mutant(
+        "init/test_parked.py::test_a_process_that_is_not_a_child_is_no_copy",
+        Edit("init/parked.py", "_is_child", "return True"),
+    ),
+    "64 a message without a sender": mutant(
+        "init/test_parked.py::test_a_copy_that_says_something_else_is_ended",
+        Edit("init/parked.py", "_is_child", "return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None"),
+    ),
+    "64 copies without end": mutant(
+        f"{COPIES}checkpoints.py::test_too_many_automatic_checkpoints_are_dropped_and_named_ones_never",
+        Edit("host/checkpoints/checkpoints.py", "Checkpoints._drop_oldest", "pass"),
+    ),
+    "64 checkpoints of other hosts": mutant(
+        f"{COPIES}checkpoints.py::test_checkpoints_of_other_hosts_and_wrong_ones_are_refused",
+        Edit("host/checkpoints/checkpoints.py", "Checkpoints.check", "pass"),
+    ),
+    "64 memory without files": mutant(
+        f"{COPIES}files.py::test_if_files_cannot_come_back_the_session_stays_as_it_is",
+        Edit("host/checkpoints/files.py", "CheckpointFiles.restore", "await then()\nreturn Changes()"),
+    ),
+    "64 files without memory": mutant(
+        f"{COPIES}files.py::test_if_no_kernel_can_be_made_files_become_again_what_they_were",
+        Edit(
+            "host/checkpoints/files.py",
+            "CheckpointFiles.restore",
+            """
+            store = self._make_store()
+            changes = await _owned(lambda: self._snapshots(store).restore(snapshot, lambda: None), _forget)
+            await then()
+            return changes
+            """,
+        ),
+    ),
     "63 compressed members": mutant(
         "host/test_saved_file.py::test_a_compressed_archive_is_refused",
         Edit("host/saved_file.py", "_check_stored", "pass"),
@@ -903,29 +975,29 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/saving.py", "_complete", "return state"),
     ),
     "62 links that are read": mutant(
-        f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_kept", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_kept", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
     ),
     "62 links that are written through": mutant(
-        f"{SNAPSHOTS}test_attacks.py::test_nothing_outside_is_written", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_written", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
     ),
     "62 files that grow": mutant(
-        f"{SNAPSHOTS}test_attacks.py::test_a_file_that_grows_while_it_is_read_ends_at_the_limit",
+        f"{SNAPSHOTS}test_content.py::test_a_file_that_grows_while_it_is_read_ends_at_the_limit",
         Edit("snapshots/content.py", "_chunks", "while chunk := os.read(source, _CHUNK):\n    yield chunk"),
     ),
     "62 files of holes": mutant(
-        f"{SNAPSHOTS}test_attacks.py::test_a_huge_sparse_file_is_left_out_and_a_smaller_one_stays_sparse",
+        f"{SNAPSHOTS}test_content.py::test_a_huge_sparse_file_is_left_out_and_a_smaller_one_stays_sparse",
         Edit("snapshots/content.py", "_ZEROS", 'b""'),
     ),
     "62 deep trees": mutant(
-        f"{SNAPSHOTS}test_attacks.py::test_a_deep_tree_ends_the_walk_and_not_the_host",
+        f"{SNAPSHOTS}test_tree.py::test_a_deep_tree_ends_the_walk_and_not_the_host",
         Edit("snapshots/tree.py", "SnapshotLimits.max_depth", "10**6"),
     ),
     "62 many files": mutant(
-        f"{SNAPSHOTS}test_snapshots.py::test_more_files_than_anybody_looks_at_are_an_error",
+        f"{SNAPSHOTS}test_walk.py::test_more_files_than_anybody_looks_at_are_an_error",
         Edit("snapshots/walk.py", "Walk.is_cut_off", "return False"),
     ),
     "62 set-user-ID bits": mutant(
-        f"{SNAPSHOTS}test_snapshots.py::test_a_set_user_id_bit_does_not_come_back",
+        f"{SNAPSHOTS}test_tree.py::test_a_set_user_id_bit_does_not_come_back",
         Edit("snapshots/tree.py", "PERMISSIONS", "0o7777"),
     ),
     "62 another directory": mutant(
@@ -933,11 +1005,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("snapshots/snapshots.py", "Snapshots._check_top", "pass"),
     ),
     "62 a full store": mutant(
-        f"{SNAPSHOTS}test_snapshots.py::test_a_full_store_keeps_nothing_of_a_snapshot",
+        f"{SNAPSHOTS}test_store.py::test_a_full_store_keeps_nothing_of_a_snapshot",
         Edit("snapshots/store.py", "Store._check_room", "pass"),
     ),
     "62 what is left out": mutant(
-        f"{SNAPSHOTS}test_snapshots.py::test_a_new_folder_goes_but_for_what_is_ignored_in_it",
+        f"{SNAPSHOTS}test_plan.py::test_a_new_folder_goes_but_for_what_is_ignored_in_it",
         Edit("snapshots/plan.py", "_is_removable", "return True"),
     ),
     "62 a restore that is killed": mutant(

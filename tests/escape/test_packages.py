@@ -176,7 +176,7 @@ async def test_packages_are_not_the_sessions_to_write(session: Session) -> None:
 async def test_a_policy_limits_and_forbids_packages(packages: int, said: str, shop: Host, tmp_path: Path) -> None:
     policy = Policy(resources=Resources(packages=packages))
     async with shop.session(working_dir=tmp_path, images_dir=tmp_path, policy=policy) as session:
-        place = Path(session._packages.place)
+        place = Path(session._around.packages.place)
         (place / "lib").mkdir()
         (place / "lib" / "data").write_bytes(bytes(10_000))
         result = await session.install("tiny-demo")

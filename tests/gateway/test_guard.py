@@ -62,6 +62,7 @@ def test_a_foreign_name_is_refused(gateway: Gateway, host: str) -> None:
     with gateway.client() as client:
         answer = client.get("/health", headers={"Host": host})
     assert (answer.status_code, answer.json()["code"]) == (421, "host_refused")
+    assert "--allow-name" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_link_of_another_programs_session_is_not_followed(tmp_path: Path) -> None:
     workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
     workspace.mkdir()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.sandbox import landlock
+from cli_runs import run_here
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -19,14 +20,14 @@ def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
 
 
 def test_doctor_says_that_kernels_can_be_sandboxed_here() -> None:
-    done = run("doctor")
+    done = run_here("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "native sandbox" in done.stdout
     assert done.stdout.rstrip().endswith("Kernels run in a sandbox here.")
 
 
 def test_doctor_speaks_to_programs() -> None:
-    found = json.loads(run("doctor", "--json").stdout)
+    found = json.loads(run_here("doctor", "--json").stdout)
     assert found["ok"] is True
     assert found["sandbox"] is True
     assert found["session"]["ok"]

@@ -187,7 +187,7 @@ def check_chain(said: list[dict[str, Any]]) -> None:
     assert list(results.values()) == [expected(number) for number in range(1, len(results) + 1)]
 
 
-@pytest.mark.parametrize(("first", "isolate"), [pytest.param(3, "none", marks=pytest.mark.slow), (6, "native")])
+@pytest.mark.parametrize(("first", "isolate"), [SLOW(3, "none"), SLOW(6, "native")])
 def test_a_host_can_be_killed_anywhere(killed: Killed, first: int, isolate: str) -> None:
     said = chain(killed, isolate, first, 70, 9)
     check_chain(said)
@@ -294,6 +294,7 @@ async def test_a_deadline_counts_from_the_real_beginning(killed: Killed) -> None
         assert (await session.execute("1")).ok
 
 
+@pytest.mark.slow
 async def test_a_kernel_that_died_meanwhile_says_how(killed: Killed) -> None:
     code = """
 import os, time
@@ -326,6 +327,7 @@ async def test_what_is_not_wanted_is_ended(killed: Killed) -> None:
         assert not place.exists()
 
 
+@pytest.mark.slow
 async def test_all_ends_with_the_custodian(killed: Killed) -> None:
     killed.run("await until(session, 'go')", "import time\nprint('go', flush=True)\ntime.sleep(1000)", isolate="native")
     custodian = Custodian.connect(killed.state)

@@ -125,6 +125,7 @@ async def test_what_refuses_on_the_sessions_own_loopback_interface_is_not_the_ne
     assert NO_NETWORK not in result.error.evalue
 
 
+@pytest.mark.slow
 async def test_pip_does_not_try_again_without_a_network(tmp_path: Path) -> None:
     async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
         result = await session.execute("%%bash\npython -m pip download --no-deps six 2>&1 || true")

@@ -245,7 +245,7 @@ from cellblock import CodeExecutor
 
 async def main():
     global executor
-    executor = CodeExecutor()
+    executor = CodeExecutor(recovery="none")  # no checkpoint is due while this waits
     await executor.start()
     print((await executor.execute("'running'")).text, flush=True)
     input()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import sys
@@ -33,6 +34,9 @@ asyncio.run(main())
 """
 
 
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
 def stopped(pid: int) -> Callable[[], bool]:
     """Return whether a process is stopped."""
     return lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
@@ -44,7 +48,8 @@ def is_sleep(pid: int) -> bool:
 
 @pytest.mark.parametrize("isolate", ["native", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("launch", "ends"), [("zygote", "host"), ("spawn", "host"), ("zygote", "fork server"), ("spawn", "guard")]
+    ("launch", "ends"),
+    [("zygote", "host"), SLOW("spawn", "host"), SLOW("zygote", "fork server"), ("spawn", "guard")],
 )
 async def test_a_stopped_init_ends_with_whom_it_belongs_to(
     tmp_path: Path, isolate: str, launch: Launch, ends: Literal["host", "fork server", "guard"]

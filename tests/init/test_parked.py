@@ -1,4 +1,4 @@
-"""What processes of a session can say to its init about copies: only what concerns themselves, and not without end."""
+"""What init takes for a copy of a worker: its own children only, each once. Whatever else is said harms nobody else."""
 
 from __future__ import annotations
 
@@ -7,94 +7,192 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
+from cellblock.init import parked as module
 from cellblock.init.parked import Parked
-from cellblock.wire.copies import Copied, Untaken
+from cellblock.wire.copies import Copied, Taken, Untaken
 from cellblock.wire.datagrams import encode_control
+
+PATIENCE = 10.0
+
+
+class Nursery:
+    """Where copies say that they exist.
+
+    Attributes:
+        parked: What takes them in.
+        copied: The numbers of those that were taken in.
+        gone: The numbers of those that have ended.
+        taken: The kernels that were made of them.
+    """
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.poll = select.poll()
+        self.parked = Parked(self.ours, self.poll)
+        self.copied: list[int] = []
+        self.gone: list[int] = []
+        self.taken: list[int] = []
+        self.parked.on_copied, self.parked.on_gone = self.copied.append, self.gone.append
+        self.parked.on_taken = lambda kernel, _pid: self.taken.append(kernel)
+        self.pids: list[int] = []
+
+    def say(self, data: bytes, *, descriptor: Callable[[], int] | None = None) -> socket.socket:
+        """Say something on the nursery, from this process, and have it heard; return the end that a copy would keep."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(self.theirs, [data], [descriptor() if descriptor else theirs.fileno()])
+        theirs.close()
+        self.serve()
+        return ours
+
+    def fork(self, run: Callable[[], object]) -> int:
+        """Run something in a child of this process, which then waits to be killed."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                run()
+                signal.pause()
+            finally:
+                os._exit(1)
+        self.pids.append(pid)
+        return pid
+
+    def serve(self) -> None:
+        """Hear what has been said."""
+        for descriptor, _ in self.poll.poll(PATIENCE * 1000):
+            self.parked.serve(descriptor)
+
+    def close(self) -> None:
+        self.parked.drop_all()
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self.ours.close()
+        self.theirs.close()
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        yield ours, theirs
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
 
 
-@contextmanager
-def child(does: Callable[[], object]) -> Iterator[int]:
-    """A child of this process, which does something and then waits."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            does()
-            signal.pause()
-        finally:
-            os._exit(0)
-    try:
-        yield pid
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+def copy(nursery: Nursery, number: int = 1) -> Callable[[], object]:
+    """Return what a copy does when it begins."""
+
+    def begin() -> None:
+        _kept, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(nursery.theirs, [encode_control(Copied(number))], [theirs.fileno()])
+        signal.pause()
+
+    return begin
 
 
-def say_copied(nursery: socket.socket, number: int) -> socket.socket:
-    mine, given = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with given:
-        socket.send_fds(nursery, [encode_control(Copied(number))], [given.fileno()])
-    return mine
+def test_a_child_that_says_it_is_a_copy_is_one_until_it_is_dropped(nursery: Nursery) -> None:
+    pid = nursery.fork(copy(nursery))
+    nursery.serve()
+    assert (nursery.copied, nursery.parked.pids) == ([1], {pid})
+    nursery.parked.drop(1)
+    assert (nursery.gone, nursery.parked.pids) == ([1], set())
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it was killed
 
 
-def served(copies: Parked, nursery: socket.socket, seconds: float) -> bool:
-    """Serve one message, if one comes in time."""
-    if not select.select([nursery], [], [], seconds)[0]:
-        return False
-    copies.serve(nursery.fileno())
-    return True
+def test_a_process_that_is_not_a_child_is_no_copy(nursery: Nursery) -> None:
+    """Init would kill it by its number when it is dropped, and that may be another process's by then."""
+    with nursery.say(encode_control(Copied(1))) as ours:
+        assert nursery.copied == []
+        assert ours.recv(1) == b""  # the descriptor that came along is closed
 
 
-def test_a_process_is_one_copy_at_most(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_number_belongs_to_the_first_that_has_it(nursery: Nursery) -> None:
+    first = nursery.fork(copy(nursery))
+    nursery.serve()
+    nursery.fork(copy(nursery))
+    nursery.serve()
+    assert (nursery.copied, nursery.parked.pids) == ([1], {first})
+
+
+def test_there_is_a_limit_to_copies(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_COPIES", 1)
+    for number in (1, 2):
+        nursery.fork(copy(nursery, number))
+        nursery.serve()
+    assert nursery.copied == [1]
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"op":"copied"}', b"\xff" * 100, encode_control(Taken(1))])
+def test_what_is_not_a_message_of_a_new_copy_is_not_taken_for_one(nursery: Nursery, data: bytes) -> None:
+    with nursery.say(data):
+        assert nursery.copied == []
+
+
+def test_what_is_not_a_socket_is_refused(nursery: Nursery) -> None:
+    def begin() -> None:
+        socket.send_fds(nursery.theirs, [encode_control(Copied(1))], [os.open(os.devnull, os.O_RDONLY)])
+
+    nursery.fork(begin)
+    nursery.serve()
+    assert nursery.copied == []
+
+
+def test_a_copy_that_says_something_else_is_ended(nursery: Nursery) -> None:
+    def begin() -> None:
+        kept, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(nursery.theirs, [encode_control(Copied(1))], [theirs.fileno()])
+        kept.send(encode_control(Taken(7)))  # which only a kernel that was made of it may say
+
+    pid = nursery.fork(begin)
+    nursery.serve()
+    nursery.serve()
+    assert (nursery.copied, nursery.gone, nursery.taken) == ([1], [1], [])
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_process_is_one_copy_at_most(nursery: Nursery) -> None:
     """When it has been waited for, its number may be that of any other process, which must not be killed in its place."""
-    ours, theirs = pair
-    copies = Parked(ours, select.poll())
-    told: list[int] = []
-    copies.on_copied = told.append
-    with child(lambda: [say_copied(theirs, number) for number in (1, 2, 3)]) as pid:
-        assert [served(copies, ours, 30) for _ in range(3)] == [True] * 3
-        assert (told, copies.pids) == ([1], {pid})
-        copies.ended(pid)
-        assert copies.pids == set()
+
+    def begin() -> None:
+        for number in (1, 2, 3):
+            _kept, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            socket.send_fds(nursery.theirs, [encode_control(Copied(number))], [theirs.fileno()])
+
+    pid = nursery.fork(begin)
+    for _ in range(3):
+        nursery.serve()
+    assert (nursery.copied, nursery.parked.pids) == ([1], {pid})
+    nursery.parked.ended(pid)
+    assert nursery.parked.pids == set()
 
 
-def test_a_process_that_is_no_child_is_no_copy(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    copies = Parked(ours, select.poll())
-    with say_copied(theirs, 1):
-        assert served(copies, ours, 30)
-    assert copies.pids == set()
-
-
-def test_a_copy_that_is_dropped_cannot_talk_without_end(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    copies = Parked(ours, select.poll())
+def test_a_copy_that_is_dropped_cannot_talk_without_end(nursery: Nursery) -> None:
+    reader, writer = os.pipe()
     heard: list[int] = []
+
+    def begin() -> None:
+        kept, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(nursery.theirs, [encode_control(Copied(1))], [theirs.fileno()])
+        os.read(reader, 1)
+        for _ in range(2000):
+            kept.send(encode_control(Untaken(1)))
+        kept.close()
 
     def hear(kernel: int) -> None:
         heard.append(kernel)
-        select.select([copies._copies[1][1]], [], [], 30)  # it is always quicker
+        wait()  # it is always quicker
 
-    copies.on_untaken = hear
+    def wait() -> None:
+        assert select.select([nursery.parked._copies[1][1]], [], [], PATIENCE)[0]
 
-    def talk() -> None:
-        mine = say_copied(theirs, 1)
-        for _ in range(2000):
-            mine.send(encode_control(Untaken(1)))
-        mine.close()
-
-    with child(talk):
-        assert served(copies, ours, 30)
-        copies.drop(1)
-        assert len(heard) < 1000
-        assert copies.pids == set()
+    nursery.parked.on_untaken = hear
+    nursery.fork(begin)
+    nursery.serve()
+    os.write(writer, b"1")
+    wait()
+    nursery.parked.drop(1)
+    os.close(reader)
+    os.close(writer)
+    assert 0 < len(heard) < 1000
+    assert nursery.parked.pids == set()

@@ -333,7 +333,7 @@ async def test_cells_are_undone_and_what_stays_is_said(client: Connect, tmp_path
         refused = await connected.call_tool("undo", {"count": 9})
         assert isinstance(refused, CallToolResult)
         assert refused.is_error
-        assert "cells to undo, not 9" in text(refused)
+        assert "of 9 cells can be undone" in text(refused)
 
 
 def test_of_what_was_undone_only_some_is_shown() -> None:

@@ -69,7 +69,7 @@ async def test_the_startup_code_runs_again_in_the_kernel_after_one_that_died(ses
 
 async def test_startup_code_that_fails_later_is_told(sessions: NamedSessions, tmp_path: Path) -> None:
     (tmp_path / "setup").write_text("")
-    named = await sessions.create("one", {**OPTIONS, "startup_code": "open('setup').read()"})
+    named = await sessions.create("one", {**OPTIONS, "startup_code": "open('setup').read()", "recovery": "none"})
     await submit(sessions, named, "import os; os._exit(3)").wait()
     (tmp_path / "setup").unlink()
     again = await submit(sessions, named, "1").wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.leftovers import remove_place
-from cellblock.snapshots import SnapshotLimits, Snapshots, Store
+from cellblock.snapshots import Snapshot, SnapshotLimits, Snapshots, Store
 
 SECRET = b"the caller's own secret"
 CALLS = (
@@ -127,3 +128,44 @@ def before_call(number: int, action: Callable[[], object]) -> Iterator[Callable[
     finally:
         for name, original in originals.items():
             setattr(os, name, original)
+
+
+Spoiled = tuple[Snapshot, Look, Look]
+
+
+def fill(workspace: Path) -> None:
+    empty(workspace)
+    (workspace / "old" / "inner").mkdir(parents=True)
+    (workspace / "old" / "inner" / "data").write_text("old")
+    (workspace / "changes").write_text("before")
+    (workspace / "link").symlink_to("changes")
+    (workspace / "file or folder").write_text("a file")
+    (workspace / "mode").mkdir(0o700)
+
+
+def spoil(workspace: Path) -> None:
+    empty(workspace)
+    (workspace / "new" / "inner").mkdir(parents=True)
+    (workspace / "new" / "inner" / "data").write_text("new")
+    (workspace / "changes").write_text("after")
+    (workspace / "file or folder").mkdir()
+    (workspace / "mode").mkdir(0o755)
+    for path in workspace.rglob("*"):
+        os.utime(path, (2, 2))
+
+
+def empty(workspace: Path) -> None:
+    for path in workspace.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@pytest.fixture
+def spoiled(snapshots: Snapshots, workspace: Path) -> Spoiled:
+    """A snapshot, what it looks like, and what the workspace looks like now."""
+    fill(workspace)
+    taken, before = snapshots.take(), look(workspace)
+    spoil(workspace)
+    return taken, before, look(workspace)

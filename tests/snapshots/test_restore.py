@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,49 +13,9 @@ import pytest
 from cellblock.errors import SnapshotError
 from cellblock.snapshots import Snapshot, Snapshots, restore
 
-from .conftest import Look, Make, before_call, look
+from .conftest import Spoiled, before_call, look, spoil
 
 MOST_CALLS = 400
-
-Spoiled = tuple[Snapshot, Look, Look]
-
-
-def fill(workspace: Path) -> None:
-    empty(workspace)
-    (workspace / "old" / "inner").mkdir(parents=True)
-    (workspace / "old" / "inner" / "data").write_text("old")
-    (workspace / "changes").write_text("before")
-    (workspace / "link").symlink_to("changes")
-    (workspace / "file or folder").write_text("a file")
-    (workspace / "mode").mkdir(0o700)
-
-
-def spoil(workspace: Path) -> None:
-    empty(workspace)
-    (workspace / "new" / "inner").mkdir(parents=True)
-    (workspace / "new" / "inner" / "data").write_text("new")
-    (workspace / "changes").write_text("after")
-    (workspace / "file or folder").mkdir()
-    (workspace / "mode").mkdir(0o755)
-    for path in workspace.rglob("*"):
-        os.utime(path, (2, 2))
-
-
-def empty(workspace: Path) -> None:
-    for path in workspace.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-@pytest.fixture
-def spoiled(snapshots: Snapshots, workspace: Path) -> Spoiled:
-    """A snapshot, what it looks like, and what the workspace looks like now."""
-    fill(workspace)
-    taken, before = snapshots.take(), look(workspace)
-    spoil(workspace)
-    return taken, before, look(workspace)
 
 
 def killed_at(number: int, snapshots: Snapshots, snapshot: Snapshot) -> bool:
@@ -145,22 +104,6 @@ def test_a_full_disk_changes_nothing(snapshots: Snapshots, workspace: Path, spoi
     assert caught.value.errno == errno.EFBIG
     assert look(workspace) == after
     assert snapshots.recover() is False
-
-
-def test_two_processes_do_not_restore_one_workspace_at_once(snapshots: Snapshots, make: Make, spoiled: Spoiled) -> None:
-    snapshot, _, _ = spoiled
-    refused = []
-
-    def restore_too() -> None:
-        with pytest.raises(SnapshotError, match="another program restores"):
-            make().restore(snapshot)
-        with pytest.raises(SnapshotError, match="another program restores"):
-            make().recover()
-        refused.append(True)
-
-    with before_call(30, restore_too):
-        snapshots.restore(snapshot)
-    assert refused
 
 
 def test_a_workspace_that_keeps_changing_is_left_as_it_is(

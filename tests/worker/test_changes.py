@@ -27,12 +27,31 @@ def test_of_many_variables_the_first_are_told() -> None:
     assert len(variables.changed({}, {}).gone) == 50
 
 
-async def test_a_type_that_will_not_tell_its_name_does_no_harm(session: Session) -> None:
+async def test_a_type_does_not_choose_its_name(session: Session) -> None:
     await session.execute(
         "class Odd(type):\n    __name__ = property(lambda self: 1 / 0)\nclass A(metaclass=Odd): pass\nx = A()"
     )
-    assert await session.changes() == ({}, [])
+    assert (await session.changes())[0]["x"] == "A"
     assert (await session.execute("1 + 1")).text == "2"
+
+
+async def test_a_session_that_was_asked_is_not_asked_again(session: Session) -> None:
+    await session.execute("x = 1")
+    assert await session.changes() == ({"x": "int"}, [])
+    for code in ("y = 'a'\nz = 1", "del z\nx = 2.0"):
+        await session.execute(code)
+    channel = session._cells._kernels.current.channel._conversation  # type: ignore[union-attr]
+    position = channel.position
+    assert await session.changes() == ({"y": "str", "x": "float"}, ["z"])
+    assert channel.position == position
+    assert await session.changes() == ({}, [])
+
+
+def test_what_is_told_twice_is_one() -> None:
+    first, second = Changed(("x", "y"), ("int", "str"), ("a", "b")), Changed(("a", "x"), ("float", "list"), ("y",))
+    assert first.then(second) == Changed(("x", "a"), ("list", "float"), ("b", "y"))
+    many = Changed(tuple(f"x{number}" for number in range(50)), ("int",) * 50)
+    assert len(many.then(second).names) == 50
 
 
 async def test_a_session_tells(session: Session) -> None:

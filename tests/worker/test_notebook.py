@@ -42,6 +42,7 @@ async def test_pandas_cuts_wide_tables_in_the_middle_and_says_so(session: Sessio
     assert html.count("<th>c") == 20
 
 
+@pytest.mark.slow
 async def test_a_preloaded_pandas_knows_that_it_is_in_a_notebook(prepared: Session) -> None:
     assert await value(prepared, "import pandas as pd\npd.options.display.max_columns") == 20
 

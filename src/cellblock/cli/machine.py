@@ -21,9 +21,9 @@ policy = new_app("Work with sandbox policies.")
 _HEADINGS = {
     "readable": "Readable",
     "writable": "Writable",
-    "private": "Its own, and gone with it",
-    "read_only": "Read-only, though in a writable directory",
-    "reserved": "Not there, and cannot be made",
+    "private": "Private, and removed when the session ends",
+    "read_only": "Read-only inside a writable directory",
+    "reserved": "Missing, and cannot be created",
     "masked": "Masked",
     "reachable": "Reachable on the network",
     "unreachable": "Never reachable",
@@ -38,22 +38,22 @@ _TEMPLATE = """\
 // What a session's sandbox allows: CodeExecutor(sandbox_config="sandbox.json"). Lines that begin with // are comments.
 {
   "filesystem": {
-    // Everything else can be read. Keep what your program would not show to a stranger out of sight.
+    // Paths that cannot be read. All others can, so list everything that the code must not see.
     "denyRead": ["~"],
-    // What of it can be read all the same.
+    // Exceptions: paths inside these that can be read.
     "allowRead": ["."],
-    // Nothing else can be written.
+    // The only paths that can be written.
     "allowWrite": ["."],
-    // What of it cannot be written all the same.
+    // Exceptions: paths inside these that cannot be written.
     "denyWrite": []
   },
   "network": {
-    // Hosts such as "pypi.org", "*.example.org" or "example.org:8443"; nothing else can be reached.
+    // The only hosts that can be reached, such as "pypi.org", "*.example.org" or "example.org:8443".
     "allowedDomains": [],
     "deniedDomains": []
   },
   "resources": {
-    // Bytes of memory, and how many processes.
+    // Bytes of memory, and the number of processes.
     "memory": 4294967296,
     "processes": 512
   }

@@ -33,48 +33,61 @@ class _Level(StrEnum):
     CRITICAL = "CRITICAL"
 
 
+_Unused = Annotated[str | None, typer.Option(hidden=True)]
+_Workspace = Annotated[Path, typer.Option(metavar="DIR", help="The directory that the code works in.")]
+_Decider = Annotated[
+    _Approve, typer.Option(help="Who decides about what code asks for: nobody, a person at the client, or rules.")
+]
+_RulesFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Rules that decide first (docs/approvals.md).")]
+_ApproveShell = Annotated[bool, typer.Option("--approve-shell-cmds", help="Ask about !commands, too.")]
+_SandboxConfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file that says what the sandbox allows (docs/sandbox.md).")
+]
+_Isolate = Annotated[str | None, typer.Option(metavar="KIND", help="What the sandbox is made of: native, landlock or srt.")]
+_Preload = Annotated[
+    list[str] | None, typer.Option(metavar="MODULE", help="A module to import when kernels start. Can be repeated.")
+]
+_Way = Annotated[_Transport, typer.Option(help="stdio for one client, http for many.")]
+_Host = Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=_HTTP)]
+_Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.", rich_help_panel=_HTTP)]
+_Token = Annotated[
+    str,
+    typer.Option(
+        envvar="CELLBLOCK_MCP_TOKEN",
+        help="The token for clients; a random one by default.",
+        rich_help_panel=_HTTP,
+    ),
+]
+_NoAuth = Annotated[bool, typer.Option("--no-auth", help="Ask for no token. Loopback addresses only.", rich_help_panel=_HTTP)]
+_AllowName = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HOST", help="A host name for clients. Can be repeated.", rich_help_panel=_HTTP),
+]
+_LogLevel = Annotated[_Level, typer.Option(help="What is logged to standard error.")]
+
+
 def mcp(
-    workspace: Annotated[Path, typer.Option(metavar="DIR", help="The directory that the code works in.")] = Path(),
-    approve: Annotated[
-        _Approve, typer.Option(help="Who decides about what code asks for: nobody, a person at the client, or rules.")
-    ] = _Approve.AUTO,
-    rules: Annotated[Path | None, typer.Option(metavar="FILE", help="Rules that decide first (docs/approvals.md).")] = None,
-    approve_shell_cmds: Annotated[bool, typer.Option("--approve-shell-cmds", help="Ask about !commands, too.")] = False,
+    workspace: _Workspace = Path(),
+    approve: _Decider = _Approve.AUTO,
+    rules: _RulesFile = None,
+    approve_shell_cmds: _ApproveShell = False,
     allow_host: AllowHost = None,
-    sandbox_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file that says what the sandbox allows (docs/sandbox.md).")
-    ] = None,
+    sandbox_config: _SandboxConfig = None,
     no_sandbox: NoSandbox = False,
     sandbox: Annotated[bool, typer.Option("--sandbox", hidden=True)] = False,  # ipybox: what is the default here
-    isolate: Annotated[
-        str | None, typer.Option(metavar="KIND", help="What the sandbox is made of: native, landlock or srt.")
-    ] = None,
-    preload: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE", help="A module to import when kernels start. Can be repeated.")
-    ] = None,
-    transport: Annotated[_Transport, typer.Option(help="stdio for one client, http for many.")] = _Transport.STDIO,
-    host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=_HTTP)] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.", rich_help_panel=_HTTP)] = 8900,
-    token: Annotated[
-        str,
-        typer.Option(
-            envvar="CELLBLOCK_MCP_TOKEN",
-            help="The token for clients; a random one by default.",
-            rich_help_panel=_HTTP,
-        ),
-    ] = "",
-    no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Ask for no token. Loopback addresses only.", rich_help_panel=_HTTP)
-    ] = False,
-    allow_name: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST", help="A host name for clients. Can be repeated.", rich_help_panel=_HTTP),
-    ] = None,
-    log_level: Annotated[_Level, typer.Option(help="What is logged to standard error.")] = _Level.WARNING,
-    tool_server_host: Annotated[str | None, typer.Option(hidden=True)] = None,
-    tool_server_port: Annotated[str | None, typer.Option(hidden=True)] = None,
-    kernel_gateway_host: Annotated[str | None, typer.Option(hidden=True)] = None,
-    kernel_gateway_port: Annotated[str | None, typer.Option(hidden=True)] = None,
+    isolate: _Isolate = None,
+    preload: _Preload = None,
+    transport: _Way = _Transport.STDIO,
+    host: _Host = "127.0.0.1",
+    port: _Port = 8900,
+    token: _Token = "",
+    no_auth: _NoAuth = False,
+    allow_name: _AllowName = None,
+    log_level: _LogLevel = _Level.WARNING,
+    tool_server_host: _Unused = None,
+    tool_server_port: _Unused = None,
+    kernel_gateway_host: _Unused = None,
+    kernel_gateway_port: _Unused = None,
 ) -> int:
     """Serve Python sessions to agents over the Model Context Protocol (MCP)."""
     from cellblock.cli.serve_mcp import run

@@ -33,7 +33,7 @@ from cellblock.errors import InvalidInputError
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
     app.command("list", rich_help_panel=SESSIONS)(list_)
-    for command in (create, status, logs, restart, destroy, wipe):
+    for command in (create, status, logs, interrupt, restart, destroy, wipe):
         app.command(rich_help_panel=SESSIONS)(command)
     app.command("install", rich_help_panel=FILES)(install)
 
@@ -115,6 +115,17 @@ def status(argument: OptionalSession = None, name: Name = None, session_id: Id =
     else:
         _print_session(found, as_json)
     return OK if alive else FAILED
+
+
+def interrupt(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
+    """Stop what runs in a session. Exit with 1 if nothing ran."""
+    with Progress("stopping what runs"):
+        interrupted = ask(messages.Interrupt(chosen(argument, name, session_id)))
+    if wants_json(as_json):
+        print_json({"interrupted": interrupted})
+    else:
+        print("interrupted" if interrupted else "Nothing ran.")
+    return OK if interrupted else FAILED
 
 
 def restart(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:

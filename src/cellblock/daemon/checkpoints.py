@@ -7,8 +7,8 @@ from typing import Any
 
 from cellblock.daemon.messages import Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 from cellblock.errors import UnsupportedError
+from cellblock.model.sessions import OWN_KERNEL
 from cellblock.named import checkpoints
-from cellblock.named.kernel_types import OWN
 from cellblock.named.sessions import NamedSessions
 from cellblock.wire.packed import pack
 
@@ -22,7 +22,7 @@ async def answer(
         CellblockError: What is wrong.
     """
     kernel_type = sessions.find(request.session).record.kernel_type
-    if kernel_type != OWN:
+    if kernel_type != OWN_KERNEL:
         raise UnsupportedError(f"only Python sessions have checkpoints, and the kernel type of this one is {kernel_type!r}")
     session = await sessions.live(request.session)
     match request:

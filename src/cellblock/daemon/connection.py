@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from cellblock.daemon.codec import MAX_REPLY, REFUSED, decode_answer, encode_request
-from cellblock.daemon.messages import PROTOCOL, Hello, Request
-from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
+from cellblock.daemon.messages import PROTOCOL, Hello, Request, may_repeat
+from cellblock.errors import CellblockError, DaemonError, NotRunError, OutcomeUnknownError, ProtocolError
 from cellblock.wire.frames import Frame, FrameParser
 
 _READ = 256 * 1024
@@ -80,7 +80,8 @@ class Connection:
         Raises:
             CellblockError: What the daemon has met, of the same class.
             NotRunError: It had ended before, or was ending; it was not asked. The connection is closed then.
-            DaemonError: It ended meanwhile; whether it has done what it was asked is not known.
+            OutcomeUnknownError: It ended meanwhile, perhaps after it did what it was asked, which must not be done twice.
+            DaemonError: It ended meanwhile, and can be asked again (`may_repeat`).
         """
         with self._lock:
             for answer, _ in self._ask(request, body):
@@ -141,7 +142,10 @@ class Connection:
                 yield answer, more
         except OSError as error:
             self.close()
-            raise DaemonError(f"the connection to the daemon was lost: {error.strerror or error}") from error
+            lost = f"the connection to the daemon was lost: {error.strerror or error}"
+            if may_repeat(request):
+                raise DaemonError(lost) from error
+            raise OutcomeUnknownError(f"{lost}; it is not known whether the request {request.op!r} was carried out") from error
         except (KeyboardInterrupt, SystemExit, ProtocolError):
             self.close()  # in the middle of a request or an answer, perhaps
             raise

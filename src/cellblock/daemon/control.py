@@ -80,7 +80,11 @@ def _about(connection: Connection) -> dict[str, Any]:
 
 
 def systemd_unit(place: Place | None = None) -> str:
-    """Return a systemd user unit that runs the daemon of a directory, so that sessions can have control groups."""
+    """Return a systemd user unit that runs the daemon of a directory, so that sessions can have control groups.
+
+    It kills nothing but the daemon (``KillMode=process``): the custodian and the kernels must outlive a daemon that crashes,
+    so that the next one can adopt them. A daemon that is asked to end ends them itself.
+    """
     place = place or Place()
     command = " ".join(map(_quoted, (sys.executable, "-m", "cellblock.daemon", str(place.directory))))
     return f"""\
@@ -94,7 +98,7 @@ ExecStart={command}
 Environment={_quoted(f"CELLBLOCK_HOME={place.directory}")}
 Restart=on-failure
 RestartSec=1
-KillMode=mixed
+KillMode=process
 TimeoutStopSec=15
 Delegate=yes
 DelegateSubgroup=main

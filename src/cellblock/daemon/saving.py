@@ -7,7 +7,7 @@ from typing import Any
 
 from cellblock.daemon.messages import Export, Load, Save, Variables
 from cellblock.errors import InvalidInputError, UnsupportedError
-from cellblock.named.kernel_types import OWN
+from cellblock.model.sessions import OWN_KERNEL
 from cellblock.named.sessions import NamedSessions
 
 
@@ -18,7 +18,7 @@ async def answer(sessions: NamedSessions, request: Save | Load | Export | Variab
         CellblockError: What is wrong.
     """
     kernel_type = sessions.find(request.session).record.kernel_type
-    if kernel_type != OWN and not isinstance(request, Export):
+    if kernel_type != OWN_KERNEL and not isinstance(request, Export):
         raise UnsupportedError(
             f"cellblock knows the variables of Python sessions only, and the kernel type of this one is {kernel_type!r}"
         )

@@ -58,6 +58,7 @@ from cellblock.daemon.messages import (
     WritePart,
 )
 from cellblock.daemon.uploads import Uploads
+from cellblock.model.sessions import OWN_KERNEL
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
 from cellblock.named.sessions import NamedSessions
@@ -230,7 +231,7 @@ class Server:
             named.record.name,
             body.decode("utf-8", "surrogatepass"),
             language=request.language,
-            kernel_type=named.record.kernel_type,
+            kernel_type=OWN_KERNEL if request.own else named.record.kernel_type,
             timeout=self.default_timeout if request.timeout == 0 else _seconds(request.timeout),
             key=request.key,
             live=request.live,

@@ -23,6 +23,7 @@ from cellblock.gateway import (
     executions,
     files,
     jupyter,
+    kernelspecs,
     metrics,
     notebooks,
     pages,
@@ -50,6 +51,23 @@ _PROBLEM: dict[str, Any] = {
     "description": "What is wrong (RFC 9457).",
     "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemModel"}}},
 }
+
+
+_PARTS = (
+    service,
+    sessions,
+    checkpoints,
+    executions,
+    events,
+    files,
+    questions,
+    saving,
+    approvals,
+    metrics,
+    jupyter,
+    kernelspecs,
+    notebooks,
+)
 
 
 class Gateway(FastAPI):
@@ -109,21 +127,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
     app.state.notebooks = notebooks.Notebooks()
-    parts = (
-        service,
-        sessions,
-        checkpoints,
-        executions,
-        events,
-        files,
-        questions,
-        saving,
-        approvals,
-        metrics,
-        jupyter,
-        notebooks,
-    )
-    for part in parts:
+    for part in _PARTS:
         app.include_router(part.router, responses={"default": _PROBLEM})
     pages.add_to(app)
     app.add_exception_handler(CellblockError, _on_error)

@@ -223,7 +223,7 @@ def check_host(host: str, known: set[str]) -> None:
         ipaddress.ip_address(name)
     except ValueError:
         raise Refused(
-            Problem(421, "host_refused", f"{name[:100]!r} is not a name of this server: allow it with --host-name")
+            Problem(421, "host_refused", f"{name[:100]!r} is not a name of this server: allow it with --allow-name")
         ) from None
 
 

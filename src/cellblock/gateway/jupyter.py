@@ -1,4 +1,4 @@
-"""The Jupyter kernel API: kernels, kernelspecs, sessions and channels, for any Jupyter client."""
+"""The Jupyter kernel API: kernels, sessions and channels, for any Jupyter client."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from cellblock.daemon.messages import Status
 from cellblock.errors import AccessError, NotFoundError, ProtocolError
 from cellblock.gateway.access import caller_of, link_of, needs_of_any
 from cellblock.gateway.answers import problem_response
+from cellblock.gateway.kernelspecs import check_installed
 from cellblock.gateway.sessions import create
 from cellblock.jupyter.kernel import JupyterKernel
 from cellblock.jupyter.kernels import TAG, JupyterKernels, session_id
 from cellblock.jupyter.messages import V1, Message, read_plain, read_v1
-from cellblock.model.sessions import SessionRecord
+from cellblock.model.sessions import OWN_KERNEL, SessionRecord
 from cellblock.problems import Problem
 from cellblock.store.tokens import Token
 
 router = APIRouter(prefix="/api", tags=["Jupyter"])
 
-KERNELSPEC = "python3"
 _MAX_UNREAD = 64 * 1024 * 1024
 """Bytes that may wait for a client; one that does not read loses its connection."""
 
@@ -57,7 +57,7 @@ class Wanted(BaseModel):
         env: What Jupyter's servers pass on: of it, ``KERNEL_ID`` is ignored, as every session has an id of its own.
     """
 
-    name: str = Field(KERNELSPEC, max_length=200)
+    name: str = Field(OWN_KERNEL, max_length=200)
     path: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
 
@@ -119,28 +119,6 @@ async def status(connection: HTTPConnection) -> dict[str, Any]:
     return {"kernels": len(found), "connections": sum(kernel.connections for kernel in found), "last_activity": last}
 
 
-@router.get("/kernelspecs", summary="What kernels can be started", dependencies=[_read])
-async def kernelspecs() -> dict[str, Any]:
-    """List the kernelspecs."""
-    return {"default": KERNELSPEC, "kernelspecs": {KERNELSPEC: await kernelspec(KERNELSPEC)}}
-
-
-@router.get("/kernelspecs/{name}", summary="One kernelspec", dependencies=[_read])
-async def kernelspec(name: str) -> dict[str, Any]:
-    """Describe a kernelspec."""
-    if name != KERNELSPEC:
-        raise NotFoundError(f"there is no kernelspec {name[:100]!r}, only {KERNELSPEC!r}")
-    spec = {
-        "argv": [],
-        "env": {},
-        "display_name": "Python 3 (cellblock)",
-        "language": "python",
-        "interrupt_mode": "message",
-        "metadata": {"debugger": False},
-    }
-    return {"name": name, "spec": spec, "resources": {}}
-
-
 # -- kernels -------------------------------------------------------------------------------------------------------------
 
 
@@ -158,22 +136,24 @@ async def list_kernels(connection: HTTPConnection) -> list[Kernel]:
 @router.post("/kernels", summary="Start a kernel", status_code=201, dependencies=[_run])
 async def start_kernel(connection: HTTPConnection, response: Response, wanted: Wanted | None = None) -> Kernel:
     """Make a session."""
-    made = await start(connection, wanted.name if wanted else KERNELSPEC)
+    made = await start(connection, wanted.name if wanted else OWN_KERNEL)
     response.headers["Location"] = f"/api/kernels/{made.id}"
     return made
 
 
 async def start(connection: HTTPConnection, name: str) -> Kernel:
-    """Make a session of its own kind for a kernelspec.
+    """Make a session for a kernelspec.
 
     Raises:
         AccessError: The caller's token is for one session.
+        NotFoundError: There is no such kernelspec.
     """
     if caller_of(connection).session:
         raise AccessError("this token is for one session, and cannot make others")
-    if not name.startswith("python"):
-        raise NotFoundError(f"there is no kernelspec {name[:100]!r}, only {KERNELSPEC!r}")
-    made = await create(connection, caller_of(connection), f"jupyter-{uuid.uuid4().hex[:8]}", tags=TAG)
+    kernel_type = OWN_KERNEL if name.startswith("python") else name
+    await check_installed(kernel_type)
+    session = f"jupyter-{uuid.uuid4().hex[:8]}"
+    made = await create(connection, caller_of(connection), session, tags=TAG, kernel_type=kernel_type)
     return await _described(connection, made["kernel_id"])
 
 

@@ -14,7 +14,7 @@ from socket import socket
 from typing import Any
 
 from cellblock.daemon.async_connection import AsyncConnection, open_connection
-from cellblock.daemon.messages import Request, Submit
+from cellblock.daemon.messages import Request, Submit, may_repeat
 from cellblock.daemon.place import Place
 from cellblock.daemon.starting import connect_or_start
 from cellblock.errors import BusyError, CellblockError, NotRunError, OutcomeUnknownError
@@ -45,7 +45,7 @@ class DaemonLink:
 
         Raises:
             CellblockError: What the daemon has met, of the same class.
-            OutcomeUnknownError: It ended while code was submitted.
+            OutcomeUnknownError: It ended in the middle of a request that must not be made twice, or that submits code.
         """
         connection = await self._take()
         try:
@@ -57,8 +57,8 @@ class DaemonLink:
             return await self.call(request, body)  # the next daemon: this one was not asked
         except CellblockError as error:
             self._give(connection)
-            if isinstance(request, Submit) and not connection.usable:
-                raise OutcomeUnknownError(f"{error}; whether the code ran is not known") from error
+            if not (connection.usable or (may_repeat(request) and not isinstance(request, Submit))):
+                raise OutcomeUnknownError(f"{error}; it is not known whether {request.op!r} was carried out") from error
             raise
         except BaseException:
             self._drop(connection)

@@ -12,8 +12,9 @@ from pydantic import BaseModel, Field
 
 from cellblock.errors import AccessError, NotFoundError
 from cellblock.gateway.access import needs_of_any
-from cellblock.gateway.jupyter import KERNELSPEC, Kernel, allowed, end_kernel, get_kernel, start
+from cellblock.gateway.jupyter import Kernel, allowed, end_kernel, get_kernel, start
 from cellblock.jupyter.kernels import kernel_id
+from cellblock.model.sessions import OWN_KERNEL
 
 router = APIRouter(prefix="/api", tags=["Jupyter"])
 
@@ -94,7 +95,7 @@ async def start_notebook(connection: HTTPConnection, wanted: WantedNotebook) -> 
     if wanted.kernel.id:
         kernel = kernel_id((await allowed(connection, wanted.kernel.id)).kernel_id)
     else:
-        kernel = (await start(connection, wanted.kernel.name or KERNELSPEC)).id
+        kernel = (await start(connection, wanted.kernel.name or OWN_KERNEL)).id
     return await _notebook(connection, notebooks.add(wanted, kernel))
 
 
@@ -124,7 +125,7 @@ async def change_notebook(connection: HTTPConnection, number: str, change: Chang
         known["kernel"] = (
             kernel_id((await allowed(connection, wanted.id)).kernel_id)
             if wanted.id
-            else (await start(connection, wanted.name or KERNELSPEC)).id
+            else (await start(connection, wanted.name or OWN_KERNEL)).id
         )
     return await _notebook(connection, number)
 

@@ -114,7 +114,7 @@ async def tools(
     limit: Annotated[int, Query(ge=1, le=1000)] = 20,
 ) -> Response:
     """Search the tools that the code of a session can call. The session itself looks, when it runs nothing else."""
-    asked = Submit(session, silent=True, wait=True, timeout=10_000)
+    asked = Submit(session, silent=True, wait=True, timeout=10_000, own=True)
     result = await link_of(request).call(asked, _TOOLS.format(words=query, limit=limit).encode("utf-8", "replace"))
     return json_response({"tools": _signatures(result)})
 

@@ -67,7 +67,7 @@ def serve(
         elif options.auth:
             tell("Requests need a token: 'cellblock tokens create' makes one")
         else:
-            tell("No tokens are asked for: every program on this machine can run code here")
+            tell("No token is required: every program on this machine can run code here")
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -111,8 +111,18 @@ async def create(
     tags: Mapping[str, str] | None = None,
     *,
     fresh: bool = False,
+    kernel_type: str = "",
 ) -> dict[str, Any]:
     """Make a session, or return the one of that name.
+
+    Args:
+        request: The request.
+        caller: Whose it is.
+        name: The session's name.
+        options: Its options, which only some callers may choose.
+        tags: Its labels.
+        fresh: Whether it is an error if there is one of that name.
+        kernel_type: Its kernelspec; empty for what the options or the settings say.
 
     Raises:
         AccessError: The caller may not have this session, or may not choose its options.
@@ -124,7 +134,8 @@ async def create(
         check_scope(caller, "admin")  # they can switch the sandbox off
     setup: GatewayOptions = request.app.state.options
     here = {"working_dir": await _workspace(setup, name), "python": sys.executable}
-    given = settings_of(request).session_options({**here, **setup.session_options, **(options or {})})
+    chosen = {"kernel_type": kernel_type} if kernel_type else {}
+    given = settings_of(request).session_options({**here, **setup.session_options, **(options or {}), **chosen})
     return with_age(await link_of(request).call(Create(name, given, dict(tags or {}), fresh)))
 
 

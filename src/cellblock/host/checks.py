@@ -22,6 +22,7 @@ Isolate = Literal["native", "landlock", "srt", "none"]
 OURS: frozenset[Isolate] = frozenset(("native", "landlock"))
 """The sandboxes that cellblock makes itself."""
 
+_MAX_BRANCHES = 1000
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a cell may take."""
 
@@ -153,6 +154,16 @@ def check_forbidding(isolate: Isolate, asked: bool) -> None:
         )
     if not asked:
         raise InvalidInputError("forbid_programs needs on_command=, which decides about the commands that are run instead")
+
+
+def check_branches(n: int) -> None:
+    """Check that a session can have this many branches.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if type(n) is not int or not 1 <= n <= _MAX_BRANCHES:
+        raise InvalidInputError(f"n must be a number of branches from 1 to {_MAX_BRANCHES}, not {n!r}")
 
 
 def check_timeout(timeout: float | None) -> None:

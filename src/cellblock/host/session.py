@@ -18,21 +18,20 @@ from cellblock.host.checkpoints.checkpoint import rolling_of
 from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.session import WithCheckpoints
-from cellblock.host.checks import OURS, Isolate
+from cellblock.host.checks import Isolate
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cells import Cells
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.launch.kernel_spec import KernelSpec, OnListener, RunningKernel
-from cellblock.host.options import Defaults, SessionHooks, SessionOptions, resolve
+from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
 from cellblock.host.output.kept import KeptResults
-from cellblock.host.packages import SessionPackages
-from cellblock.host.place import PrivateDirectories
 from cellblock.host.reader import Reader
 from cellblock.host.session_cells import no_more
 from cellblock.host.session_questions import WithQuestions
-from cellblock.host.session_spec import kernel_spec, session_environment
+from cellblock.host.session_spec import kernel_spec
+from cellblock.host.session_surroundings import SessionSurroundings
 from cellblock.host.session_values import WithValues
 from cellblock.model import CodeExecutionResult
 from cellblock.packages.index import PackageIndex
@@ -121,74 +120,59 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._cwd = resolved.cwd
         self._writable = resolved.writable
         self._number, self._label, self._remains = number, label, remains
-        place = f"{host.places}{number}" if remains is None else remains.place
-        self._place, isolate = place, resolved.isolate
-        kept = host.keeping if isolate != "srt" else None
-        self._network = (
-            SandboxNetwork(resolved.policy.network, lambda line: self.reader.note(line), options.on_host)
-            if isolate in OURS
-            else None
-        )
-        # Beside the packages, so that whatever removes these after the host removes it as well.
-        self._private = PrivateDirectories(f"{place}-own", kept) if isolate == "landlock" else None
-        env = session_environment(options.kernel_env or {}, resolved, self._network, self._private)
-        if remains is not None:
-            env = dict(remains.env)
-        self._env = env
-        self._packages = SessionPackages(place, resolved.interpreter, env, resolved.cwd, isolate=isolate, places=kept)
-        takers: dict[str, OnListener] = {}
-        if self._network is not None and self._network.reaches:
-            takers["egress"] = self._taker("egress", self._network.adopt)
-        if hooks.tool_port is not None:
-            takers["tools"] = self._taker("tools", hooks.tool_port)
-        self.wanted = kernel_spec(
+        around = self._around = SessionSurroundings(
             options,
             resolved,
-            env,
-            takers=takers,
-            packages=self._packages,
-            private=self._private,
+            number,
+            places=host.places,
             index=host.index,
-            installer=self._install,
-            session=self._name,
-            kept=None if kept is None else number,
+            keeping=host.keeping,
+            remains=remains,
+            note=lambda line: self.reader.note(line),
         )
+        takers = self._takers(around.network, hooks)
+        self.wanted = kernel_spec(options, resolved, around, takers=takers, installer=self._install, session=self._name)
         self.adopted = False
         self.adopted_at = ""
         self.loaded: LoadReport | None = None
         self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(self._launch)
-        self._cells = Cells(
-            self._name,
-            self._kernels,
-            hooks,
-            self.trace,
-            host.check_usable,
-            resolved.images_dir,
-            KeptResults(self.wanted.limits.history),
-        )
+        kept = KeptResults(self.wanted.limits.history)
+        images = resolved.images_dir
+        self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, images, kept)
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
-        rules = resolved.policy.filesystem
-        self._checkpoints = Checkpoints(
+        self._checkpoints = self._make_checkpoints(options, resolved, hooks)
+        self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
+        self._closing = Closing()
+
+    def _make_checkpoints(self, options: SessionOptions, resolved: ResolvedOptions, hooks: SessionHooks) -> Checkpoints:
+        network, rules = self._around.network, resolved.policy.filesystem
+        return Checkpoints(
             self._name,
-            host,
+            self._host,
             options,
             self.wanted,
             self._cells,
             self._kernels,
             rolling_of(options.recovery),
-            (lambda _port: {}) if self._network is None else self._network.environment,
+            (lambda _port: {}) if network is None else network.environment,
             hooks.outside,
             CheckpointFiles(
                 resolved.cwd,
-                host.store,
+                self._host.store,
                 automatic=resolved.stay_in is not None,
-                protected=(*rules.deny_read, *rules.deny_write) if isolate in ("native", "srt") else (),
+                protected=(*rules.deny_read, *rules.deny_write) if resolved.isolate in ("native", "srt") else (),
             ),
         )
-        self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
-        self._closing = Closing()
+
+    def _takers(self, network: SandboxNetwork | None, hooks: SessionHooks) -> dict[str, OnListener]:
+        takers: dict[str, OnListener] = {}
+        if network is not None and network.reaches:
+            takers["egress"] = self._taker("egress", network.adopt)
+        if hooks.tool_port is not None:
+            takers["tools"] = self._taker("tools", hooks.tool_port)
+        return takers
 
     async def __aenter__(self) -> Self:
         if self._cells.state != "running":  # `Host.load` has started it
@@ -221,7 +205,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             if self.wanted.isolate != "none":
                 import_guard.distrust(self._writable)
             if self._host.keeping is not None and self._remains is None:
-                self._host.keeping.session_made(self._number, self._label, self._place, self._env)
+                self._host.keeping.session_made(self._number, self._label, self._around.place, self._around.env)
             await self._checkpoints.files.recover()
             await self._adopt(on_input)
             await self._kernels.live()
@@ -261,20 +245,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     async def _close(self) -> None:
         await self._checkpoints.close()
         await self._cells.close()
-        await self._release()
+        await self._around.close()
         self._host.forget(self)
         if self._host.keeping is not None:
             self._host.keeping.session_gone(self._number)
         self.trace.end()
         _log.info("%s closed", self._name)
-
-    async def _release(self) -> None:
-        """Release what a session has in addition to its kernel, whether or not it ever had one."""
-        if self._network is not None:
-            await self._network.close()
-        await self._packages.remove()
-        if self._private is not None:
-            await self._private.remove()
 
     def _taker(self, name: str, taker: OnListener) -> OnListener:
         def take(listener: socket.socket) -> None:
@@ -291,18 +267,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             return kernel
         if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
             return recovered
-        kernel = await self._host.launch(self.wanted, self._prepare)
+        kernel = await self._host.launch(self.wanted, self._around.prepare)
         self._checkpoints.begin_anew(kernel)
         return kernel
 
-    def _prepare(self) -> None:
-        """Make the directories that a kernel needs; there is a process by now that removes them if we are killed."""
-        self._packages.prepare()
-        if self._private is not None:
-            self._private.make()
-
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
-        return await self._packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
+        return await self._around.packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
 
     # -- how it is -----------------------------------------------------------------------------------------------------
 
@@ -321,7 +291,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     @property
     def denials(self) -> list[Denial]:
         """The last attempts to reach something on the network that the policy does not allow, oldest first."""
-        return [] if self._network is None else list(self._network.denials)
+        return [] if self._around.network is None else list(self._around.network.denials)
 
     @property
     def isolate(self) -> Isolate:

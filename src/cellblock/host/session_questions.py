@@ -58,6 +58,7 @@ class WithQuestions:
         Raises:
             StateError, KernelDiedError: As for `complete`.
         """
-        answer = await self._cells.ask(Changes())
+        # Once asked, cells say it before they end.
+        answer = self._cells.take_changed() or await self._cells.ask(Changes())
         assert isinstance(answer, Changed)
         return dict(zip(answer.names, answer.types, strict=True)), list(answer.gone)

@@ -190,8 +190,10 @@ class Parked:
 
 def _is_child(pid: int) -> bool:
     """Whether a process is a direct child of this one that nobody has waited for."""
+    if pid <= 0:  # what was sent before the system was asked to name the sender has none
+        return False
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
-    return pid > 0
+    return True

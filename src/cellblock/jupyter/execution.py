@@ -114,7 +114,7 @@ async def ask(kernel: JupyterKernel, name: str, **arguments: Any) -> Any:
         CellblockError: cellblock could not do its part.
     """
     code = f"{MODULE}.answer({name!r}, {json.dumps(arguments)!r})"
-    submit = Submit(kernel.session, timeout=_PATIENCE, live=True, silent=True, follow=True)
+    submit = Submit(kernel.session, timeout=_PATIENCE, live=True, silent=True, follow=True, own=True)
     found = None
     async with aclosing(kernel.daemon.follow(submit, code.encode())) as events:
         async for event in events:

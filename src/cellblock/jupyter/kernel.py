@@ -74,6 +74,7 @@ class JupyterKernel:
         daemon: What runs its session.
         session: The id of its session.
         name: The name of its session.
+        kernel_type: The kernelspec of the session.
         clients: Those who are connected.
         about: What its interpreter has said of itself, if it has.
         asking: The id of the execution that waits for a line, if one does.
@@ -90,6 +91,7 @@ class JupyterKernel:
         self.daemon = daemon
         self.session = record.kernel_id
         self.name = record.name
+        self.kernel_type = record.kernel_type
         self.clients: list[Client] = []
         self.gone = asyncio.Event()
         self.about: dict[str, Any] | None = None

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import fnmatch
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cellblock import __version__
 from cellblock.daemon.messages import Complete, History, Inspect
 from cellblock.jupyter.execution import MODULE, ask, run
 from cellblock.jupyter.messages import VERSION
+from cellblock.model.sessions import OWN_KERNEL
 
 if TYPE_CHECKING:
     from cellblock.jupyter.kernel import JupyterKernel, Waiting
 
 _MOST_HISTORY = 1000
+_MAX_ABOUT = 64 * 1024
+"""Characters that a kernel may say of itself."""
 
 
 async def answer(kernel: JupyterKernel, request: Waiting) -> None:
@@ -29,8 +33,23 @@ async def answer(kernel: JupyterKernel, request: Waiting) -> None:
 async def _kernel_info(kernel: JupyterKernel, request: Waiting, _: Any) -> None:
     if kernel.about is None:
         found = await ask(kernel, "about")
-        kernel.about = found if isinstance(found, dict) else {}
-    python, ipython = (str(kernel.about.get(name, "?")) for name in ("python", "ipython"))
+        kernel.about = found if isinstance(found, dict) and len(json.dumps(found)) <= _MAX_ABOUT else {}
+    info = {
+        "protocol_version": VERSION,
+        "implementation": "cellblock",
+        "implementation_version": __version__,
+        "help_links": [],
+        "debugger": False,
+        "supported_features": [],
+        **(_python(kernel, kernel.about) if kernel.kernel_type == OWN_KERNEL else _other_language(kernel, kernel.about)),
+    }
+    if not kernel.about:
+        kernel.about = None  # it may know more next time
+    kernel.reply(request, "kernel_info_reply", {"status": "ok", **info})
+
+
+def _python(kernel: JupyterKernel, about: Mapping[str, Any]) -> dict[str, Any]:
+    python, ipython = (str(about.get(name, "?")) for name in ("python", "ipython"))
     language = {
         "name": "python",
         "version": python,
@@ -40,18 +59,20 @@ async def _kernel_info(kernel: JupyterKernel, request: Waiting, _: Any) -> None:
         "codemirror_mode": {"name": "ipython", "version": 3},
         "nbconvert_exporter": "python",
     }
-    content = {
-        "status": "ok",
-        "protocol_version": VERSION,
-        "implementation": "cellblock",
-        "implementation_version": __version__,
+    return {
         "language_info": language,
         "banner": f"Python {python}, IPython {ipython}, in the cellblock session {kernel.name!r}",
-        "help_links": [],
-        "debugger": False,
-        "supported_features": [],
     }
-    kernel.reply(request, "kernel_info_reply", content)
+
+
+def _other_language(kernel: JupyterKernel, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a kernel of another language says of itself. Code of the session may have made it up."""
+    language = about.get("language_info")
+    known = isinstance(language, dict) and isinstance(language.get("name"), str)
+    return {
+        "language_info": language if known else {"name": kernel.kernel_type, "version": "?", "mimetype": "text/plain"},
+        "banner": str(about.get("banner") or kernel.kernel_type),
+    }
 
 
 async def _complete(kernel: JupyterKernel, request: Waiting, content: Any) -> None:
@@ -64,6 +85,11 @@ async def _complete(kernel: JupyterKernel, request: Waiting, content: Any) -> No
 async def _inspect(kernel: JupyterKernel, request: Waiting, content: Any) -> None:
     code, cursor = _place(content)
     detail = 1 if content.get("detail_level") == 1 else 0
+    if kernel.kernel_type != OWN_KERNEL:
+        found = await ask(kernel, "inspect", code=code.decode(), cursor_pos=cursor, detail_level=detail)
+        nothing = {"status": "ok", "found": False, "data": {}, "metadata": {}}
+        kernel.reply(request, "inspect_reply", found if isinstance(found, dict) and found else nothing)
+        return
     text = await kernel.daemon.call(Inspect(kernel.session, cursor, detail), code)
     data = {} if text is None else {"text/plain": text}
     kernel.reply(request, "inspect_reply", {"status": "ok", "found": text is not None, "data": data, "metadata": {}})
@@ -71,7 +97,7 @@ async def _inspect(kernel: JupyterKernel, request: Waiting, content: Any) -> Non
 
 async def _is_complete(kernel: JupyterKernel, request: Waiting, content: Any) -> None:
     found = await ask(kernel, "is_complete", code=str(content.get("code", "")))
-    kernel.reply(request, "is_complete_reply", found if isinstance(found, dict) else {"status": "unknown"})
+    kernel.reply(request, "is_complete_reply", found if isinstance(found, dict) and found else {"status": "unknown"})
 
 
 async def _history(kernel: JupyterKernel, request: Waiting, content: Any) -> None:
@@ -105,6 +131,8 @@ async def _comm_info(kernel: JupyterKernel, request: Waiting, content: Any) -> N
 
 
 async def _pass_to_comm(kernel: JupyterKernel, request: Waiting, content: Any) -> None:
+    if kernel.kernel_type != OWN_KERNEL:
+        return  # widgets are Python's
     message = json.dumps({"content": content, "metadata": request.message.metadata, "header": request.message.header})
     buffers = [bytes(buffer) for buffer in request.message.buffers]
     await run(kernel, request, f"{MODULE}.take({request.message.type!r}, {message!r}, {buffers!r})")

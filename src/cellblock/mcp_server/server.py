@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
@@ -29,6 +30,9 @@ Filter and combine in code what tools return, and print only what you need."""
 
 _LISTED = 5000
 """Characters of the list of a server's tools. `search_tools` shows the rest."""
+
+_FOUND = 30_000
+"""Characters that `search_tools` shows at most."""
 
 _Ctx = Context[Any, Any]
 _Answer = CallToolResult | InputRequiredResult
@@ -121,16 +125,9 @@ class Tools:
         session: _SESSION = "",
     ) -> _Answer:
         """Find tools of registered MCP servers, and saved actions: modules for words, signatures of modules, one in full."""
-        roots = self._roots(session)
-        if module:
-            root, path = _place(module, roots)
-            return answers.text(search.interface(path, root_dir=root))
-        if tools:
-            places = (_place(tool, roots) for tool in tools)
-            found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
-            return answers.text("\n".join(found) or "There are no such tools.")
-        found = [f"{root.name}.{name}" for root in roots for name in search.names(words, root_dir=root)]
-        return answers.text("\n".join(dict.fromkeys(found)) or "No tool was found. Is its server registered?")
+        # In a thread, and cut: the code in a session may have put anything into the files that are read.
+        shown = await asyncio.to_thread(_search, self._roots(session), words, tools or [], module)
+        return answers.text(shown if len(shown) <= _FOUND else f"{shown[:_FOUND]}\n… there is more: give more words")
 
     def _roots(self, session: str) -> list[Path]:
         """Return where tools lie that a session can import, its own first."""
@@ -168,6 +165,19 @@ class Tools:
 
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""
+
+
+def _search(roots: list[Path], words: str, tools: list[str], module: str) -> str:
+    """Return what `search_tools` shows."""
+    if module:
+        root, path = _place(module, roots)
+        return search.interface(path, root_dir=root)
+    if tools:
+        places = (_place(tool, roots) for tool in tools)
+        found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
+        return "\n".join(found) or "There are no such tools."
+    found = [f"{root.name}.{name}" for root in roots for name in search.names(words, root_dir=root)]
+    return "\n".join(dict.fromkeys(found)) or "No tool was found. Is its server registered?"
 
 
 def _place(module: str, roots: list[Path]) -> tuple[Path, str]:

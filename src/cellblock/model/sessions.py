@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from cellblock.model import CodeExecutionResult
 
+OWN_KERNEL = "python3"
+"""The kernelspec that stands for cellblock's own kernel."""
+
 Language = Literal["python", "bash"]
 
 SessionStatus = Literal["running", "idle", "dead", "unknown"]

@@ -16,9 +16,9 @@ from cellblock.errors import CellblockError, NotRunError, StateError
 from cellblock.host.kernels.cell import Prompt
 from cellblock.host.kernels.cell_events import Cleared, Event, Notice
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, ExecutionState, Language, PendingApproval
+from cellblock.model.sessions import OWN_KERNEL, ExecutionEvent, ExecutionRecord, ExecutionState, Language, PendingApproval
 from cellblock.named.event_log import EventLog
-from cellblock.named.kernel_types import OWN, cell
+from cellblock.named.kernel_types import cell
 from cellblock.store.journal import Journal, new_id
 from cellblock.turns import turns
 from cellblock.wire.messages import Comm
@@ -55,7 +55,7 @@ class Execution:
         code: str,
         *,
         language: Language = "python",
-        kernel_type: str = OWN,
+        kernel_type: str = OWN_KERNEL,
         timeout: float | None = None,
         key: str = "",
         live: bool = False,

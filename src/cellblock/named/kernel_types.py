@@ -6,14 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 from cellblock.errors import InvalidInputError, LaunchError
-from cellblock.model.sessions import Language
+from cellblock.model.sessions import OWN_KERNEL, Language
 
 if TYPE_CHECKING:
     from cellblock.host import Session
     from cellblock.host.checks import Isolate
-
-OWN = "python3"
-"""Cellblock's own kernel."""
 
 _NAME = re.compile(r"[\w.-]{1,100}")
 _START = 90.0
@@ -25,7 +22,7 @@ def check_kernel_type(name: str, isolate: Isolate) -> None:
     Raises:
         InvalidInputError: It cannot.
     """
-    if name == OWN:
+    if name == OWN_KERNEL:
         return
     if not _NAME.fullmatch(name):
         raise InvalidInputError(f"kernel_type must be the name of a Jupyter kernelspec, not {name[:200]!r}")
@@ -46,7 +43,7 @@ def cell(code: str, language: Language, kernel_type: str) -> str:
     """
     if language == "bash":
         return f"%%bash\n{code}"
-    if kernel_type == OWN:
+    if kernel_type == OWN_KERNEL:
         return code
     return f"__import__('cellblock.worker.other_kernel').worker.other_kernel.run({kernel_type!r}, {code!r})"
 
@@ -57,7 +54,7 @@ async def start_kernel(session: Session, kernel_type: str) -> None:
     Raises:
         LaunchError: It cannot be started.
     """
-    if kernel_type == OWN:
+    if kernel_type == OWN_KERNEL:
         return
     result = await session.execute(cell("", "python", kernel_type), timeout=_START)
     if not result.ok:

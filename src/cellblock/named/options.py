@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cellblock.errors import InvalidInputError
 from cellblock.host.options import SessionOptions
-from cellblock.named.kernel_types import OWN, check_kernel_type
+from cellblock.model.sessions import OWN_KERNEL
+from cellblock.named.kernel_types import check_kernel_type
 from cellblock.options import ServiceOptions
 from cellblock.session_policy import requested_isolation, requested_policy
 
@@ -51,7 +52,7 @@ class NamedOptions:
     approve: Approve = "ask"
     idle_timeout: float | None = 1800.0
     startup_code: str = ""
-    kernel_type: str = OWN
+    kernel_type: str = OWN_KERNEL
     sandbox: bool = True
     sandbox_config: Mapping[str, Any] | str | None = None
     allow_hosts: tuple[str, ...] = ()

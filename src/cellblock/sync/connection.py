@@ -7,19 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from cellblock import config, settings
-from cellblock.errors import DaemonError
+from cellblock.errors import DaemonError, OutcomeUnknownError
 
 local = threading.local()
 """Has each thread's connections, by the directory of the daemon; None for our own sessions."""
 
 
 def call(request: Any, body: bytes = b"") -> Any:
-    """Ask for something that may be asked for twice: if the daemon has ended since the last call, the next one is asked."""
+    """Ask the daemon, and if the connection is lost, the daemon that is there then.
+
+    Raises:
+        OutcomeUnknownError: The connection was lost after the request was sent, and it must not be carried out twice.
+    """
     first = connection()
     try:
         return first.call(request, body)
-    except DaemonError:
-        if first.usable:
+    except DaemonError as error:
+        if first.usable or isinstance(error, OutcomeUnknownError):
             raise
     return connection().call(request, body)
 

@@ -45,7 +45,7 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
     from cellblock.daemon.messages import Create
 
     if not isinstance(name, str) or not name:
-        raise InvalidInputError(f"the name of a session is a string that is not empty, not {name!r}")
+        raise InvalidInputError(f"the name of a session must be a string that is not empty, not {name!r}")
     labels = {} if tags is None else tags
     if not isinstance(labels, Mapping) or not all(isinstance(text, str) for pair in labels.items() for text in pair):
         raise InvalidInputError(f"tags must be a dict of strings, not {tags!r}")
@@ -200,7 +200,7 @@ def execute_with_retry(
     """
     most = settings.current().max_retries if max_attempts is None else max_attempts
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise InvalidInputError(f"max_attempts must be a number from 1, not {max_attempts!r}")
+        raise InvalidInputError(f"max_attempts must be at least 1, not {max_attempts!r}")
     if not callable(on_error_fn):
         raise InvalidInputError(f"on_error_fn must be a function of a result and a number, not {on_error_fn!r}")
     attempts: list[AttemptSnapshot] = []

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from cellblock.wire.fields import MAX_NAMES
+
 VALUE_MIME = "application/vnd.cellblock.value"
 """The type of what a silent cell displays to hand the value of a variable to the host."""
 
@@ -227,7 +229,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Worker → host: the answer to `Changes`."""
+    """Worker → host: the answer to `Changes`; after the first, also said before the `Reply` of each cell."""
 
     type: ClassVar[str] = "changed"
     names: tuple[str, ...] = ()
@@ -235,6 +237,13 @@ class Changed:
     types: tuple[str, ...] = ()
     """The names of their types, one for each."""
     gone: tuple[str, ...] = ()
+
+    def then(self, later: Changed) -> Changed:
+        """Return what both have said, one after the other."""
+        changed = dict(zip((*self.names, *later.names), (*self.types, *later.types), strict=True))
+        gone = dict.fromkeys(name for name in (*self.gone, *later.gone) if name not in later.names)
+        left = [(name, of) for name, of in changed.items() if name not in gone][:MAX_NAMES]
+        return Changed(tuple(name for name, _ in left), tuple(of for _, of in left), (*gone,)[:MAX_NAMES])
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
         },
         State.BUSY: {
             **{(worker, kind): State.ASKING for kind in _ASKS},
+            (worker, "changed"): State.BUSY,
             (worker, "reply"): State.IDLE,
             (host, "shutdown"): State.CLOSED,
         },
@@ -67,6 +68,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
             **{(host, kind): State.BUSY for kind in _ANSWERS},
             **{(worker, kind): State.ASKING for kind in _ASKS},
             (host, "ended"): State.ASKING,
+            (worker, "changed"): State.ASKING,
             (worker, "reply"): State.IDLE,
             (host, "shutdown"): State.CLOSED,
         },

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from cellblock.wire.fields import MAX_NAMES
 from cellblock.wire.messages import Changed
 
+_type_name = cast("Any", type.__dict__["__name__"]).__get__
+"""Returns a type's own name. A metaclass can have another one, which code of its own works out."""
+
 
 class Variables:
-    """Compares a session's variables with what they were when it was last asked."""
+    """Compares a session's variables with what they were when it was last asked. None of the code's own methods runs."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
-    def changed(self, variables: Mapping[str, Any], hidden: Mapping[str, Any]) -> Changed:
+    def changed(self, variables: dict[str, Any], hidden: Mapping[str, Any]) -> Changed:
         """Return what has happened to variables since the last call.
 
         Args:
@@ -25,12 +28,12 @@ class Variables:
         before, self._seen = self._seen, {}
         names: list[str] = []
         types: list[str] = []
-        for name, value in [*variables.items()]:
+        for name, value in [*dict.items(variables)]:
             if type(name) is not str or name.startswith("_") or name in hidden:
                 continue
             self._seen[name] = id(value)
             if before.get(name) != id(value) and len(names) < MAX_NAMES:
                 names.append(name)
-                types.append(str(type(value).__name__))
+                types.append(_type_name(type(value)))
         gone = sorted(before.keys() - self._seen.keys())
         return Changed(tuple(names), tuple(types), tuple(gone[:MAX_NAMES]))

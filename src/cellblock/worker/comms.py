@@ -69,6 +69,10 @@ class _Kernel:
         return {"header": {"msg_id": self._comms.parent}} if self._comms.parent else {}
 
 
+other: Callable[[str, dict[str, Any]], Any] | None = None
+"""Answers questions in a session of another language (`worker.other_kernel`)."""
+
+
 def answer(name: str, arguments: str) -> None:
     """Answer a question of a Jupyter client.
 
@@ -77,7 +81,8 @@ def answer(name: str, arguments: str) -> None:
         arguments: Its arguments, as JSON.
     """
     shell: Any = get_ipython()
-    found = _QUESTIONS[name](shell, **json.loads(arguments))
+    asked = json.loads(arguments)
+    found = _QUESTIONS[name](shell, **asked) if other is None else other(name, asked)
     shell.display_pub.publish({VALUE_MIME: json.dumps(found, default=_to_json).encode()})
 
 

@@ -240,6 +240,8 @@ class Worker:
             self._go_back()
             self._settle()
             self._task = None
+            if not request.silent and (changed := self._questions.changed()) is not None:
+                self._outbox.send(changed)
             self._reply(error)
         finally:
             GATE.open()

@@ -22,9 +22,12 @@ from IPython.core.completer import Completion
 from IPython.core.getipython import get_ipython
 from IPython.display import clear_output, publish_display_data
 
+from cellblock.worker import comms
+
 _START, _ASK, _STOP = 60.0, 2.0, 1.5
 """Seconds that a kernel may take to start, to answer a question, and to stop when it is interrupted."""
 
+_QUESTIONS = {"about": "kernel_info_request", "is_complete": "is_complete_request", "inspect": "inspect_request"}
 _POLL = 100
 """Milliseconds between two looks at whether the kernel is still alive."""
 
@@ -213,6 +216,16 @@ class OtherKernel:
         for text in answer.get("matches", ()):
             yield Completion(answer["cursor_start"], answer["cursor_end"], text)
 
+    def answer(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Answer a question of a Jupyter client; nothing if this kernel cannot.
+
+        Args:
+            name: The question (`worker.comms.answer`).
+            arguments: What the message that asks it contains.
+        """
+        kind = _QUESTIONS.get(name)
+        return {} if kind is None else self._ask(kind, arguments)
+
 
 def _spec(name: str) -> Any:
     try:
@@ -268,4 +281,5 @@ def run(name: str, code: str) -> object:
         _kernel = OtherKernel(name)
         shell: Any = get_ipython()
         shell.Completer.completions = _kernel.completions
+        comms.other = _kernel.answer
     return _kernel.execute(code) if code else None

@@ -32,6 +32,7 @@ class Questions:
         self._shell = shell
         self._interrupter = interrupter
         self._variables = Variables()
+        self._told = False
 
     def answer(self, question: Changes | Complete | Inspect) -> Changed | Completed | Inspected:
         """Return the answer, also if the code or a signal keeps it from being worked out: that nothing is known."""
@@ -46,12 +47,16 @@ class Questions:
         except BaseException:  # a signal handler raised when everything was done, or before it began
             return _NOTHING[type(question)]
 
+    def changed(self) -> Changed | None:
+        """Return what the cell that has just ended has changed, if the host has ever asked for that."""
+        return self._changed() if self._told else None
+
     def _changed(self) -> Changed:
+        self._told = True
         try:
-            with self._interrupter.query():
-                return self._variables.changed(self._shell.user_ns, self._shell.user_ns_hidden)
-        except (Exception, KeyboardInterrupt):
-            return Changed()  # a class can have a name of its own making
+            return self._variables.changed(self._shell.user_ns, self._shell.user_ns_hidden)
+        except Exception:
+            return Changed()  # the code can replace even these
 
     def _complete(self, code: str, cursor: int) -> Completed:
         cursor = min(cursor, len(code))

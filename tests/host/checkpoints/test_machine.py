@@ -244,7 +244,7 @@ def machine() -> Iterator[type[SessionMachine]]:
 
 
 @pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(8, 12, id="few"), pytest.param(25, 25, id="many", marks=pytest.mark.slow)]
+    ("examples", "steps"), [pytest.param(5, 10, id="few"), pytest.param(25, 25, id="many", marks=pytest.mark.slow)]
 )
 def test_a_session_does_what_its_model_says(machine: type[SessionMachine], examples: int, steps: int) -> None:
     limits = settings(

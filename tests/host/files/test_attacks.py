@@ -167,6 +167,7 @@ def _dig(folder: Path, depth: int) -> None:
     os.close(here)
 
 
+@pytest.mark.slow
 async def test_folders_a_thousand_deep_are_refused_and_can_be_removed(files: Files, workspace: Path, tmp_path: Path) -> None:
     _dig(workspace, 1100)
     for operation in (files.list(recursive=True), files.download(".", tmp_path / "out"), _tar(files, ".")):

@@ -111,12 +111,8 @@ def test_it_reads_files_with_the_standard_library_and_imports_none_of_them(root:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_long_enumeration_is_shown_on_one_line(root: Path) -> None:
-    values = "".join(f"    {name} = {name!r}\n" for name in ("de", "en", "fr", "it", "ja", "ko", "pt"))
-    few = "class Size(Enum):\n    s = 's'\n    l = 'l'\n"
-    head = "from enum import Enum\n\n\nclass Language(Enum):\n    zh_hans = 'zh-hans'\n"
-    module = f"{head}{values}\n\n{few}\n\nclass Params:\n    x: Size\n"
-    (root / "files" / "readfile.py").write_text(module)
-    shown = search.interface("files.readfile", root)
-    assert "class Language(Enum): ...  # zh_hans='zh-hans' de en fr it ja ko pt\n\n\n" + few in shown
-    assert shown.endswith("class Params:\n    x: Size\n")
+def test_tools_that_are_hardly_about_the_words_are_not_named(root: Path) -> None:
+    assert search.names("a file which is replaced if it exists", root) == ["files.write_file"]
+    assert search.names("what is in the file", root) == search.names("file", root)
+    assert search.names("show commits", root) == ["git.git_log", "git.git_commit"]
+    assert search.names("a list of commits in the file directory listing", root)[0] == "files.list_directory"

@@ -54,6 +54,7 @@ def servers(**given: Any) -> Servers:
 # -- servers at work ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_time_server_in_the_default_sandbox_called_from_a_cell(native_host: Host, tmp_path: Path) -> None:
     params = {"command": str(BIN / "mcp-server-time"), "args": ["--local-timezone", "UTC"], "sandbox": True}
     assert await generate_mcp_sources("time", params, tmp_path / "mcptools") == ["get_current_time", "convert_time"]

@@ -432,6 +432,7 @@ def test_the_sdk_is_not_loaded_before_a_server_is() -> None:
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
+@pytest.mark.slow
 def test_a_program_starts_while_the_sdk_is_loaded_and_ends_if_nobody_wants_it_any_more() -> None:
     script = textwrap.dedent(
         f"""

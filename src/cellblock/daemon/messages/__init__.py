@@ -87,6 +87,7 @@ __all__ = [
     "Wipe",
     "WriteFile",
     "WritePart",
+    "may_repeat",
 ]
 
 PROTOCOL = 2
@@ -136,3 +137,40 @@ Request: TypeAlias = (
     | Diff
     | Fork
 )
+
+_REPEATABLE = (
+    About,
+    List,
+    Status,
+    Restart,
+    Destroy,
+    Wipe,
+    Follow,
+    Lookup,
+    Source,
+    Executions,
+    Cancel,
+    Complete,
+    Inspect,
+    History,
+    ListFiles,
+    ReadFile,
+    ReadPart,
+    Pending,
+    Allowed,
+    Save,
+    Export,
+    Variables,
+    Checkpoints,
+    Diff,
+)
+
+
+def may_repeat(request: Request) -> bool:
+    """Return whether a request can be made again if nobody knows whether it was carried out: twice is the same as once."""
+    match request:
+        case Create(fresh=fresh):
+            return not fresh
+        case Submit(key=key) | Interrupt(key=key):
+            return bool(key)
+    return isinstance(request, _REPEATABLE)

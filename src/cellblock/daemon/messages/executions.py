@@ -24,6 +24,7 @@ class Submit:
         retry: Whether it is an attempt of `execute_with_retry`, which the session's record counts.
         parent: The id of the Jupyter message that asks for it, if one does. Then messages of widgets become events, and
             prompts and answers of `input()` are not part of the output, because Jupyter clients show them.
+        own: Whether the session's own Python runs it, although the session is one of another language.
     """
 
     op: ClassVar[str] = "submit"
@@ -38,6 +39,7 @@ class Submit:
     follow: bool = False
     retry: bool = False
     parent: str = ""
+    own: bool = False
 
 
 @record

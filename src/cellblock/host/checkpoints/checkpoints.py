@@ -249,10 +249,10 @@ class Checkpoints:
             InvalidInputError, CheckpointError: It is not one; it is gone, or belongs to another host.
         """
         if not isinstance(checkpoint, Checkpoint):
-            raise InvalidInputError(f"a checkpoint is wanted, as Session.checkpoint() returns it, not {checkpoint!r:.100}")
+            raise InvalidInputError(f"checkpoint must be what Session.checkpoint() returns, not {checkpoint!r:.100}")
         checkpoint.check()
         if checkpoint.moment.host is not self._host:
-            raise CheckpointError("the checkpoint belongs to another host: sessions can only go back to those of their own")
+            raise CheckpointError("the checkpoint belongs to another host; sessions go back to those of their own host only")
 
     async def _go_to(self, checkpoint: Checkpoint) -> Changes:
         changes = Changes()
@@ -298,12 +298,12 @@ class Checkpoints:
     async def undo(self, count: int) -> Undone:
         """See `Session.undo`."""
         if type(count) is not int or count < 1:
-            raise InvalidInputError(f"undo takes a number of cells, at least 1, not {count!r}")
+            raise InvalidInputError(f"the number of cells to undo must be at least 1, not {count!r}")
         async with self._cells.turn(stop=True):
             past = self._cells.past
             line = past.line
             if count > len(line):
-                raise CheckpointError(f"there are {len(line)} cells to undo, not {count}")
+                raise CheckpointError(f"only {len(line)} of {count} cells can be undone")
             changes, left = Changes(), ""
             target, before = line[-count][0], {number for number, _ in line[:-count]}
             candidates = [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
@@ -386,7 +386,7 @@ class Checkpoints:
             most = self._wanted.policy.resources.processes
             room = f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some."
             reason = room if self._wanted.isolate != "none" and checkpoint.alive else ""
-            raise CheckpointError(f"no kernel could be made of checkpoint {checkpoint.id}: {error}.{reason}") from error
+            raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}.{reason}") from error
         if listeners:
             self.serving = family
         kernel.count, kernel.of_copy = checkpoint.execution_count, True

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from cellblock.errors import InvalidInputError
 from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.host.checks import check_branches
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.model.checkpoints import FilesMode, Undone
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.session import Session, SessionHost
     from cellblock.snapshots import Changes
-
-_MAX_BRANCHES = 1000
 
 
 async def _close_all(branches: Sequence[Session]) -> None:
@@ -143,8 +142,7 @@ class WithCheckpoints:
         Raises:
             CheckpointError, LaunchError: As for `checkpoint` and `start`.
         """
-        if type(n) is not int or not 1 <= n <= _MAX_BRANCHES:
-            raise InvalidInputError(f"n must be a number of branches from 1 to {_MAX_BRANCHES}, not {n!r}")
+        check_branches(n)
         if seeds is not None and len(seeds) != n:
             raise InvalidInputError(f"there must be as many seeds as branches, {n}, not {len(seeds)}")
         checkpoint = await self._checkpoints.make("", "shared")

@@ -23,7 +23,7 @@ from cellblock.host.options import SessionHooks
 from cellblock.host.output.kept import KeptResults
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, OutputItem, StreamName
 from cellblock.telemetry import SessionTrace
-from cellblock.wire.messages import VALUE_MIME, Answer, Question
+from cellblock.wire.messages import VALUE_MIME, Answer, Changed, Question
 
 _log = logging.getLogger("cellblock.sessions")
 
@@ -288,6 +288,12 @@ class Cells:
                 return await answer_to(self._questioned, question)
             finally:
                 self._questioned = None
+
+    def take_changed(self) -> Changed | None:
+        """Return what the last cells have said to have changed (`Kernel.take_changed`)."""
+        self.check()
+        kernel = self._kernels.current
+        return None if kernel is None or kernel.death is not None else kernel.take_changed()
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ class Family:
                 raise CheckpointError(answer.refusal)
             await asyncio.wait([copied], timeout=_PATIENCE)
             if not copied.done():
-                raise CheckpointError(f"the copy of the kernel has not answered within {_PATIENCE:g} s, and was ended")
+                raise CheckpointError(f"the copy of the kernel did not answer within {_PATIENCE:g} s, and was killed")
             copy = copied.result()
         finally:
             del self._expected[number]

@@ -111,6 +111,7 @@ class Kernel:
         self.channel = Channel(ends, self._take, self.output.add_text, self._condemn, tape)
         self.channel.behind = lambda: self.output.collector.behind
         self._query: asyncio.Future[Answer] | None = None
+        self._changed: Changed | None = None
         self._condemned: str | None = None
         self._closing = Closing()
         self._discarded = False
@@ -195,6 +196,11 @@ class Kernel:
         self._query = self._loop.create_future()
         self.channel.send(question)
         return self._query
+
+    def take_changed(self) -> Changed | None:
+        """Return what its cells have said to have changed, once; None if they were not asked to."""
+        changed, self._changed = self._changed, None
+        return changed
 
     async def interrupt(self) -> None:
         """Send SIGINT to the kernel's process group. When this returns the signal is on its way."""
@@ -316,6 +322,8 @@ class Kernel:
                     self.output.cell.events.pass_on(message)
             case InputRequest() | Install() | Command():
                 self.requests.attend(message)
+            case Changed() if self.output.cell is not None:
+                self._changed = message if self._changed is None else self._changed.then(message)
             case Changed() | Completed() | Inspected() | Parked():
                 if self._query is not None and not self._query.done():
                     self._query.set_result(message)

@@ -243,7 +243,10 @@ class _Unannotated(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id not in self._enums:
             return node
-        return ast.parse(f"Literal[{', '.join(map(repr, self._enums[node.id]))}]", mode="eval").body
+        values = [*map(repr, self._enums[node.id])]
+        if len(", ".join(values)) > _LONGEST_ANNOTATION:
+            values = [*values[:2], "..."]
+        return ast.parse(f"Literal[{', '.join(values)}]", mode="eval").body
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         if isinstance(node.value, ast.Name) and node.value.id == "Annotated" and isinstance(node.slice, ast.Tuple):

@@ -16,17 +16,23 @@ import math
 import os
 import re
 from collections import Counter
+from pathlib import Path
 
 from cellblock.tools.calling.catalog import Tool, source, tools
+from cellblock.tools.calling.interface import interface_of
 
 __all__ = ["interface", "names", "signatures", "source", "tools"]
 
 # Okapi BM25 with its usual constants; a word in a name says more than one in a description.
 _SATURATION, _LENGTH, _NAME_WEIGHT = 1.2, 0.75, 3
 
-_ENUMERATION = re.compile(r"^(?P<head>class \w+\(Enum\):)\n(?P<members>(?:    \w+ = .+\n)+)", re.MULTILINE)
-_MEMBER = re.compile(r"^    (\w+) = (.+)$", re.MULTILINE)
-_MANY = 8
+_LEAST = 0.4
+"""The share of the best tool's score that others need to be named."""
+
+_COMMON = frozenset(
+    re.findall(r"\w+", "a all an and any are at be by for from how i in into is it me my of on or that the this to what with")
+)
+"""Words that say nothing about a tool."""
 
 
 def names(words: str = "", root_dir: str | os.PathLike[str] = "mcptools", limit: int = 20) -> list[str]:
@@ -44,7 +50,8 @@ def names(words: str = "", root_dir: str | os.PathLike[str] = "mcptools", limit:
     if not words.strip():
         return [tool.path for tool in known]
     ranked = sorted(zip(_scores(known, words), known, strict=True), key=lambda pair: (-pair[0], pair[1].path))
-    return [tool.path for score, tool in ranked if score > 0][:limit]
+    least = max((_LEAST * score for score, _ in ranked[:1]), default=0.0)
+    return [tool.path for score, tool in ranked if score > 0 and score >= least][:limit]
 
 
 def signatures(*paths: str, root_dir: str | os.PathLike[str] = "mcptools") -> list[str]:
@@ -62,21 +69,15 @@ def signatures(*paths: str, root_dir: str | os.PathLike[str] = "mcptools") -> li
 
 
 def interface(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
-    """Return a module as `source` does, but with the members of a long enumeration on one line: models read it.
+    """Return what a model reads of a module before it calls the tool: parameters, results and what they mean.
+
+    It is `source` without imports and bodies of functions. Long enumerations and long interfaces are shortened, and say so.
 
     Args:
         path: The tool, as ``server.module``.
         root_dir: The directory that `cellblock.generate_mcp_sources` was given.
     """
-    return _ENUMERATION.sub(_folded, source(path, root_dir=root_dir))
-
-
-def _folded(enumeration: re.Match[str]) -> str:
-    members = _MEMBER.findall(enumeration["members"])
-    if len(members) < _MANY:
-        return enumeration[0]
-    shown = (name if value == repr(name) else f"{name}={value}" for name, value in members)
-    return f"{enumeration['head']} ...  # {' '.join(shown)}\n"
+    return interface_of(source(path, root_dir=root_dir), f"{Path(root_dir).name}/{path.replace('.', '/')}.py")
 
 
 def _scores(known: list[Tool], words: str) -> list[float]:
@@ -84,7 +85,7 @@ def _scores(known: list[Tool], words: str) -> list[float]:
     lengths = [sum(document.values()) for document in documents]
     mean = sum(lengths) / len(lengths) if lengths else 1.0
     scores = [0.0] * len(known)
-    for word in sorted(set(_words(words))):
+    for word in sorted({*_words(words)} - _COMMON):
         # A word finds those that begin with it too: `list` finds `listing`, for less.
         counts = [max(document[word], 0.5 * _beginning(document, word)) for document in documents]
         found = sum(1 for count in counts if count)

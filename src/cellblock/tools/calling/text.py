@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 _MOST = 4000
+_SENTENCE = re.compile(r"(?<=[.!?]) (?=[^\W\d_])(?![a-z])")  # not after "e.g."
 # Control, format (among them what turns the direction of text), surrogate, private and unassigned characters, separators.
 _SHOWN_AS_ESCAPES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
@@ -29,8 +31,7 @@ def plain(words: str, most: int = _MOST) -> str:
 def first_line(words: str, most: int = 120) -> str:
     """Return the first sentence or line of a text, on one line."""
     line = plain(words, 4 * most).partition("\n")[0]
-    sentence = line.partition(". ")[0]
-    sentence = f"{sentence}." if sentence != line else line
+    sentence = _SENTENCE.split(line, maxsplit=1)[0]
     return sentence if len(sentence) <= most else f"{sentence[:most].rstrip()}…"
 
 

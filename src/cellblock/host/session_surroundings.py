@@ -1,0 +1,101 @@
+"""What a session has around its kernels, whether or not it ever has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cellblock.egress.network import SandboxNetwork
+from cellblock.host import environment
+from cellblock.host.checks import OURS
+from cellblock.host.options import ResolvedOptions, SessionOptions
+from cellblock.host.packages import SessionPackages
+from cellblock.host.place import PrivateDirectories
+from cellblock.packages.index import PackageIndex
+from cellblock.sandbox.plan import HOME
+from cellblock.sandbox.policy import Policy
+from cellblock.wire.sandbox import Step
+
+if TYPE_CHECKING:
+    from cellblock.host.keeping import Keeping, SessionRemains
+
+
+class SessionSurroundings:
+    """The directories, the packages, the network and the environment of one session.
+
+    Attributes:
+        place: What the paths of its directories begin with.
+        network: Its way to the network, if its sandbox has none of its own.
+        packages: Its packages.
+        env: The whole environment of its kernels.
+        kept: The number of the session, if its kernels are to outlive this process.
+    """
+
+    def __init__(
+        self,
+        options: SessionOptions,
+        resolved: ResolvedOptions,
+        number: int,
+        *,
+        places: str,
+        index: PackageIndex,
+        keeping: Keeping | None,
+        remains: SessionRemains | None,
+        note: Callable[[str], None],
+    ) -> None:
+        """Work out what there is to be. Nothing is made yet.
+
+        Args:
+            options: The session's options.
+            resolved: What they come to.
+            number: The session's number.
+            places: The prefix of the paths of every session of the host.
+            index: Where packages come from.
+            keeping: What outlives this process, if something does.
+            remains: What is left of the session, if another host has made it.
+            note: Shows a line to the reader of the session's output.
+
+        Raises:
+            InvalidInputError: A name or a value cannot be in an environment.
+        """
+        isolate = resolved.isolate
+        kept = keeping if isolate != "srt" else None
+        self._index = index
+        self.kept = None if kept is None else number
+        self.place = f"{places}{number}" if remains is None else remains.place
+        rules = resolved.policy.network
+        self.network = SandboxNetwork(rules, note, options.on_host) if isolate in OURS else None
+        # Beside the packages, so that whatever removes these after the host removes it as well.
+        self._private = PrivateDirectories(f"{self.place}-own", kept) if isolate == "landlock" else None
+        self.env = self._environment(options.kernel_env or {}, resolved)
+        if remains is not None:
+            self.env = dict(remains.env)
+        self.packages = SessionPackages(self.place, resolved.interpreter, self.env, resolved.cwd, isolate=isolate, places=kept)
+
+    def _environment(self, given: Mapping[str, str], resolved: ResolvedOptions) -> dict[str, str]:
+        proxies = self.network.environment() if self.network is not None else {}
+        home = HOME if resolved.isolate == "native" else None
+        if self._private is not None:
+            home, proxies = self._private.home, proxies | self._private.environment
+        env = environment.kernel_environment(resolved.interpreter, proxies | dict(given), home)
+        if resolved.isolate == "srt" and "HOME" not in given:
+            del env["HOME"]  # known inside only
+        return env
+
+    def mounts(self, policy: Policy) -> tuple[Step, ...]:
+        """Return the steps that bring its directories into its sandbox."""
+        return self.packages.mounts(self._index, policy) + (() if self._private is None else self._private.mounts)
+
+    def prepare(self) -> None:
+        """Make the directories that a kernel needs; there is a process by now that removes them if we are killed."""
+        self.packages.prepare()
+        if self._private is not None:
+            self._private.make()
+
+    async def close(self) -> None:
+        """Close its network and remove its directories."""
+        if self.network is not None:
+            await self.network.close()
+        await self.packages.remove()
+        if self._private is not None:
+            await self._private.remove()

@@ -1,0 +1,92 @@
+"""A module of a tool as a model reads it before it calls the tool: what it takes and returns, and not what only Python needs.
+
+Sources are untrusted text: nothing is imported or run. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
+from cellblock.tools.calling.text import first_line
+
+_LONG = 2500
+"""Characters of an interface that is shown whole; a longer one is shortened."""
+
+_MOST = 50_000
+"""Characters of a module that are looked at. Generated modules have less; anybody may have written this one."""
+
+_SENTENCE = 100
+_VALUES, _FIRST = 100, 30
+"""Characters of an enumeration's values that are shown; and of a longer one, how many of the first."""
+
+_PREAMBLE = re.compile(r"^from (?:__future__|enum|typing|pydantic|\.) import .+\n+", re.MULTILINE)
+_CALL = re.compile(r"^    return call\('.+\n", re.MULTILINE)
+_ENUMERATION = re.compile(r"^class (?P<name>\w+)\(Enum\):\n(?P<members>(?:    \w+ = .+\n)+)", re.MULTILINE)
+_VALUE = re.compile(r"^    \w+ = '?(.+?)'?$", re.MULTILINE)
+_FIELD = re.compile(r"    (\w+: .{1,500})")
+_ITEM = re.compile(r"\s*(?:[-*•]|\d+[.)])\s")
+
+
+def interface_of(source: str, place: str) -> str:
+    """Return the interface of a module.
+
+    Imports and bodies of functions are left out, and enumerations are on one line: a long one shows its first values, and how
+    to see all. If the interface is long all the same, each text is cut to its first sentence, and types have no constraints.
+
+    Args:
+        source: The module's source.
+        place: Where the whole module is, for the model.
+    """
+    declared = _CALL.sub("    ...\n", _PREAMBLE.sub("", source[:_MOST]))
+    declared = re.sub(r"\n{3,}", "\n\n", _ENUMERATION.sub(_on_one_line, declared)).strip()
+    if len(declared) <= _LONG:
+        return declared
+    return "\n".join([*_shortened(declared.split("\n")), "", f"# Shortened. The whole module: {place}"])
+
+
+def _on_one_line(enumeration: re.Match[str]) -> str:
+    name, values = enumeration["name"], _VALUE.findall(enumeration["members"])
+    shown = " ".join(values)
+    if len(shown) > _VALUES:
+        shown = f"{shown[:_FIRST].rpartition(' ')[0]} … all {len(values)}: [*{name}]"
+    return f"class {name}(Enum): ...  # {shown}\n"
+
+
+def _shortened(lines: list[str]) -> Iterator[str]:
+    """Yield the lines of a long interface: of each text the first sentence, no lists, and no constraints."""
+    inside = False
+    for line in lines:
+        quotes = line.count('"""')
+        if inside or quotes:
+            if '"""' in line or (line.strip() and not _ITEM.match(line)):
+                yield _first_sentence(line)
+            inside ^= quotes == 1
+        elif field := _FIELD.fullmatch(line):
+            yield f"    {_without_constraints(field[1])}"
+        else:
+            yield line
+
+
+def _first_sentence(line: str) -> str:
+    words = line.strip()
+    opening = '"""' if words.startswith('"""') else ""
+    closing = '"""' if words.endswith('"""') and words != opening else ""
+    return f"    {opening}{first_line(words[len(opening) : len(words) - len(closing)], _SENTENCE)}{closing}"
+
+
+def _without_constraints(field: str) -> str:
+    with suppress(SyntaxError, ValueError, RecursionError):
+        (statement,) = ast.parse(field).body
+        if isinstance(statement, ast.AnnAssign):
+            return ast.unparse(_Unconstrained().visit(statement))
+    return field
+
+
+class _Unconstrained(ast.NodeTransformer):
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id == "Annotated" and isinstance(node.slice, ast.Tuple):
+            return self.visit(node.slice.elts[0])  # type: ignore[no-any-return]
+        return self.generic_visit(node)

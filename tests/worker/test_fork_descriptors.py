@@ -1,0 +1,64 @@
+"""Locks on files, which a copy of a process would not have. What libraries make of their descriptors in a copy: tests/fork."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts import printed
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Every script runs in a process of its own, which is waited for."""
+
+
+def told(script: str) -> list[str]:
+    """Return the lines that a script prints, which asks for a refusal."""
+    return printed(f"import os, sys, threading, time\nfrom cellblock.worker.fork_safety import *\n{script}")
+
+
+@pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_EX)", "lockf(f, fcntl.LOCK_EX, 1, 7)"])
+def test_a_file_that_is_locked_is_named_until_it_is_closed(lock: str, tmp_path: Path) -> None:
+    script = f"""
+import fcntl
+f = open({str(tmp_path)!r} + "/f", "w")
+print(refusal())
+fcntl.{lock}
+print(refusal())
+f.close()
+print(refusal())
+"""
+    free, held, closed = told(script)
+    assert (free, closed) == ("None", "None")
+    assert held == f"the file {tmp_path}/f is locked by this session, and a copy would not have the lock: close the file"
+
+
+@pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_SH)", "flock(f, fcntl.LOCK_EX)"])
+def test_locks_that_others_may_have_too_or_that_copies_share_are_no_obstacle(lock: str, tmp_path: Path) -> None:
+    script = f"""
+import fcntl
+f = open({str(tmp_path)!r} + "/f", "w+")
+fcntl.{lock}
+print(refusal())
+"""
+    assert told(script) == ["None"]
+
+
+def test_the_lock_of_another_process_is_no_obstacle(tmp_path: Path) -> None:
+    script = f"""
+import fcntl
+f = open({str(tmp_path)!r} + "/f", "w+")
+reader, writer = os.pipe()
+if not (child := os.fork()):
+    fcntl.lockf(f, fcntl.LOCK_EX)
+    os.write(writer, str(refusal()).encode())
+    time.sleep(600)
+print(os.read(reader, 1000).decode())
+print(refusal())
+os.kill(child, 9)
+"""
+    own, other = told(script)
+    assert "is locked by this session" in own
+    assert other == "None"
