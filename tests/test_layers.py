@@ -61,6 +61,7 @@ LAYERS: dict[str, set[str]] = {
         "sandbox",
         "snapshots",
         "telemetry",
+        "whole_file",
         "wire",
     },
     "packages": set(),
@@ -87,6 +88,7 @@ LAYERS: dict[str, set[str]] = {
     "executor": _FRONT | {"executor_options", "gateway", "kernel_mgr", "named", "options", "running", "signatures"},
     "executor_options": {"approvals", "errors", "host", "options", "session_policy", "tool_directories"},
     "signatures": set(),
+    "whole_file": set(),
     # What a front runs its sessions with.
     "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
@@ -101,13 +103,13 @@ LAYERS: dict[str, set[str]] = {
     "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
-    "client": {"errors", "host", "model", "problems"},  # of host, what is known of a file
+    "client": {"errors", "host", "model", "problems", "whole_file"},  # of host, what is known of a file
     # The Jupyter protocol, for whatever carries it.
     "jupyter": {"daemon", "errors", "model", "wire"},
     "gateway": _FRONT | {"daemon", "jupyter", "named", "running", "problems", "settings"},
     "kernel_mgr": {"config", "daemon", "errors", "gateway", "host", "named", "running"},
     "mcp_server": _FRONT | {"named"},
-    "cli": _FRONT | {"daemon", "executor", "gateway", "jupyter", "mcp_server", "settings", "sync"},
+    "cli": _FRONT | {"daemon", "executor", "gateway", "jupyter", "mcp_server", "settings", "sync", "whole_file"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
     "__init__": {
@@ -137,6 +139,7 @@ TESTED_IN: dict[str, str] = {
     "host/files/steps": "host/files/test_transfer.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "host/checkpoints/checkpoint": "host/checkpoints/test_checkpoints.py",
+    "host/checkpoints/rolling": "host/checkpoints/test_checkpoints.py",
     "model/checkpoints": "host/checkpoints/test_diff.py",
     "host/kernels/family": "host/checkpoints/test_checkpoints.py",
     "init/making": "init/test_init.py",
@@ -148,6 +151,7 @@ TESTED_IN: dict[str, str] = {
     "host/launch/control": "host/kernels/test_kernel.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "host/new_file": "host/test_saved_file.py",
+    "whole_file": "cli/test_copying.py",
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
     "worker/saving": "host/test_saving.py",
@@ -173,6 +177,7 @@ TESTED_IN: dict[str, str] = {
     "settings/sources": "test_settings.py",
     "daemon/async_connection": "test_sync.py",
     "daemon/connection": "test_sync.py",
+    "daemon/client": "daemon/test_floods.py",
     "sync/arguments": "test_sync.py",
     "sync/connection": "test_sync.py",
     "sync/sessions": "test_sync.py",

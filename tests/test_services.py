@@ -15,7 +15,7 @@ import pytest
 from cellblock import ApprovalRequest, CodeExecutionResult, CodeExecutor, Host, Session
 from cellblock.approvals.rules import Rule, Rules
 from cellblock.host.options import SessionOptions
-from cellblock.model import CommandRequest
+from cellblock.model.decisions import CommandRequest
 from cellblock.options import ServiceOptions
 from cellblock.services import SessionServices, open_session
 from processes import eventually

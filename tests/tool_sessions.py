@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cellblock import ApprovalRequest, CodeExecutionChunk, CodeExecutionResult, CodeExecutor
-from cellblock.model import Decision
+from cellblock.model.decisions import Decision
 from cellblock.store.approvals import Approvals
 from cellblock.store.servers import ServerRegistry
 from cellblock.tools.mcp.params import StdioServer

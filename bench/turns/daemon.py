@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench import turns
+from cellblock.daemon.client import Client
 from cellblock.daemon.server import Server
 from cellblock.host import Host
 from cellblock.model.sessions import ExecutionRecord, SessionRecord
@@ -85,7 +86,7 @@ async def _daemon(stored: int = 0) -> AsyncIterator[_Daemon]:
         async with Host(isolate="none") as host:
             sessions = NamedSessions(host, store, NamedLimits(sessions=2 * _MANY))
             server, path = Server(sessions), Path(directory) / "socket"
-            listening = await asyncio.get_running_loop().create_unix_server(server.connect, str(path), backlog=1024)
+            listening = await asyncio.get_running_loop().create_unix_server(lambda: Client(server), str(path), backlog=1024)
             turns.begin()
             try:
                 yield _Daemon(sessions, path)

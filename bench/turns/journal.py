@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.turns import begin, end
 from cellblock.daemon.async_connection import AsyncConnection
+from cellblock.daemon.client import Client
 from cellblock.daemon.messages import Create, Executions, Follow, History
 from cellblock.daemon.server import Server
 from cellblock.host import Host
@@ -73,7 +74,7 @@ async def case_questions_about_a_session() -> None:
             sessions = NamedSessions(host, store)
             server = Server(sessions)
             ours, theirs = socket.socketpair()
-            await asyncio.get_running_loop().connect_accepted_socket(server.connect, theirs)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(server), theirs)
             connection = await AsyncConnection.open(ours, "1")
             made = await connection.call(Create("one", {"sandbox": False}))
             for _ in range(20_000):

@@ -16,7 +16,7 @@ from typing import Any
 from cellblock.approvals.broker import Broker
 from cellblock.approvals.rules import Rule, Rules
 from cellblock.errors import McpServerError
-from cellblock.model import Decision
+from cellblock.model.decisions import Decision
 from cellblock.store.approvals import Approvals
 from cellblock.tools.calling.content import ToolOutcome
 from cellblock.tools.mcp import dialogue

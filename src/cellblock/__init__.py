@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     )
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
-    from cellblock.host.checkpoints.checkpoint import Checkpoint, Rolling
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.rolling import Rolling
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.kernel_mgr.server import KernelGateway
@@ -51,15 +52,14 @@ if TYPE_CHECKING:
         AttemptSnapshot,
         CodeExecutionChunk,
         CodeExecutionResult,
-        CommandRequest,
         Completions,
-        Decision,
         ErrorInfo,
         ExecutionResult,
         HistoryEntry,
         OutputItem,
     )
     from cellblock.model.checkpoints import CheckpointRecord, StateChanges, Undone
+    from cellblock.model.decisions import CommandRequest, Decision
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -126,16 +126,16 @@ _HOME = {
     "Session": "host",
     "SessionOptions": "host",
     "Checkpoint": "host.checkpoints.checkpoint",
-    "Rolling": "host.checkpoints.checkpoint",
+    "Rolling": "host.checkpoints.rolling",
     "Undone": "model.checkpoints",
     "CheckpointRecord": "model.checkpoints",
     "FileInfo": "host.files",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
     "CodeExecutionResult": "model",
-    "CommandRequest": "model",
+    "CommandRequest": "model.decisions",
     "Completions": "model",
-    "Decision": "model",
+    "Decision": "model.decisions",
     "ErrorInfo": "model",
     "HistoryEntry": "model",
     "OutputItem": "model",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cellblock.approvals.elicitation import OnElicitation
     from cellblock.approvals.rules import Rules
     from cellblock.host import Host, Limits, Policy
-    from cellblock.host.checkpoints.checkpoint import Rolling
+    from cellblock.host.checkpoints.rolling import Rolling
     from cellblock.tool_directories import Directories
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

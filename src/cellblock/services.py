@@ -17,7 +17,7 @@ from cellblock.approvals.elicitation import Elicitation, Person
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import InvalidInputError
 from cellblock.host.options import SessionHooks, SessionOptions
-from cellblock.model import CommandRequest, Decision
+from cellblock.model.decisions import CommandRequest, Decision
 from cellblock.options import ServiceOptions
 from cellblock.session_policy import with_readable
 from cellblock.store.approvals import Approvals

@@ -16,7 +16,7 @@ from cellblock.approvals.broker import Broker
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.approvals.rules import Rule, Rules
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.model import Decision
+from cellblock.model.decisions import Decision
 from processes import eventually
 
 

@@ -20,6 +20,7 @@ from cellblock import Host, __version__, turns
 from cellblock.daemon import client as client_module
 from cellblock.daemon import server as server_module
 from cellblock.daemon.async_connection import AsyncConnection
+from cellblock.daemon.client import Client
 from cellblock.daemon.messages import Executions, Follow, List
 from cellblock.daemon.server import Server
 from cellblock.model.sessions import ExecutionRecord, SessionRecord
@@ -55,7 +56,7 @@ async def connected(store: NamedStore) -> AsyncIterator[AsyncConnection]:
         server = Server(sessions)
         place = tempfile.mkdtemp(prefix="s-", dir="/tmp")  # an address has 107 bytes at most
         path = Path(place) / "socket"
-        listening = await asyncio.get_running_loop().create_unix_server(server.connect, str(path))
+        listening = await asyncio.get_running_loop().create_unix_server(lambda: Client(server), str(path))
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(str(path))
         connection = await AsyncConnection.open(sock, __version__)

@@ -12,6 +12,7 @@ import pytest
 
 from cellblock import DaemonError, Host, NotRunError
 from cellblock.daemon.async_connection import AsyncConnection
+from cellblock.daemon.client import Client
 from cellblock.daemon.messages import Create, End, Hello, List, Submit
 from cellblock.daemon.server import Server
 from cellblock.gateway.link import DaemonLink
@@ -23,7 +24,7 @@ OPTIONS = {"sandbox": False}
 
 async def connect(server: Server) -> socket.socket:
     ours, theirs = socket.socketpair()
-    await asyncio.get_running_loop().connect_accepted_socket(server.connect, theirs)
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(server), theirs)
     return ours
 
 

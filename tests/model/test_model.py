@@ -15,16 +15,17 @@ from cellblock.model import (
     AttemptSnapshot,
     CodeExecutionChunk,
     CodeExecutionResult,
-    CommandRequest,
     Completions,
-    Decision,
     ErrorInfo,
     HistoryEntry,
     OutputItem,
     Status,
+    decisions,
 )
+from cellblock.model.decisions import CommandRequest, Decision
 
-CLASSES = [kind for kind in vars(model).values() if dataclasses.is_dataclass(kind) and isinstance(kind, type)]
+MEMBERS = [*vars(model).values(), *vars(decisions).values()]
+CLASSES = [kind for kind in MEMBERS if dataclasses.is_dataclass(kind) and isinstance(kind, type)]
 
 FULL = CodeExecutionResult(
     text="text",

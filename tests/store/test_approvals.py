@@ -17,7 +17,7 @@ import pytest
 from cellblock.approvals.broker import Broker
 from cellblock.approvals.rules import Rule, Rules
 from cellblock.errors import StateError, StoreError
-from cellblock.model import Decision
+from cellblock.model.decisions import Decision
 from cellblock.store import approvals as module
 from cellblock.store.approvals import MAX_PAYLOAD, Approvals
 
@@ -154,7 +154,7 @@ async def test_a_closed_or_broken_trail_is_an_error(tmp_path: Path) -> None:
 
 DIES = """
 import asyncio, os, pathlib, signal, sys, time
-from cellblock.model import Decision
+from cellblock.model.decisions import Decision
 from cellblock.store.approvals import Approvals
 
 async def main():

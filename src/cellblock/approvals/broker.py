@@ -15,7 +15,7 @@ from cellblock.approvals.call import TOKEN_WEIGHT, Call, Hints, tokens
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.approvals.rules import Rules, Verdict, decide
 from cellblock.errors import CellblockError
-from cellblock.model import CallKind, Decision
+from cellblock.model.decisions import CallKind, Decision
 
 Ask = Callable[[ApprovalRequest], bool | None]
 """Shows a request to somebody. None: it is decided later; True or False: decided at once, for the caller."""

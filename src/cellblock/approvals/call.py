@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
-from cellblock.model import CallKind
+from cellblock.model.decisions import CallKind
 
 MAX_DEPTH = 100
 """How deep JSON may be nested; a parser of our own or of an MCP server may have no limit but its stack."""

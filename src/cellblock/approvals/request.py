@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.model import CallKind
+from cellblock.model.decisions import CallKind
 
 Always = Literal["tool", "call"]
 """For the rest of the session: this tool, whatever its arguments; or this tool with exactly these arguments."""

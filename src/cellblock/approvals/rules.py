@@ -17,7 +17,7 @@ from cellblock import config
 from cellblock.approvals.call import Call, parse
 from cellblock.approvals.glob import Glob
 from cellblock.errors import InvalidInputError
-from cellblock.model import CallKind
+from cellblock.model.decisions import CallKind
 
 Outcome = Literal["allow", "deny", "ask"]
 

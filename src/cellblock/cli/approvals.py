@@ -17,7 +17,7 @@ from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
 
 if TYPE_CHECKING:
-    from cellblock.model import Decision
+    from cellblock.model.decisions import Decision
 
 app = new_app("Decide about tool calls, commands and hosts, and see what was decided.", no_args_is_help=False)
 _MAX_SHOWN = 200  # characters of a call's arguments

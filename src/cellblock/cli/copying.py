@@ -13,6 +13,7 @@ from cellblock.cli.progress import Progress
 from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import ReadPart, WritePart
 from cellblock.errors import CellblockError, FilesError, InvalidInputError
+from cellblock.whole_file import WholeFile
 
 _PART = 4 * 1024 * 1024
 _BAR = 20
@@ -85,25 +86,17 @@ def save(parts: Iterator[bytes], target: str, *, force: bool) -> int:
         if os.path.exists(target) and not os.path.isfile(target):
             with open(target, "wb") as device:  # a device or a pipe is written to, not replaced
                 return _written(device, parts)
-        return _save_beside(parts, target, force)
+        return _save_whole(parts, target, force)
     except OSError as error:
         raise InvalidInputError(f"{target} cannot be written: {error.strerror}") from error
 
 
-def _save_beside(parts: Iterator[bytes], target: str, force: bool) -> int:
-    """Write a file under another name, and give it its own when it is complete."""
-    beside = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:200]}.{secrets.token_hex(4)}.part")
-    try:
-        with open(beside, "xb") as file:
-            count = _written(file, parts)
+def _save_whole(parts: Iterator[bytes], target: str, force: bool) -> int:
+    with WholeFile(target, 0o666) as file:
+        count = _written(file, parts)
         if os.path.exists(target):
-            os.chmod(beside, os.stat(target).st_mode & 0o777)
+            os.fchmod(file.fileno(), os.stat(target).st_mode & 0o777)
         _check_free(target, force)
-        os.replace(beside, target)
-    except BaseException:  # also Ctrl-C: a part of a file is left under no name
-        with suppress(OSError):
-            os.unlink(beside)
-        raise
     return count
 
 

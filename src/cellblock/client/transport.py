@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import ssl
-import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import IO, Any, TypeVar
 
@@ -17,6 +16,7 @@ from cellblock.errors import CellblockError, DaemonError, FilesError, InvalidInp
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import ExecutionEvent
 from cellblock.problems import error_of
+from cellblock.whole_file import WholeFile
 
 C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
 
@@ -202,15 +202,8 @@ def arriving(local: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """
     name = os.path.abspath(local)
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=".cellblock-", dir=os.path.dirname(name))
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                yield file
-            os.replace(temporary, name)
-        except BaseException:  # also Ctrl-C: a part of a file is left under no name
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with WholeFile(name) as file:
+            yield file
     except OSError as error:
         raise FilesError(f"cannot write {name!r}: {error.strerror}", path=name, errno=error.errno) from error
 

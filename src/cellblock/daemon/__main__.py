@@ -73,6 +73,7 @@ def _lock(place: Place) -> int | None:
 async def _serve(place: Place, lock: int, ready: int | None) -> None:
     from cellblock import settings
     from cellblock.custody.client import Custodian
+    from cellblock.daemon.client import Client
     from cellblock.daemon.life import until_the_end
     from cellblock.daemon.server import Server
     from cellblock.host import Host
@@ -94,7 +95,7 @@ async def _serve(place: Place, lock: int, ready: int | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.asked_to_end.set)
-    listening = await loop.create_unix_server(server.connect, sock=place.listen(), backlog=1024)
+    listening = await loop.create_unix_server(lambda: Client(server), sock=place.listen(), backlog=1024)
     if ready is not None:
         os.close(ready)
     _log.info("the daemon listens at %s", place.socket)

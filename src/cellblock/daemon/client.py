@@ -7,9 +7,8 @@ import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cellblock import __version__
 from cellblock.daemon.codec import decode_request, encode_error, encode_refusal, encode_reply
 from cellblock.daemon.messages import (
     MAX_REQUEST,
@@ -21,13 +20,11 @@ from cellblock.daemon.messages import (
     Submit,
 )
 from cellblock.daemon.place import peer
+from cellblock.daemon.server import Server, other_version
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError, StateError
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
 from cellblock.wire.frames import Frame, FrameParser
-
-if TYPE_CHECKING:
-    from cellblock.daemon.server import Server
 
 _log = logging.getLogger("cellblock.daemon")
 
@@ -206,11 +203,3 @@ class Client(asyncio.Protocol):
 
 async def _result(execution: PastExecution) -> dict[str, Any]:
     return (await execution.wait()).to_dict(raw=True)
-
-
-def other_version(version: str, protocol: str) -> DaemonError:
-    """Return the error for a client of another version."""
-    return DaemonError(
-        f"the daemon is cellblock {__version__} (protocol {PROTOCOL}) and this client {version} ({protocol}): "
-        "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
-    )

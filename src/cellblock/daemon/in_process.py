@@ -27,8 +27,10 @@ class InProcess:
 
     def connect(self) -> socket.socket:
         """Return a connection to it."""
+        from cellblock.daemon.client import Client
+
         ours, theirs = socket.socketpair()
-        self._thread.run(self._thread.loop.connect_accepted_socket(self._server.connect, theirs))
+        self._thread.run(self._thread.loop.connect_accepted_socket(lambda: Client(self._server), theirs))
         return ours
 
     def close(self) -> None:

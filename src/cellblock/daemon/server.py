@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from cellblock import __version__
 from cellblock.custody.client import Custodian
 from cellblock.daemon import checkpoints, files, saving
-from cellblock.daemon.client import Client, other_version
 from cellblock.daemon.messages import (
     PROTOCOL,
     About,
@@ -58,12 +57,20 @@ from cellblock.daemon.messages import (
     WritePart,
 )
 from cellblock.daemon.uploads import Uploads
+from cellblock.errors import DaemonError
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
 from cellblock.named.sessions import NamedSessions
 from cellblock.turns import Turns
 from cellblock.wire.packed import Packed, encode_item, pack_items
+
+
+class Connected(Protocol):
+    """A client's connection."""
+
+    def abort(self) -> None:
+        """End it."""
 
 
 class Server:
@@ -84,7 +91,7 @@ class Server:
     ) -> None:
         self.sessions = sessions
         self.custodian = custodian
-        self.clients: set[Client] = set()
+        self.clients: set[Connected] = set()
         self.asked_to_end = asyncio.Event()
         self.default_timeout = default_timeout
         self.started = time.time()
@@ -102,10 +109,6 @@ class Server:
         task = asyncio.create_task(self.sessions.destroy(name))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-
-    def connect(self) -> Client:
-        """Make the protocol for one more client."""
-        return Client(self)
 
     async def answer(self, request: Request, body: bytes) -> Any:
         """Do what a client asks; return JSON data, bytes, or an iterator of parts.
@@ -258,3 +261,11 @@ class Server:
 
 def _seconds(milliseconds: int) -> float | None:
     return None if milliseconds < 0 else milliseconds / 1000
+
+
+def other_version(version: str, protocol: str) -> DaemonError:
+    """Return the error for a client of another version."""
+    return DaemonError(
+        f"the daemon is cellblock {__version__} (protocol {PROTOCOL}) and this client {version} ({protocol}): "
+        "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
+    )

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import uvicorn
 
+from cellblock.daemon.client import Client
 from cellblock.daemon.server import Server
 from cellblock.gateway.app import make_app
 from cellblock.gateway.link import DaemonLink
@@ -69,7 +70,7 @@ class EmbeddedGateway:
 
     async def _connect(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        await asyncio.get_running_loop().connect_accepted_socket(self._server.connect, theirs)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(self._server), theirs)
         return ours
 
     async def wait(self) -> None:

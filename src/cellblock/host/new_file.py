@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.host.environment import check_directory
+from cellblock.whole_file import WholeFile
 
 
 class Telling:
@@ -55,8 +54,7 @@ class NewFile:
         if not self.path.name or self.path.is_dir():
             raise InvalidInputError(f"{self.path} is a directory: pass the path of a file to write to")
         self.size = 0
-        self._name = ""
-        self._directory: int | None = None
+        self._whole = WholeFile(self.path)
 
     def open(self) -> None:
         """Make it, with another name.
@@ -65,17 +63,9 @@ class NewFile:
             InvalidInputError: It cannot be there.
             StoreError: It cannot be written.
         """
-        parent = check_directory("the directory to write to", self.path.parent)
-        name = f".cellblock-{secrets.token_hex(8)}"
+        check_directory("the directory to write to", self.path.parent)
         with self.telling():
-            directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                self.file = os.fdopen(os.open(name, flags, 0o600, dir_fd=directory), "w+b")
-            except BaseException:  # also an interrupt: nobody else closes it
-                os.close(directory)
-                raise
-        self._name, self._directory = name, directory
+            self.file = self._whole.open()
 
     def write(self, data: bytes) -> None:
         """Write to it. Raises as `open`."""
@@ -88,20 +78,11 @@ class NewFile:
             self.file.flush()
             os.fsync(self.file.fileno())
             self.size = os.fstat(self.file.fileno()).st_size
-            os.replace(self._name, self.path.name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-        self._name = ""
+            self._whole.finish()
 
     def close(self) -> None:
         """Close it, if it is open. If it is not complete, it is removed."""
-        directory, self._directory = self._directory, None
-        if directory is None:
-            return
-        if self._name:
-            with suppress(OSError):
-                os.unlink(self._name, dir_fd=directory)
-        with suppress(OSError):  # what is left to be written, if it was not complete
-            self.file.close()
-        os.close(directory)
+        self._whole.close()
 
     def telling(self) -> Telling:
         """Return what turns errors of the system into `StoreError` that say what was not written."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from cellblock.errors import InvalidInputError
 from cellblock.host import environment
-from cellblock.host.checkpoints.checkpoint import Rolling
+from cellblock.host.checkpoints.rolling import Rolling
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, check_state_apart, fit_policy
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Policy

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol, Self
 from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import StateError
 from cellblock.host import import_guard
-from cellblock.host.checkpoints.checkpoint import rolling_of
 from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
+from cellblock.host.checkpoints.rolling import rolling_of
 from cellblock.host.checkpoints.session import WithCheckpoints
 from cellblock.host.checks import Isolate
 from cellblock.host.closing import AsyncOnly, Closing

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +15,6 @@ Status = Literal["success", "error", "timeout", "interrupted", "died", "max_atte
 Recovery = Literal["interrupted", "interrupted_twice", "killed_children", "restored", "restored_earlier", "restarted"]
 """The step that stopped the code, or what became of the session when its kernel died: it goes on from its state before the
 cell (``restored``), from an earlier one (``restored_earlier``), or with a fresh kernel (``restarted``)."""
-
-CallKind = Literal["tool", "shell", "network", "server"]
-"""What code wants to do outside its session: call an MCP tool, run a command, or reach a host."""
 
 StreamName = Literal["stdout", "stderr"]
 OutputKind = Literal["stream", "display_data", "update_display_data", "execute_result", "error"]
@@ -284,36 +280,6 @@ class CodeExecutionChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandRequest:
-    """A program that code of a session wants to run, and that waits for a decision.
-
-    Attributes:
-        tool: ``shell`` for a line (``!cmd``, ``%sx``), ``shell_magic`` for a script (``%%bash``).
-        command: The line that the session's shell gets, or the script that `program` reads; exactly what runs.
-        program: For a script: what runs it, with its arguments; empty for a line.
-        cwd: The directory that it runs in.
-        environment: Variables that the code has changed since the session began, by name; None for a removed one.
-            ``PATH`` or ``LD_PRELOAD``, for example, can turn a harmless command into another one.
-    """
-
-    tool: Literal["shell", "shell_magic"]
-    command: str
-    program: tuple[str, ...] = ()
-    cwd: str = ""
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the request as plain JSON data."""
-        return {
-            "tool": self.tool,
-            "command": self.command,
-            "program": list(self.program),
-            "cwd": self.cwd,
-            "environment": dict(self.environment),
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Completions:
     """What could complete the code at a cursor.
 
@@ -363,46 +329,3 @@ class HistoryEntry:
     def result(self) -> CodeExecutionResult | None:
         """Its result; None if it is no longer kept (`Limits.history`), or the cell ran before the session was loaded."""
         return self.kept.result
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What was decided about one call, and by whom: what the audit trail keeps.
-
-    Attributes:
-        outcome: ``allow`` or ``deny``.
-        by: The rule, as its text; else ``person``, ``caller`` (`CodeExecutor.execute`) or ``nobody``, also when time ran out.
-        session: The session whose code asked.
-        kind: ``tool``, ``shell``, ``network`` or ``server``.
-        server: The MCP server's name, or ``shell``, or ``network``.
-        tool: The tool's name.
-        payload: The arguments as canonical JSON: the bytes that were shown, and that are executed.
-        at: When it was decided, in seconds since the epoch.
-        reason: Why it was denied, for the code that asked.
-    """
-
-    outcome: Literal["allow", "deny"]
-    by: str
-    session: str
-    kind: CallKind
-    server: str
-    tool: str
-    payload: bytes
-    at: float
-    reason: str = ""
-
-    @property
-    def allowed(self) -> bool:
-        """Whether the call may be made."""
-        return self.outcome == "allow"
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments to execute, parsed anew from the bytes each time."""
-        data: dict[str, Any] = json.loads(self.payload)
-        return data
-
-    @property
-    def sha256(self) -> str:
-        """The digest of the bytes, in hexadecimal."""
-        return hashlib.sha256(self.payload).hexdigest()

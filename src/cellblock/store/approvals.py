@@ -20,7 +20,7 @@ from typing import Self
 
 from cellblock import config
 from cellblock.errors import StateError, StoreError
-from cellblock.model import Decision
+from cellblock.model.decisions import Decision
 from cellblock.store.database import Database
 
 _SCHEMA = """

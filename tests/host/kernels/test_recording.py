@@ -12,7 +12,7 @@ from cellblock.host import Host
 from cellblock.host.kernels.recording import Extra, Recording, read_trusted
 from cellblock.host.kernels.tape import Kind
 from cellblock.host.session import Session
-from cellblock.model import CommandRequest
+from cellblock.model.decisions import CommandRequest
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from cellblock.approvals.broker import Broker
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.approvals.rules import Rule, Rules
-from cellblock.model import Decision
+from cellblock.model.decisions import Decision
 from cellblock.tools.calling import pool
 from cellblock.tools.calling.content import ToolSpec
 from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError

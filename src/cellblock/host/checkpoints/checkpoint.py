@@ -1,4 +1,4 @@
-"""What a checkpoint is, and what is said about undoing and recovering."""
+"""What a checkpoint is."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from cellblock.errors import CheckpointError, InvalidInputError
+from cellblock.errors import CheckpointError
 from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 
 if TYPE_CHECKING:
@@ -127,58 +127,3 @@ class Checkpoint:
         """End it, and free its memory. Sessions that were made of it go on. Dropping twice is fine."""
         self.discard()
         await self.moment.copy.family.settle()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rolling:
-    """Checkpoints that are made without being asked for, while a session waits for its next cell.
-
-    Attributes:
-        keep: How many are kept: how far `Session.undo` can go back.
-        after: Seconds from the end of a cell. If the next cell comes earlier, none is made.
-        longest: Seconds that one may take. After one that took longer, no more are made.
-
-    Raises:
-        InvalidInputError: A value is out of range.
-    """
-
-    keep: int = 5
-    after: float = 0.02
-    longest: float = 1.0
-
-    def __post_init__(self) -> None:
-        if type(self.keep) is not int or not 1 <= self.keep <= 1000:
-            raise InvalidInputError(f"keep must be a number from 1 to 1000, not {self.keep!r}")
-        for name in ("after", "longest"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value < 3600:
-                raise InvalidInputError(f"{name} must be a positive number of seconds, not {value!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What a session goes on from whose kernel has died.
-
-    Attributes:
-        execution_count: The number of the last cell before that state.
-        lost: Cells between that state and the death, whose effects are lost.
-    """
-
-    execution_count: int
-    lost: int
-
-    @property
-    def sentence(self) -> str:
-        """What a person is told."""
-        where = f"its state after cell {self.execution_count}" if self.execution_count else "its first state"
-        if not self.lost:
-            return f"The session goes on from {where}: variables are kept as they were."
-        cells = "one later cell" if self.lost == 1 else f"{self.lost} later cells"
-        return f"The session goes on from {where}; what {cells} changed in memory is lost."
-
-
-def rolling_of(recovery: Rolling | Literal["rolling", "none"]) -> Rolling | None:
-    """Return how checkpoints are made without being asked for, as an option says it; None if they are not."""
-    if isinstance(recovery, Rolling):
-        return recovery
-    return Rolling() if recovery == "rolling" else None

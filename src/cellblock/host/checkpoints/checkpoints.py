@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError, SnapshotError
-from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, Restored, Rolling
+from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment
+from cellblock.host.checkpoints.rolling import Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.model.checkpoints import FilesMode, Undone

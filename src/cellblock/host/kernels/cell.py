@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from cellblock.host.checkpoints.checkpoint import Restored
+from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.checks import check_on_input
 from cellblock.host.kernels.answerers import Answerers
 from cellblock.host.kernels.cell_events import CellEvents

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellblock.host.checkpoints.checkpoint import Restored
+from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.kernels.exit_status import Death
 from cellblock.host.output.collect import Collector
 from cellblock.host.output.images import save_images

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from cellblock.errors import LaunchError, StateError
-from cellblock.host.checkpoints.checkpoint import Restored
 from cellblock.host.checkpoints.past import Past
+from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.deadline import Deadline

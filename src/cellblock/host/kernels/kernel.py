@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from cellblock.errors import KernelDiedError, LaunchError, SandboxError
-from cellblock.host.checkpoints.checkpoint import Restored
+from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
 from cellblock.host.kernels.cell import Cell

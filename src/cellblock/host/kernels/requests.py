@@ -19,7 +19,7 @@ from cellblock.host.kernels.channel import Channel
 from cellblock.host.kernels.kernel_output import KernelOutput
 from cellblock.host.kernels.recording import Question, Recording
 from cellblock.host.launch.kernel_spec import RunningKernel
-from cellblock.model import CommandRequest
+from cellblock.model.decisions import CommandRequest
 from cellblock.wire.control import Keep, Stop
 from cellblock.wire.frames import MAX_BODY
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, ToWorker

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from cellblock.host.checks import OURS, Isolate
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
-from cellblock.model import CommandRequest, StreamName
+from cellblock.model import StreamName
+from cellblock.model.decisions import CommandRequest
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.control import Setup
 

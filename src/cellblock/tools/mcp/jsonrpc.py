@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from itertools import count
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
+from anyio.abc import AsyncResource
 from mcp import MCPError
 from mcp.shared.dispatcher import as_request_id, coerce_request_id
 from mcp.shared.message import SessionMessage
@@ -42,7 +42,7 @@ _SECONDS_TO_CANCEL = 1.0  # a server that does not read misses it
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 
-class Requests:
+class Requests(AsyncResource):
     """Our requests on a connection, and the stream that the SDK reads from it: everything that does not answer them.
 
     Args:
@@ -205,16 +205,8 @@ class Requests:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class Answers:
+class Answers(AsyncResource):
     """The stream that the SDK writes to, beside our requests.
 
     Args:
@@ -233,14 +225,6 @@ class Answers:
     async def aclose(self) -> None:
         """Close the stream."""
         await self._writer.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def _number(value: Any) -> float | None:

@@ -17,9 +17,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
+from anyio.abc import AsyncResource
 
 from cellblock import config
 from cellblock.tools.calling.content import MAX_MESSAGE
@@ -325,7 +326,7 @@ def _id_of(line: Oversized) -> int | None:
     return None if found is None else int(found[1])
 
 
-class _Stream:
+class _Stream(AsyncResource):
     """One direction of a transport."""
 
     def __init__(self, transport: StdioTransport) -> None:
@@ -333,14 +334,6 @@ class _Stream:
 
     async def aclose(self) -> None:
         """Do nothing: the transport's context closes both directions."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 class _Reader(_Stream):

@@ -20,7 +20,7 @@ from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
 
 if TYPE_CHECKING:
     from cellblock.approvals.broker import Broker
-    from cellblock.model import Decision
+    from cellblock.model.decisions import Decision
     from cellblock.tools.calling.content import CallTool, ToolOutcome
     from cellblock.tools.serving.http import App, Request
 

@@ -1,0 +1,71 @@
+"""A file that is complete, or is not there: it is written beside the one that it replaces, and renamed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from typing import IO
+
+
+class WholeFile:
+    """A new file, under a name of its own until it is complete. Errors of the system are raised as they are.
+
+    It can be used in a ``with`` block, which yields the file to write to and completes it unless something is raised.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], mode: int = 0o600) -> None:
+        """Say which; `open` makes it.
+
+        Args:
+            path: Where it will be. What is there is replaced.
+            mode: Who can read and write it, like the mode of `os.open`.
+        """
+        self._parent, self._final = os.path.split(os.path.abspath(path))
+        self._mode = mode
+        self._name = ""
+        self._directory: int | None = None
+        self._file: IO[bytes] | None = None
+
+    def open(self) -> IO[bytes]:
+        """Make it, and return it for writing and reading."""
+        name = f".cellblock-{secrets.token_hex(8)}"
+        directory = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(name, flags, self._mode, dir_fd=directory), "w+b")
+        except BaseException:  # also an interrupt: nobody else closes it
+            os.close(directory)
+            raise
+        self._name, self._directory = name, directory
+        return self._file
+
+    def finish(self) -> None:
+        """Give it its name: it is complete."""
+        assert self._file is not None
+        self._file.flush()
+        os.replace(self._name, self._final, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        self._name = ""
+
+    def close(self) -> None:
+        """Close it, if it is open. If it is not complete, it is removed."""
+        directory, self._directory = self._directory, None
+        if directory is None:
+            return
+        if self._name:
+            with suppress(OSError):
+                os.unlink(self._name, dir_fd=directory)
+        with suppress(OSError):  # what is left to be written, if it was not complete
+            if self._file is not None:
+                self._file.close()
+        os.close(directory)
+
+    def __enter__(self) -> IO[bytes]:
+        return self.open()
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: object) -> None:
+        try:
+            if kind is None:
+                self.finish()
+        finally:
+            self.close()
