@@ -155,9 +155,10 @@ def test_a_process_is_one_copy_at_most(nursery: Nursery) -> None:
     """When it has been waited for, its number may be that of any other process, which must not be killed in its place."""
 
     def begin() -> None:
-        for number in (1, 2, 3):
-            _kept, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)]
+        for number, (_, theirs) in enumerate(pairs, 1):
             socket.send_fds(nursery.theirs, [encode_control(Copied(number))], [theirs.fileno()])
+        signal.pause()
 
     pid = nursery.fork(begin)
     for _ in range(3):
