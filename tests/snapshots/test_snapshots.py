@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cellblock.errors import SnapshotError
 from cellblock.leftovers import remove_place
+from cellblock.model.checkpoints import Changes
 from cellblock.snapshots import FileChange, FileChanges, Snapshots, Store
 
 from .conftest import Look, Make, look, memory
@@ -143,6 +144,7 @@ def test_of_many_changes_the_first_are_listed(snapshots: Snapshots, workspace: P
     assert [change.path for change in changes.new] == ["0", "1", "2"]
     assert [change.path for change in changes.deleted] == ["gone"]
     assert changes.more == 2
+    assert snapshots.restore(snapshot) == Changes(("gone",), ("0", "1", "2"), (), 2)
 
 
 def test_a_snapshot_is_restored_elsewhere(snapshots: Snapshots, workspace: Path, make: Make, place: Path) -> None:

@@ -50,7 +50,7 @@ class Undone:
     Attributes:
         cells: The cells, oldest first.
         execution_count: The number of the last cell that still counts.
-        files: The files of the workspace that were changed back, removed or made again.
+        files: The files of the workspace that were changed back, removed or made again; if they are very many, the first ones.
         files_left: Why files were left as they are; empty if they were brought back.
         outside: Calls of tools, commands and connections that were allowed meanwhile. What they did outside is not undone.
     """
@@ -90,20 +90,22 @@ class Changes:
         written: Files and links that were made or replaced.
         removed: Files, links and folders that were removed; what was in such a folder is not named.
         kept: What the snapshot does not have and what stays all the same, because no snapshot would hold it.
+        more: How many further paths there are: of each kind, only the first `MAX_FILE_CHANGES` are listed.
     """
 
     written: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    more: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON data."""
-        return {"written": [*self.written], "removed": [*self.removed], "kept": [*self.kept]}
+        return {"written": [*self.written], "removed": [*self.removed], "kept": [*self.kept], "more": self.more}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return it from JSON data."""
-        return cls(tuple(data["written"]), tuple(data["removed"]), tuple(data["kept"]))
+        return cls(tuple(data["written"]), tuple(data["removed"]), tuple(data["kept"]), data["more"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class Snapshots:
             for _ in range(_TRIES):
                 plan = self._restore_once(top, snapshot, then)
                 if plan is not None:
-                    return Changes(tuple(plan.written), tuple(plan.removed), tuple(plan.kept))
+                    return _done(plan)
         raise SnapshotError(
             f"the files of {self._workspace} cannot be restored, because something keeps changing them: stop what writes "
             "there, then try again. Nothing was changed"
@@ -227,6 +227,12 @@ def _meaning(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         words += ": free some space, then try again. Nothing was changed"
     return words[:1].lower() + words[1:]
+
+
+def _done(plan: Plan) -> Changes:
+    kinds = (plan.written, plan.removed, plan.kept)
+    written, removed, kept = (tuple(kind[:MAX_FILE_CHANGES]) for kind in kinds)
+    return Changes(written, removed, kept, sum(max(0, len(kind) - MAX_FILE_CHANGES) for kind in kinds))
 
 
 def _changes(before: Folder, after: Folder) -> FileChanges:
