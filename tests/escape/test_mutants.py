@@ -937,6 +937,14 @@ MUTANTS: dict[str, Mutant] = {
         f"{COPIES}checkpoints.py::test_checkpoints_of_other_hosts_and_wrong_ones_are_refused",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints.check", "pass"),
     ),
+    "64 secrets in a branch": mutant(
+        f"{COPIES}branches.py::test_what_a_session_may_not_read_is_not_copied_for_its_branches",
+        Edit("host/checkpoints/files.py", "_beneath", "return set()"),
+    ),
+    "64 something else in the place of a branch": mutant(
+        f"{COPIES}branches.py::test_code_cannot_have_something_else_removed",
+        Edit("leftovers.py", "_is", "return True"),
+    ),
     "64 memory without files": mutant(
         f"{COPIES}files.py::test_if_files_cannot_come_back_the_session_stays_as_it_is",
         Edit("host/checkpoints/files.py", "CheckpointFiles.restore", "await then()\nreturn Changes()"),
