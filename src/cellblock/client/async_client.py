@@ -32,7 +32,7 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
-    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -291,9 +291,21 @@ class AsyncClient:
         """Return what has changed in a session since a checkpoint."""
         return await self._send(calls.diff(kernel, checkpoint))
 
-    async def fork(self, kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:
-        """Make sessions of these names that begin with the state that a session has now."""
-        return await self._send(calls.fork(kernel, names))
+    async def fork(
+        self,
+        kernel: SessionRecord | str,
+        names: Sequence[str],
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+    ) -> list[SessionRecord]:
+        """Make sessions of these names that begin with the state that a session has now; see `Session.fork`."""
+        return await self._send(calls.fork(kernel, names, files, seeds, same_random_state))
+
+    async def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
+        """Go on with the state of another session, mostly a branch, which is ended by that; return which files changed."""
+        return await self._send(calls.adopt(kernel, branch))
 
     # -- files of a whole session --------------------------------------------------------------------------------------
 

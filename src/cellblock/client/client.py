@@ -31,7 +31,7 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
-    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -283,9 +283,21 @@ class Client:
         """Return what has changed in a session since a checkpoint."""
         return self._send(calls.diff(kernel, checkpoint))
 
-    def fork(self, kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:
-        """Make sessions of these names that begin with the state that a session has now."""
-        return self._send(calls.fork(kernel, names))
+    def fork(
+        self,
+        kernel: SessionRecord | str,
+        names: Sequence[str],
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+    ) -> list[SessionRecord]:
+        """Make sessions of these names that begin with the state that a session has now; see `Session.fork`."""
+        return self._send(calls.fork(kernel, names, files, seeds, same_random_state))
+
+    def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
+        """Go on with the state of another session, mostly a branch, which is ended by that; return which files changed."""
+        return self._send(calls.adopt(kernel, branch))
 
     # -- files of a whole session --------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from cellblock.daemon import checkpoints, files, saving
 from cellblock.daemon.messages import (
     PROTOCOL,
     About,
+    Adopt,
     Allowed,
     Answer,
     Cancel,
@@ -154,7 +155,7 @@ class Server:
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
             case Pending() | Decide() | Allowed() | Revoke():
                 return await self._approval(request)
-            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Diff() | Fork():
+            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Diff() | Fork() | Adopt():
                 return await checkpoints.answer(self.sessions, request)
             case Save() | Load() | Export() | Variables():
                 return await saving.answer(self.sessions, request)

@@ -17,7 +17,7 @@ from typing import Any
 from cellblock.approvals.elicitation import Elicitation
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
-from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.host.checkpoints.branches import Beginning
 from cellblock.host.keeping import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
@@ -141,7 +141,7 @@ class NamedSessions:
         fresh: bool = False,
         lasting: bool = True,
         read: Options | None = None,
-        start_from: Checkpoint | None = None,
+        start_from: Beginning | None = None,
     ) -> NamedSession:
         """Make a session, or return the one of that name. Callers who ask for one name at once get one session.
 
@@ -152,7 +152,7 @@ class NamedSessions:
             fresh: Whether it is an error if there is one already.
             lasting: Whether the next process goes on with it if this one is killed; else it is ended then.
             read: Its options, if they were read already.
-            start_from: The checkpoint that it begins with, if it is made.
+            start_from: What it begins with, if it is made.
 
         Raises:
             ConflictError: There is one already.

@@ -10,17 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError, SnapshotError
+from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment
+from cellblock.host.checkpoints.filing import Filing
 from cellblock.host.checkpoints.rolling import Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
-from cellblock.model.checkpoints import FilesMode, Undone
-from cellblock.snapshots import Changes
+from cellblock.model.checkpoints import Changes, FilesMode, Undone
 from cellblock.wire.control import Listener
 from cellblock.wire.protocol import State
 
 if TYPE_CHECKING:
+    from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
     from cellblock.host.checkpoints.files import CheckpointFiles
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy, Family
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
-_FILES_AFTER = 0.1
-"""Seconds from a checkpoint until its files are looked at: that takes tens of milliseconds, in which the loop is slower."""
 
 
 class CheckpointHost(Protocol):
@@ -50,12 +49,11 @@ class Checkpoints:
 
     Attributes:
         skipped: Why the last automatic checkpoint was not made; empty if it was.
-        files_skipped: Why the last automatic checkpoint has no files; empty if it has.
         files: The files of the session's directory.
+        filing: Keeps them without being asked for.
         ports: Where the session's services listen in the sandbox of `serving`, by name.
         serving: The kernels that can reach these.
-        seed: What the random generators of the first kernel begin with, if that is made of a checkpoint; None: something new.
-        same_random_state: Whether they go on where those of the checkpoint were.
+        branch: Where its files are, if not in the workspace of its sandbox.
     """
 
     def __init__(
@@ -70,6 +68,7 @@ class Checkpoints:
         environment: Callable[[int], Mapping[str, str]],
         outside: Callable[[float], list[str]],
         files: CheckpointFiles,
+        branch: BranchDirectory | None,
     ) -> None:
         """Begin without checkpoints.
 
@@ -84,6 +83,7 @@ class Checkpoints:
             environment: Returns the variables for a proxy that listens on a port in the session.
             outside: Returns what was allowed outside since a time.
             files: The files of the session's directory.
+            branch: Where these are, if not in the workspace of its sandbox.
         """
         self._name = name
         self._host = host
@@ -95,17 +95,13 @@ class Checkpoints:
         self._environment = environment
         self._outside = outside
         self.files = files
-        self._filing: asyncio.Task[None] | None = None
-        self._activity = 0
-        """How often something has begun or ended that may change files"""
+        self.branch = branch
+        self.filing = Filing(files)
         self._kept: list[Checkpoint] = []
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._fresh = False
-        self.seed: int | None = None
-        self.same_random_state = False
         self.skipped = ""
-        self.files_skipped = ""
         self.ports: dict[str, int] = {}
         self.serving: Family | None = None
         cells.on_begin = self._stop_waiting
@@ -136,7 +132,8 @@ class Checkpoints:
         """Make a checkpoint of a kernel, while it is nobody else's turn."""
         ask = functools.partial(answer_to, kernel)
         copy = await kernel.family.copy(kernel.control, ask)
-        moment = Moment(copy, self._host, self._options, self._cells.past.line, self._cells.past.state)
+        past, root = self._cells.past, self._wanted.setup.cwd
+        moment = Moment(copy, self._host, self._options, past.line, past.state, root, self.branch)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
         self._kept.append(checkpoint)
         return checkpoint
@@ -154,7 +151,7 @@ class Checkpoints:
     # -- without being asked -------------------------------------------------------------------------------------------
 
     def _stop_waiting(self) -> None:
-        self._activity += 1
+        self.filing.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -190,32 +187,12 @@ class Checkpoints:
                 _log.info("%s: no more automatic checkpoints: %s", self._name, self.skipped)
         self._drop_oldest(rolling.keep)
         self._host.rolled(checkpoint)
-        if self.files.automatic:
-            self._filing = asyncio.create_task(self._keep_files(checkpoint, self._activity, self._filing))
+        drop = self.files.drop
+        self.filing.begin(lambda files: checkpoint.hold(files, drop) if checkpoint.alive else drop(files))
 
     def _is_rolled(self) -> bool:
         """Whether the present state has such a checkpoint."""
         return any(one.moment.state == self._cells.past.state for one in self.automatic)
-
-    async def _keep_files(self, checkpoint: Checkpoint, begun: int, before: asyncio.Task[None] | None) -> None:
-        """Keep the files for an automatic checkpoint. The next cell does not wait for this: it makes it give up."""
-        self.files_skipped = "the next cell came at once"
-        if before is not None and not before.done():
-            before.cancel()
-            await asyncio.wait([before])
-        await asyncio.sleep(_FILES_AFTER)
-        try:
-            snapshot = await self.files.take_small(lambda: self._activity != begun)
-        except SnapshotError as error:
-            self.files_skipped = str(error)
-            return
-        if snapshot is None:
-            return
-        self.files_skipped = ""
-        if checkpoint.alive:
-            checkpoint.hold(snapshot, self.files.drop)
-        else:
-            self.files.drop(snapshot)
 
     @property
     def automatic(self) -> list[Checkpoint]:
@@ -278,12 +255,12 @@ class Checkpoints:
             if not other.moment.numbers <= line:
                 other.discard()
 
-    async def _resume_with_files(self, checkpoint: Checkpoint, *, first: bool = False) -> tuple[Kernel, Changes]:
+    async def _resume_with_files(self, checkpoint: Checkpoint, beginning: Beginning | None = None) -> tuple[Kernel, Changes]:
         """Make a kernel of a checkpoint, after its files are back, if it holds any: the kernel opens its files again."""
         made: list[Kernel] = []
 
         async def resume() -> None:
-            made.append(await self.resume(checkpoint, first=first))
+            made.append(await self.resume(checkpoint, beginning))
 
         try:
             if checkpoint.snapshot is None:
@@ -315,12 +292,13 @@ class Checkpoints:
                 if checkpoint.snapshot is None:
                     left = self._why_files_stay(checkpoint)
             elif target == line[0][0] and self._fresh:
+                first = self.filing.take_first()
                 try:
                     await self._kernels.renew()
                 finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
                     past.abandon(number for number, _ in line)
+                    changes, left = await self.filing.bring_back(first)
                 execution_count, since = 0, 0.0
-                left = "no files were kept before the first cell"
             else:
                 raise CheckpointError(self._cannot_undo())
             kept = {number for number, _ in past.line}
@@ -333,7 +311,7 @@ class Checkpoints:
             return "the checkpoint was made with files='shared'"
         if not self.files.automatic:
             return "files are kept after each cell only if the session has a working_dir of its own"
-        return self.files_skipped or "they were not kept in time"
+        return self.filing.skipped or "they were not kept in time"
 
     def _cannot_undo(self) -> str:
         reason = f" ({self.skipped})" if self.skipped else ""
@@ -341,10 +319,11 @@ class Checkpoints:
             reason = " (the session was made with recovery='none')"
         return f"there is no checkpoint from before that cell{reason}; a checkpoint can be made with session.checkpoint()"
 
-    async def begin_with(self, checkpoint: Checkpoint) -> Kernel:
+    async def begin_with(self, beginning: Beginning) -> Kernel:
         """Make the session's first kernel, of a checkpoint."""
+        checkpoint = beginning.checkpoint
         checkpoint.check()
-        kernel, _ = await self._resume_with_files(checkpoint, first=True)
+        kernel, _ = await self._resume_with_files(checkpoint, beginning)
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         return kernel
 
@@ -353,15 +332,17 @@ class Checkpoints:
         self.serving = kernel.family
         self._cells.past.begin_anew()
         self._fresh = True
+        if self._rolling is not None:
+            self.filing.begin_first()
         for checkpoint in self.automatic:
             checkpoint.discard()
 
-    async def resume(self, checkpoint: Checkpoint, *, first: bool = False) -> Kernel:
+    async def resume(self, checkpoint: Checkpoint, beginning: Beginning | None = None) -> Kernel:
         """Make a kernel of a checkpoint for this session.
 
         Args:
             checkpoint: The checkpoint.
-            first: Whether it is the session's first one, which shares no random state unless it is to.
+            beginning: For the session's first one, which shares no random state unless it is to.
         """
         family = checkpoint.moment.copy.family
         listeners: dict[str, Listener] = {}
@@ -378,8 +359,8 @@ class Checkpoints:
             env=env,
             listeners=listeners,
             stay_in=self._wanted.setup.stay_in,
-            seed=self.seed if first else None,
-            same_random_state=not first or self.same_random_state,
+            seed=None if beginning is None else beginning.seed,
+            same_random_state=beginning is None or beginning.same_random_state,
         )
         try:
             kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
@@ -428,9 +409,7 @@ class Checkpoints:
         self._stop_waiting()
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
-        if self._filing is not None and not self._filing.done():
-            self._filing.cancel()
-            await asyncio.wait([self._filing])
+        await self.filing.close()
         for checkpoint in self.automatic:
             checkpoint.discard()
         self._kept.clear()
