@@ -937,6 +937,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{COPIES}checkpoints.py::test_checkpoints_of_other_hosts_and_wrong_ones_are_refused",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints.check", "pass"),
     ),
+    "64 kernels of other sandboxes": mutant(
+        f"{COPIES}fitting.py::test_a_kernel_of_another_sandbox_is_refused[policy]",
+        Edit("host/checkpoints/fitting.py", "check_same_sandbox", "pass"),
+    ),
     "64 secrets in a branch": mutant(
         f"{COPIES}branches.py::test_what_a_session_may_not_read_is_not_copied_for_its_branches",
         Edit("host/checkpoints/files.py", "_beneath", "return set()"),
