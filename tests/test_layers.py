@@ -131,7 +131,6 @@ LAYERS: dict[str, set[str]] = {
 
 TESTED_IN: dict[str, str] = {
     # By a real server that asks, through all layers.
-    "mcp_server/elicited": "mcp_server/test_asking.py",
     # What a system call means by its arguments: by calls that are answered.
     "init/caller": "init/test_supervisor.py",
     # What several modules do together for `session.files`, attacked while they work.

@@ -20,6 +20,9 @@ Decide = Callable[[ApprovalRequest], Awaitable[object]]
 CALL = "from cellblock.tools.calling.runner import ToolRunner\nbad = ToolRunner('bad')\n"
 """What cells begin with that call the hostile server, which starts quickly."""
 
+ASK = CALL + 'print(await bad.run("ask", {"message": "May I?"}))'
+"""A cell in which the hostile server asks whether it may."""
+
 
 def register(workspace: Path, name: str = "bad", mode: str = "good") -> None:
     """Make a hostile server known to the sessions of a workspace."""

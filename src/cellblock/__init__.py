@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.checkpoints import CheckpointRecord, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
     from cellblock.model.decisions import CommandRequest, Decision
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
@@ -82,7 +82,19 @@ if TYPE_CHECKING:
         variables,
         wipe,
     )
-    from cellblock.sync.states import checkpoint, checkpoints, diff, drop_checkpoint, export, fork, load, restore, save, undo
+    from cellblock.sync.states import (
+        adopt,
+        checkpoint,
+        checkpoints,
+        diff,
+        drop_checkpoint,
+        export,
+        fork,
+        load,
+        restore,
+        save,
+        undo,
+    )
     from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
     from cellblock.terminal import printable
     from cellblock.tools.apigen.generate import generate_mcp_sources
@@ -188,11 +200,13 @@ _HOME = {
     "diff": "sync.states",
     "drop_checkpoint": "sync.states",
     "undo": "sync.states",
+    "adopt": "sync.states",
     "fork": "sync.states",
     "save": "sync.states",
     "load": "sync.states",
     "export": "sync.states",
     "variables": "sync.sessions",
+    "Changes": "model.checkpoints",
     "StateChanges": "model.checkpoints",
 }
 
@@ -207,6 +221,7 @@ __all__ = [
     "BusyError",
     "CellblockError",
     "ChangedVariable",
+    "Changes",
     "Checkpoint",
     "CheckpointError",
     "CheckpointRecord",
@@ -277,6 +292,7 @@ __all__ = [
     "UnsupportedError",
     "Variable",
     "VariableChanges",
+    "adopt",
     "checkpoint",
     "checkpoints",
     "destroy",

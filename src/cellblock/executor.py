@@ -7,16 +7,16 @@ import logging
 import os
 import secrets
 import warnings
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, StateError
 from cellblock.executor_options import DEFAULT_LEVEL, ExecutorOptions
-from cellblock.host.checks import DEFAULT_TIMEOUT, check_branches
+from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.closing import AsyncOnly
 from cellblock.running import RunningSession
 from cellblock.signatures import takes
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from cellblock.approvals.request import ApprovalRequest
     from cellblock.gateway.embedded import EmbeddedGateway
     from cellblock.host import Session
+    from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-    from cellblock.model.checkpoints import FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -76,7 +77,7 @@ class CodeExecutor(AsyncOnly):
         self._run: RunningSession | None = None
         self._gateway: EmbeddedGateway | None = None
         self._stopped = False
-        self._start_from: Checkpoint | None = None
+        self._start_from: Beginning | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -185,9 +186,9 @@ class CodeExecutor(AsyncOnly):
         """Return the checkpoints, oldest first, as `Session.checkpoints` does."""
         return self.session.checkpoints()
 
-    async def restore(self, checkpoint: Checkpoint) -> None:
+    async def restore(self, checkpoint: Checkpoint) -> Changes:
         """Go back to a checkpoint, as `Session.restore` does."""
-        await self.session.restore(checkpoint)
+        return await self.session.restore(checkpoint)
 
     async def undo(self, count: int = 1) -> Undone:
         """Go back over the last cells, as `Session.undo` does."""
@@ -197,41 +198,67 @@ class CodeExecutor(AsyncOnly):
         """Return what has changed since a checkpoint, as `Session.diff` does."""
         return await self.session.diff(checkpoint)
 
-    async def fork(self, n: int = 1) -> list[CodeExecutor]:
+    @overload
+    async def fork(
+        self,
+        n: int = ...,
+        *,
+        files: FilesMode | None = ...,
+        seeds: Sequence[int] | None = ...,
+        same_random_state: bool = ...,
+        return_exceptions: Literal[False] = ...,
+    ) -> list[CodeExecutor]: ...
+    @overload
+    async def fork(
+        self,
+        n: int = ...,
+        *,
+        files: FilesMode | None = ...,
+        seeds: Sequence[int] | None = ...,
+        same_random_state: bool = ...,
+        return_exceptions: Literal[True],
+    ) -> list[CodeExecutor | BaseException]: ...
+    async def fork(
+        self,
+        n: int = 1,
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+        return_exceptions: bool = False,
+    ) -> list[CodeExecutor] | list[CodeExecutor | BaseException]:
         """Make executors that begin with the state that this one has now, each with a session as `Session.fork` makes it.
 
         Args:
             n: How many.
+            files: As for `Session.fork`.
+            seeds: As for `Session.fork`.
+            same_random_state: As for `Session.fork`.
+            return_exceptions: As for `Session.fork`.
 
         Returns:
             The executors, started. They are the caller's to stop.
 
         Raises:
-            CheckpointError, InvalidInputError, LaunchError, StateError: As for `Session.fork`.
+            CellblockError: As for `Session.fork`.
         """
-        check_branches(n)
-        checkpoint = await self.session.checkpoint()
-        branches = [self._branch(checkpoint) for _ in range(n)]
-        try:
-            await asyncio.gather(*(branch.start() for branch in branches))
-        except BaseException:  # also a cancellation: nobody else has them
-            await asyncio.gather(*(branch.stop() for branch in branches))
-            raise
-        finally:
-            await checkpoint.drop()
-        return branches
+        from cellblock.host.checkpoints.forking import Branching
 
-    def _branch(self, checkpoint: Checkpoint) -> CodeExecutor:
+        branching = Branching(n, files, seeds, same_random_state, return_exceptions)
+        return await branching.start(self.session, self._branch, lambda one: one.start(), lambda one: one.stop())
+
+    def _branch(self, beginning: Beginning) -> CodeExecutor:
         assert self._run is not None
         branch = CodeExecutor(host=self._run.host, sandbox=False, images_dir=self._options.images_dir)
         branch._options, branch._service_options = self._options, self._service_options
-        branch._start_from = checkpoint
+        branch._start_from = beginning
         return branch
 
-    async def adopt(self, branch: CodeExecutor) -> None:
+    async def adopt(self, branch: CodeExecutor) -> Changes:
         """Go on with the state of another executor of the same host, which is stopped by that; see `Session.adopt`."""
-        await self.session.adopt(branch.session)
+        changes = await self.session.adopt(branch.session)
         await branch.stop()
+        return changes
 
     def __repr__(self) -> str:
         try:

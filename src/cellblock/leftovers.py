@@ -13,6 +13,7 @@ import secrets
 import select
 import stat
 import time
+from collections.abc import Callable
 
 _PATIENCE = 10.0
 """Seconds that a host may take to end after its connections have: a program closes them before it is gone."""
@@ -65,8 +66,10 @@ def make_place(place: str) -> int:
         os.close(held)
 
 
-def remove_abandoned(place: str) -> None:
+def remove_abandoned(place: str, before: Callable[[], object] = lambda: None) -> None:
     """Remove a directory of this user's as `remove_place`, unless the host that has made it still holds it.
+
+    If it is removed, `before` is called first.
 
     What holds it is a lock and not a process that lives: where containers share a /tmp, processes of others are not to be
     seen, and everywhere their numbers are given again.
@@ -78,6 +81,7 @@ def remove_abandoned(place: str) -> None:
     try:
         if os.fstat(top).st_uid == os.geteuid():
             fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            before()
             _remove(place, top)
     except OSError:
         pass  # somebody has it
@@ -106,14 +110,21 @@ def remove_after(host: int | None, beginning: str | None, connection: int | None
             return
 
 
-def remove_place(place: str) -> None:
-    """Remove a directory and what is in it, as far as this user may. Its parent is not to be a session's to write."""
+def remove_place(place: str, identity: tuple[int, int] | None = None) -> None:
+    """Remove a directory and what is in it, as far as this user may.
+
+    Args:
+        place: The directory.
+        identity: Its device and inode, to leave alone whatever else stands there. Needed if a session can write to its parent.
+    """
     try:
         top = os.open(place, _DIRECTORY)
     except OSError:
         return  # it is gone, or somebody else's
     try:
-        _remove(place, top)
+        info = os.fstat(top)
+        if identity in (None, (info.st_dev, info.st_ino)):
+            _remove(place, top)
     finally:
         os.close(top)
 

@@ -14,7 +14,7 @@ from cellblock.host.closing import Closing
 # Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.host import Host, Session, SessionOptions
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.keeping import SessionRemains
     from cellblock.host.kernels.cell import OnInput
     from cellblock.options import ServiceOptions
@@ -74,7 +74,7 @@ class RunningSession:
         label: str = "",
         remains: SessionRemains | None = None,
         on_input: OnInput | None = None,
-        start_from: Checkpoint | None = None,
+        start_from: Beginning | None = None,
     ) -> None:
         """Start the session and what serves it, in a task of its own that `close` can end.
 

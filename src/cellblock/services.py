@@ -31,7 +31,7 @@ from cellblock.tools.serving.server import bind, resolved
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.keeping import SessionRemains
     from cellblock.tools.calling.content import CallTool, ToolOutcome
     from cellblock.tools.serving.http import App
@@ -50,7 +50,7 @@ def open_session(
     *,
     label: str = "",
     remains: SessionRemains | None = None,
-    start_from: Checkpoint | None = None,
+    start_from: Beginning | None = None,
 ) -> tuple[Session, SessionServices]:
     """Make a session and its services. Nothing is started yet, and the caller closes both.
 

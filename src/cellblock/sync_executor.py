@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
@@ -16,7 +16,7 @@ from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
 from cellblock.loop_thread import LoopThread
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-from cellblock.model.checkpoints import FilesMode, StateChanges
+from cellblock.model.checkpoints import Changes, FilesMode, StateChanges
 from cellblock.signatures import takes
 
 _P = ParamSpec("_P")
@@ -236,23 +236,31 @@ class SyncCodeExecutor:
         """Return the checkpoints, oldest first, as `Session.checkpoints` does."""
         return [SyncCheckpoint(checkpoint, self._thread) for checkpoint in self._original.checkpoints()]
 
-    def restore(self, checkpoint: SyncCheckpoint) -> None:
+    def restore(self, checkpoint: SyncCheckpoint) -> Changes:
         """Go back to a checkpoint, as `Session.restore` does."""
-        self._thread.run(self._original.restore(checkpoint.original))
+        return self._thread.run(self._original.restore(checkpoint.original))
 
     def diff(self, checkpoint: SyncCheckpoint) -> StateChanges:
         """Return what has changed since a checkpoint, as `Session.diff` does."""
         return self._thread.run(self._original.diff(checkpoint.original))
 
-    def fork(self, n: int = 1) -> list[SyncCodeExecutor]:
+    def fork(
+        self,
+        n: int = 1,
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+    ) -> list[SyncCodeExecutor]:
         """Make executors that begin with the state that this one has now, as `CodeExecutor.fork` does."""
-        return [self._of(branch) for branch in self._thread.run(self._original.fork(n))]
+        forked = self._original.fork(n, files=files, seeds=seeds, same_random_state=same_random_state)
+        return [self._of(branch) for branch in self._thread.run(forked)]
 
     def _of(self, branch: CodeExecutor) -> SyncCodeExecutor:
         made = SyncCodeExecutor.__new__(SyncCodeExecutor)
         made._original, made._thread = branch, self._thread  # noqa: SLF001  # of this class
         return made
 
-    def adopt(self, branch: SyncCodeExecutor) -> None:
+    def adopt(self, branch: SyncCodeExecutor) -> Changes:
         """Go on with the state of another executor, which is stopped by that, as `CodeExecutor.adopt` does."""
-        self._thread.run(self._original.adopt(branch._original))  # of this class
+        return self._thread.run(self._original.adopt(branch._original))  # of this class

@@ -16,6 +16,7 @@ from daemons import own_daemon
 from processes import eventually
 from terminals import cellblock as command
 from terminals import terminal
+from tool_sessions import ASK, register
 
 pytestmark = pytest.mark.slow
 
@@ -76,3 +77,40 @@ def test_what_cannot_be_decided_is_said(
 ) -> None:
     assert main(["approvals", *arguments]) == status
     assert capsys.readouterr().err.startswith(f"cellblock: {said}")
+
+
+async def test_what_a_server_asks_is_answered_from_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    register(tmp_path)
+    cellblock.get_or_create("asks", working_dir=tmp_path, approve_tool_calls=False)
+    process = subprocess.Popen(
+        command("exec", "--name", "asks", ASK), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    await eventually(lambda: bool(pending(capsys)))
+    (waits,) = pending(capsys)
+    with terminal(*command("approvals", "pending"), columns=200) as screen:
+        screen.wait_for("May I? (yes: boolean")
+        assert screen.end() == 0
+    assert main(["approvals", "allow", "--all"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"decided": []}
+    for wrong, status in (("nonsense", 2), ('{"yes": 5}', 2), ("[]", 2)):
+        assert main(["approvals", "allow", waits["id"], "--answer", wrong]) == status
+    capsys.readouterr()
+    assert main(["approvals", "allow", waits["id"], "--answer", '{"yes": false}']) == 0
+    out, err = process.communicate(timeout=30)
+    assert '{"action": "accept", "content": {"yes": false}}' in json.loads(out)["output"]
+    assert f"cellblock approvals allow {waits['id']} --answer JSON" in err
+
+
+def test_what_a_server_asks_is_answered_in_the_terminal(tmp_path: Path) -> None:
+    register(tmp_path)
+    cellblock.get_or_create("typed", working_dir=tmp_path, approve_tool_calls=False)
+    for typed, said in (("yes", '"content": {"yes": true}'), ("", '"action": "decline"')):
+        with terminal(*command("exec", "--name", "typed", ASK)) as screen:
+            screen.wait_for("question: MCP server 'bad' asks: May I?")
+            screen.wait_for("nothing to refuse > ")
+            if typed:
+                screen.enter("perhaps")
+                screen.wait_for("it takes a value of the type boolean")
+            screen.enter(typed)
+            screen.wait_for(said)
+            assert screen.end() == 0

@@ -1,4 +1,4 @@
-"""`cellblock checkpoint`, `restore`, `undo`, `diff` and `fork`, and the same functions for Python."""
+"""`cellblock checkpoint`, `restore`, `undo`, `diff`, `fork` and `adopt`, and the same functions for Python."""
 
 from __future__ import annotations
 
@@ -105,6 +105,18 @@ def test_branches_have_names_and_lives_of_their_own(session: str, capsys: pytest
         with pytest.raises(cellblock.CellblockError):
             cellblock.fork(session, names)
     assert sorted(kernel.name for kernel in cellblock.list_kernels()) == ["right", "s"]
+
+
+def test_a_branch_is_adopted_with_its_files(session: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fork", session, "a", "b", "--files", "copy", "--seed", "1", "--seed", "1"]) == 0
+    drawn = [cellblock.execute(name, "import random; random.random()").text for name in ("a", "b")]
+    assert drawn[0] == drawn[1]
+    cellblock.execute("a", "open('new', 'w').write('1'); x = 9")
+    capsys.readouterr()
+    assert said(capsys, "adopt", session, "a") == {"written": ["new"], "removed": [], "kept": []}
+    assert cellblock.execute(session, "x, open('new').read()").return_value == "(9, '1')"
+    assert said(capsys, "adopt", session, "b") == {"written": [], "removed": ["new"], "kept": []}
+    assert main(["adopt", session, "b"]) != 0
 
 
 def test_a_crash_keeps_the_variables_of_a_named_session(session: str) -> None:

@@ -39,6 +39,11 @@ def test_the_client_goes_back_and_branches(gateway: Gateway, session: str) -> No
         assert client.execute("right", "x").return_value == "1"
         with pytest.raises(ConflictError):
             client.fork(session, ["left"])
+        (own,) = client.fork(session, ["own"], files="copy", same_random_state=True)
+        client.execute(own, "open('new', 'w').write('1'); None")
+        assert client.adopt(session, own).written == ("new",)
+        with pytest.raises(NotFoundError):
+            client.adopt(session, own)
         client.drop_checkpoint(session, made)
         for call in (client.restore, client.diff, client.drop_checkpoint):
             with pytest.raises(CheckpointError, match="there is no checkpoint"):

@@ -26,7 +26,7 @@ def _shown(text: str) -> CodeExecutionResult:
 
 async def test_a_result_that_simply_succeeded_is_what_it_showed(session: Session) -> None:
     assert (await ok(session, "print('a')\n'b'")).for_model() == "a\n'b'"
-    assert (await ok(session, "x = 1")).for_model() == "(The code showed nothing.)"
+    assert (await ok(session, "x = 1")).for_model() == "(no output)"
 
 
 async def test_an_error_comes_first_and_its_traceback_is_the_users_own_frames(session: Session) -> None:
@@ -50,7 +50,7 @@ async def test_a_server_that_is_not_registered_is_what_an_import_of_its_tools_fa
     for code, missing in (("import mcptools", "mcptools"), ("from mcptools.github.search import run", "mcptools")):
         first = (await session.execute(code)).for_model().split("\n")[0]
         assert first == (
-            f"Error: ModuleNotFoundError: there is no {missing} here: register the MCP server first, or look up its name"
+            f"Error: ModuleNotFoundError: there is no {missing} here: register the MCP server first, or check its name"
         )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cellblock.cli.arguments import Json, new_app
 from cellblock.cli.client import ask
+from cellblock.cli.forms import fields_of, read_answer
 from cellblock.cli.output import age, print_json, print_table, wants_json
 from cellblock.cli.problems import FAILED, OK, say
 from cellblock.daemon.messages import Allowed, Decide, Pending, Revoke
@@ -72,9 +74,14 @@ def pending(
         print_json({"pending": found})
         return OK
     now = time.time()
-    rows = [(each["id"], each["session_name"], age(now - each["since"]), each["text"]) for each in found]
+    rows = [(each["id"], each["session_name"], age(now - each["since"]), _with_form(each)) for each in found]
     print_table(("id", "session", "waits for", "what"), rows, empty="Nothing waits for a decision.")
     return OK
+
+
+def _with_form(pending: Mapping[str, Any]) -> str:
+    text = str(pending["text"])
+    return f"{text} ({fields_of(pending)})" if pending["kind"] == "question" else text
 
 
 @app.command()
@@ -84,10 +91,13 @@ def allow(
     always: Annotated[
         str, typer.Option("--always", metavar="tool|call", help="Also allow the same for the rest of the session.")
     ] = "",
+    answer: Annotated[
+        str, typer.Option("--answer", metavar="JSON", help="What to fill in, by field, if an MCP server asks.")
+    ] = "",
     as_json: Json = False,
 ) -> int:
-    """Allow what waits. Exit with 1 if some of it no longer waits."""
-    return _decide(ids or [], every, as_json, allow=True, always=always)
+    """Allow what waits, or answer what an MCP server asks. Exit with 1 if some of it no longer waits."""
+    return _decide(ids or [], every, as_json, allow=True, always=always, answer=answer)
 
 
 @app.command()
@@ -96,12 +106,17 @@ def deny(ids: Ids = None, every: All = False, as_json: Json = False) -> int:
     return _decide(ids or [], every, as_json, allow=False)
 
 
-def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: str = "") -> int:
+def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: str = "", answer: str = "") -> int:
     if bool(ids) == every:
         raise InvalidInputError("name what to decide about: ids from 'cellblock approvals pending', or --all")
-    known = [each["id"] for each in ask(Pending())]
-    chosen = known if every else [_complete(each, known) for each in ids]
-    decided = ask(Decide(tuple(chosen), allow, always, by="terminal")) if chosen else []
+    waiting = ask(Pending())
+    known = [each["id"] for each in waiting]
+    # A question has to be answered, which one answer cannot do for all of them.
+    chosen = [each["id"] for each in waiting if not allow or each["kind"] != "question"]
+    if not every:
+        chosen = [_complete(each, known) for each in ids]
+    filled_in = read_answer(answer) if answer else {}
+    decided = ask(Decide(tuple(chosen), allow, always, by="terminal", answer=filled_in)) if chosen else []
     if wants_json(as_json):
         print_json({"decided": decided})
     else:

@@ -1,4 +1,4 @@
-"""The commands that go back to earlier states of a session, and branch it: checkpoint, restore, undo, diff, fork."""
+"""The commands that go back to earlier states of a session, and branch it: checkpoint, restore, undo, diff, fork, adopt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = 60
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
-    for command in (checkpoint, checkpoints, restore, undo, diff, fork):
+    for command in (checkpoint, checkpoints, restore, undo, diff, fork, adopt):
         app.command(rich_help_panel=STATES)(command)
 
 
@@ -135,14 +135,41 @@ def _file_rows(changes: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[st
 
 def fork(
     session: Session,
-    names: Annotated[list[str], typer.Argument(metavar="BRANCH...", help="The names of the new sessions.")],
+    names: Annotated[list[str], typer.Argument(metavar="BRANCH...", help="What to call the new sessions.")],
+    files: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="copy: each branch gets the files in a directory of its own. shared: all work in one directory. By default "
+            "copy, if the session has a working directory of its own.",
+        ),
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="What random numbers begin with: once for each branch.")] = None,
+    same_random_state: Annotated[bool, typer.Option(help="All branches draw the same random numbers.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Make new sessions that begin with the state of this one."""
-    made = ask(messages.Fork(session, tuple(names)))
+    """Make sessions that begin with the state that another one has now."""
+    made = ask(messages.Fork(session, tuple(names), files or "", tuple(seed or ()), same_random_state))
     if wants_json(as_json):
         print_json({"kernels": made})
         return OK
     for record in made:
         print(f"{record['name']}: {record['kernel_id']}")
+    return OK
+
+
+def adopt(
+    session: Session,
+    branch: Annotated[str, typer.Argument(metavar="BRANCH", help="The name or id of the other session.")],
+    as_json: Json = False,
+) -> int:
+    """Go on with the state of another session, and end that."""
+    changes = ask(messages.Adopt(session, branch))
+    if wants_json(as_json):
+        print_json(changes)
+        return OK
+    print(f"{session} goes on with the state of {branch}, which is ended")
+    for kind in ("written", "removed"):
+        for path in changes[kind]:
+            print(f"{kind}: {printable(path, lines=False)}")
     return OK

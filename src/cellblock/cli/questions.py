@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from cellblock.cli.client import connect
+from cellblock.cli.forms import fields_of, read_line
 from cellblock.cli.output import painted
 from cellblock.cli.problems import say
 from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import Answer, Decide
+from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
 
 _PIECE = 64 * 1024
@@ -21,6 +23,12 @@ _ALWAYS = {"c": "call", "t": "tool"}
 
 def say_what_waits(data: Mapping[str, Any]) -> None:
     """Say what waits for a decision, and how somebody can decide."""
+    if data["kind"] == "question":
+        say(f"cellblock: waits for an answer: {printable(data['text'], lines=False)}")
+        say(f"  {fields_of(data)}")
+        say(f"  answer it: cellblock approvals allow {data['id']} --answer JSON")
+        say(f"  refuse: cellblock approvals deny {data['id']}")
+        return
     say(f"cellblock: waits for a decision: {printable(data['text'], lines=False)}")
     say(f"  allow it: cellblock approvals allow {data['id']}    deny it: cellblock approvals deny {data['id']}")
 
@@ -109,7 +117,22 @@ class Questions:
         if self._control is not None:
             self._control.close()
 
+    def _answer(self, question: Mapping[str, Any], line: str | None) -> None:
+        """Pass on what was typed for a question of an MCP server: nothing is a refusal."""
+        try:
+            filled_in = read_line(question, line) if line and line.strip() else {}
+            request = Decide((question["id"],), bool(line and line.strip()), by="terminal", answer=filled_in)
+            self.tell(request)
+        except InvalidInputError as error:
+            say(f"cellblock: {error}")
+            self._show()
+            return
+        self._next()
+
     def _decide(self, approval: Mapping[str, Any], line: str | None) -> None:
+        if approval["kind"] == "question":
+            self._answer(approval, line)
+            return
         answer = "n" if line is None else line.strip().lower()[:1]
         if answer not in ("y", "n", "c", "t"):
             self._show()
@@ -134,6 +157,9 @@ class Questions:
             self._forget_what_was_typed()
             kind, text = first.approval["kind"], printable(first.approval["text"], lines=False)
             print(painted(f"{kind}: {text}", "yellow", sys.stdout))
+            if kind == "question":
+                print(f"{fields_of(first.approval)}; nothing to refuse > ", end="", flush=True)
+                return
             print("allow it? [y]es, [n]o, [c]: this call always, [t]: this tool always > ", end="", flush=True)
         elif first.password:
             self._set_echo(on=False)

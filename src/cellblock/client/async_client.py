@@ -32,7 +32,7 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
-    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -291,9 +291,21 @@ class AsyncClient:
         """Return what has changed in a session since a checkpoint."""
         return await self._send(calls.diff(kernel, checkpoint))
 
-    async def fork(self, kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:
-        """Make sessions of these names that begin with the state that a session has now."""
-        return await self._send(calls.fork(kernel, names))
+    async def fork(
+        self,
+        kernel: SessionRecord | str,
+        names: Sequence[str],
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+    ) -> list[SessionRecord]:
+        """Make sessions of these names that begin with the state that a session has now; see `Session.fork`."""
+        return await self._send(calls.fork(kernel, names, files, seeds, same_random_state))
+
+    async def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
+        """Go on with the state of another session, mostly a branch, which is ended by that; return which files changed."""
+        return await self._send(calls.adopt(kernel, branch))
 
     # -- files of a whole session --------------------------------------------------------------------------------------
 
@@ -323,18 +335,19 @@ class AsyncClient:
         """Return what waits for a decision, oldest first; in one session, or in all."""
         return await self._send(calls.pending(kernel))
 
-    async def decide(self, *ids: str, allow: bool, always: str = "") -> list[str]:
-        """Decide about what waits.
+    async def decide(self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None) -> list[str]:
+        """Decide about what waits, and answer what MCP servers ask.
 
         Args:
             ids: The ids of `pending`.
             allow: Whether it may be done.
             always: ``tool`` or ``call``: allow the same from now on.
+            answer: What is filled in, by field, if these are questions (kind ``question``).
 
         Returns:
             Which of them still waited.
         """
-        return await self._send(calls.decide(ids, allow=allow, always=always))
+        return await self._send(calls.decide(ids, allow=allow, always=always, answer=answer))
 
     async def allowed(self, kernel: SessionRecord | str | None = None) -> list[Permission]:
         """Return what was allowed for the rest of a session, oldest first; in one session, or in all."""

@@ -15,7 +15,7 @@ from cellblock.model.sessions import ExecutionRecord, Language, PendingApproval,
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
-    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -188,10 +188,23 @@ def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Cal
     return Call("GET", f"{_checkpoint(kernel, checkpoint)}/diff", StateChanges.from_dict)
 
 
-def fork(kernel: SessionRecord | str, names: Sequence[str]) -> Call[list[SessionRecord]]:
+def fork(
+    kernel: SessionRecord | str,
+    names: Sequence[str],
+    files: FilesMode | None,
+    seeds: Sequence[int] | None,
+    same_random_state: bool,
+) -> Call[list[SessionRecord]]:
     """Make branches."""
-    path = f"{_session(kernel)}/fork"
-    return Call("POST", path, lambda data: [_record(one) for one in data["kernels"]], {"names": list(names)})
+    wanted = {"names": [*names], "files": files, "seeds": list(seeds or ()), "same_random_state": same_random_state}
+    return Call("POST", f"{_session(kernel)}/fork", lambda data: [_record(one) for one in data["kernels"]], wanted)
+
+
+def adopt(kernel: SessionRecord | str, branch: SessionRecord | str) -> Call[Changes]:
+    """Go on with a branch."""
+    from cellblock.model.checkpoints import Changes
+
+    return Call("POST", f"{_session(kernel)}/adopt", Changes.from_dict, {"branch": _name(branch)})
 
 
 def saved(kernel: SessionRecord | str) -> str:
@@ -249,9 +262,10 @@ def pending(kernel: SessionRecord | str | None) -> Call[list[PendingApproval]]:
     return Call("GET", "/approvals", lambda data: [PendingApproval.from_dict(one) for one in data["pending"]], query=query)
 
 
-def decide(ids: tuple[str, ...], *, allow: bool, always: str) -> Call[list[str]]:
+def decide(ids: tuple[str, ...], *, allow: bool, always: str, answer: Mapping[str, Any] | None) -> Call[list[str]]:
     """Decide about what waits."""
-    return Call("POST", "/approvals", lambda data: list(data["decided"]), {"ids": list(ids), "allow": allow, "always": always})
+    body = {"ids": list(ids), "allow": allow, "always": always, "answer": dict(answer or {})}
+    return Call("POST", "/approvals", lambda data: list(data["decided"]), body)
 
 
 def allowed(kernel: SessionRecord | str | None) -> Call[list[Permission]]:

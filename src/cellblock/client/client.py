@@ -31,7 +31,7 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
-    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
 
@@ -283,9 +283,21 @@ class Client:
         """Return what has changed in a session since a checkpoint."""
         return self._send(calls.diff(kernel, checkpoint))
 
-    def fork(self, kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:
-        """Make sessions of these names that begin with the state that a session has now."""
-        return self._send(calls.fork(kernel, names))
+    def fork(
+        self,
+        kernel: SessionRecord | str,
+        names: Sequence[str],
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+    ) -> list[SessionRecord]:
+        """Make sessions of these names that begin with the state that a session has now; see `Session.fork`."""
+        return self._send(calls.fork(kernel, names, files, seeds, same_random_state))
+
+    def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
+        """Go on with the state of another session, mostly a branch, which is ended by that; return which files changed."""
+        return self._send(calls.adopt(kernel, branch))
 
     # -- files of a whole session --------------------------------------------------------------------------------------
 
@@ -315,18 +327,19 @@ class Client:
         """Return what waits for a decision, oldest first; in one session, or in all."""
         return self._send(calls.pending(kernel))
 
-    def decide(self, *ids: str, allow: bool, always: str = "") -> list[str]:
-        """Decide about what waits.
+    def decide(self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None) -> list[str]:
+        """Decide about what waits, and answer what MCP servers ask.
 
         Args:
             ids: The ids of `pending`.
             allow: Whether it may be done.
             always: ``tool`` or ``call``: allow the same from now on.
+            answer: What is filled in, by field, if these are questions (kind ``question``).
 
         Returns:
             Which of them still waited.
         """
-        return self._send(calls.decide(ids, allow=allow, always=always))
+        return self._send(calls.decide(ids, allow=allow, always=always, answer=answer))
 
     def allowed(self, kernel: SessionRecord | str | None = None) -> list[Permission]:
         """Return what was allowed for the rest of a session, oldest first; in one session, or in all."""

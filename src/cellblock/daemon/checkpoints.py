@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from cellblock.daemon.messages import Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.daemon.messages import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 from cellblock.errors import UnsupportedError
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.named import checkpoints
@@ -14,7 +14,7 @@ from cellblock.wire.packed import pack
 
 
 async def answer(
-    sessions: NamedSessions, request: MakeCheckpoint | Checkpoints | Restore | DropCheckpoint | Undo | Diff | Fork
+    sessions: NamedSessions, request: MakeCheckpoint | Checkpoints | Restore | DropCheckpoint | Undo | Diff | Fork | Adopt
 ) -> Any:
     """Do what a client asks; return JSON data.
 
@@ -42,5 +42,16 @@ async def answer(
         case Diff(checkpoint=wanted):
             changes = await session.diff(checkpoints.find(session, wanted))
             return await asyncio.to_thread(lambda: pack(changes.to_dict()))  # it can name a hundred thousand files
-        case Fork(names=names):
-            return [record.to_dict() for record in await checkpoints.fork(sessions, request.session, names)]
+        case Fork(names=names, files=files, seeds=seeds, same_random_state=same):
+            made = await checkpoints.fork(
+                sessions,
+                request.session,
+                names,
+                files=files or None,  # type: ignore[arg-type]  # it checks it
+                seeds=seeds or None,
+                same_random_state=same,
+            )
+            return [record.to_dict() for record in made]
+        case Adopt(branch=branch):
+            adopted = await checkpoints.adopt(sessions, request.session, branch)
+            return await asyncio.to_thread(lambda: pack(adopted.to_dict()))

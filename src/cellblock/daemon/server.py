@@ -13,6 +13,7 @@ from cellblock.daemon import checkpoints, files, saving
 from cellblock.daemon.messages import (
     PROTOCOL,
     About,
+    Adopt,
     Allowed,
     Answer,
     Cancel,
@@ -154,7 +155,7 @@ class Server:
                 return (await running.install(*requirements, timeout=_seconds(timeout))).to_dict(raw=True)
             case Pending() | Decide() | Allowed() | Revoke():
                 return await self._approval(request)
-            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Diff() | Fork():
+            case MakeCheckpoint() | Checkpoints() | Restore() | DropCheckpoint() | Undo() | Diff() | Fork() | Adopt():
                 return await checkpoints.answer(self.sessions, request)
             case Save() | Load() | Export() | Variables():
                 return await saving.answer(self.sessions, request)
@@ -174,8 +175,8 @@ class Server:
             case Pending(session=session, withdrawn=withdrawn):
                 known = self.sessions.find(session).record.kernel_id if session else None
                 return [pending.to_dict() for pending in approvals.waiting(known, withdrawn=withdrawn)]
-            case Decide(ids=ids, allow=allow, always=always, by=by):
-                return await approvals.decide(ids, allow=allow, always=always, by=by)
+            case Decide(ids=ids, allow=allow, always=always, by=by, answer=answer):
+                return await approvals.decide(ids, allow=allow, always=always, by=by, answer=answer)
             case Allowed(session=session):
                 known = self.sessions.find(session).record.kernel_id if session else None
                 return [permission.to_dict() for permission in approvals.allowed(known)]

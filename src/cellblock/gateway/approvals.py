@@ -22,7 +22,7 @@ Approve = Annotated[Token, Depends(needs_of_any("approve"))]
 
 
 class PendingModel(BaseModel):
-    """A call that waits."""
+    """A call that waits for a decision, or a question of an MCP server for an answer."""
 
     id: str
     session: str
@@ -48,6 +48,9 @@ class DecideRequest(Strict):
     ids: list[str] = Field(min_length=1, max_length=1000)
     allow: bool
     always: Literal["", "tool", "call"] = Field("", description="Allow the same tool, or the same call, from now on.")
+    answer: dict[str, Any] = Field(
+        default_factory=dict, description="What is filled in, by field, if an MCP server asks (kind 'question')."
+    )
 
 
 class DecidedResponse(BaseModel):
@@ -99,7 +102,8 @@ async def pending(request: Request, caller: ReadAny, session: Annotated[str, Que
 async def decide(request: Request, wanted: DecideRequest, caller: Approve) -> Response:
     """Allow or deny one call or several."""
     ids = await _own(request, caller, wanted.ids, Pending)
-    return json_response({"decided": await link_of(request).call(Decide(ids, wanted.allow, wanted.always, caller.name))})
+    asked = Decide(ids, wanted.allow, wanted.always, caller.name, wanted.answer)
+    return json_response({"decided": await link_of(request).call(asked)})
 
 
 @router.get("/allowed", response_model=PermissionListResponse, summary="List what was allowed")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from cellblock.daemon.messages import Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.daemon.messages import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 from cellblock.errors import AccessError
 from cellblock.gateway.access import link_of
 from cellblock.gateway.answers import json_response
@@ -112,6 +112,28 @@ class WantedBranches(BaseModel):
     """Sessions to make."""
 
     names: list[str] = Field(min_length=1, max_length=100)
+    files: Annotated[
+        Literal["shared", "copy"] | None,
+        Field(description="copy: each branch gets the files in a directory of its own. By default as for `Session.fork`."),
+    ] = None
+    seeds: Annotated[
+        list[int], Field(max_length=100, description="What random numbers begin with in each branch; empty: something new.")
+    ] = []
+    same_random_state: Annotated[bool, Field(description="Whether all branches draw the same random numbers.")] = False
+
+
+class WantedAdoption(BaseModel):
+    """A branch to go on with."""
+
+    branch: Annotated[str, Field(max_length=200, description="The name or id of the other session.")]
+
+
+class FilesChanged(BaseModel):
+    """What was done with files. Paths are relative to the workspace."""
+
+    written: list[str]
+    removed: list[str]
+    kept: list[str] = Field(description="What the branch does not have, and what stays.")
 
 
 class Branches(BaseModel):
@@ -162,5 +184,14 @@ async def fork(request: Request, session: str, caller: Run, wanted: WantedBranch
     """Make sessions that begin with the state that another one has now."""
     if caller.session:
         raise AccessError("this token is for one session, and cannot make others")
-    made = await link_of(request).call(Fork(session, tuple(wanted.names)))
+    fork = Fork(session, tuple(wanted.names), wanted.files or "", tuple(wanted.seeds), wanted.same_random_state)
+    made = await link_of(request).call(fork)
     return json_response({"kernels": [with_age(record) for record in made]})
+
+
+@router.post("/adopt", response_model=FilesChanged, summary="Go on with a branch")
+async def adopt(request: Request, session: str, caller: Run, wanted: WantedAdoption) -> Response:
+    """Go on with the state of another session, mostly a branch, which is ended by that."""
+    if caller.session:
+        raise AccessError("this token is for one session, and cannot use others")
+    return json_response(await link_of(request).call(Adopt(session, wanted.branch)))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
 from cellblock import config
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
+from cellblock.host.checkpoints.branches import Beginning
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.host_kernels import Launch, WithKernels
@@ -215,7 +216,7 @@ class Host(WithKernels, AsyncOnly):
         hooks: SessionHooks | None = None,
         label: str = "",
         remains: SessionRemains | None = None,
-        start_from: Checkpoint | None = None,
+        start_from: Checkpoint | Beginning | None = None,
         **keywords: Unpack[SessionKeywords],
     ) -> Session:
         """Make a session; ``async with`` or `Session.start` starts it.
@@ -237,7 +238,9 @@ class Host(WithKernels, AsyncOnly):
         from cellblock.host.session import Session  # with all that a cell needs, and so after `begin`
 
         self.check_usable()
-        default = SessionOptions() if start_from is None else start_from.moment.options
+        if start_from is not None and not isinstance(start_from, Beginning):
+            start_from = Beginning(start_from)
+        default = SessionOptions() if start_from is None else start_from.checkpoint.moment.options
         asked = replace(options or default, **keywords)
         number = next(self._numbers) if remains is None else remains.number
         session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains, start_from=start_from)
@@ -315,6 +318,8 @@ class Host(WithKernels, AsyncOnly):
         self.keeping.session_gone(remains.number)
         for suffix in ("", "-own", "-pip"):
             await SessionPlace(f"{remains.place}{suffix}", self.keeping).remove()
+        if remains.branch is not None:
+            await remains.branch.leave()
 
     # -- for sessions --------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cellblock.errors import CustodianError, LaunchError, ProtocolError, StateError
+from cellblock.host.checkpoints.branches import remove_branches_of_the_dead
 from cellblock.host.checks import OURS, Isolate
 from cellblock.host.launch.failures import cannot_start
 from cellblock.host.launch.fork_server import ForkServer
@@ -283,9 +284,9 @@ class WithKernels:
 
     def _sweep(self, isolate: Isolate) -> None:
         """Remove what hosts that were killed have left. Nobody waits for it: it may be much, or the directory a large one."""
-        if isolate in OURS and self._sweeping is None:
+        if self._sweeping is None:
             with contextlib.suppress(RuntimeError):  # no thread can be started now; a later kernel tries again
-                self._sweeping = asyncio.get_running_loop().run_in_executor(None, remove_places_of_the_dead)
+                self._sweeping = asyncio.get_running_loop().run_in_executor(None, _remove_what_the_dead_left, isolate in OURS)
 
     def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
         """Return what a kernel's init is told, with the sandbox."""
@@ -320,6 +321,12 @@ class WithKernels:
         if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:
             self._groups = cgroups.Groups(place)
         return self._groups if isolate == "native" else None
+
+
+def _remove_what_the_dead_left(places: bool) -> None:
+    remove_branches_of_the_dead()
+    if places:
+        remove_places_of_the_dead()
 
 
 @functools.lru_cache(maxsize=64)

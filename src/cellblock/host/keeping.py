@@ -13,6 +13,7 @@ from typing import Any
 
 from cellblock.custody.client import Custodian, Entry, Process
 from cellblock.errors import CustodianError
+from cellblock.host.checkpoints.branches import BranchDirectory
 from cellblock.host.kernels.recording import Recording
 from cellblock.host.kernels.tape import Aux, Tape
 from cellblock.host.launch.former import FormerZygote
@@ -20,7 +21,7 @@ from cellblock.host.launch.launcher import Ends
 from cellblock.host.launch.start import Started
 from cellblock.sandbox.cgroups import Group
 
-_FORMAT = 2
+_FORMAT = 3
 """Of what is held. A host that does not know it ends the kernels instead of going on with them."""
 
 
@@ -61,6 +62,7 @@ class SessionRemains:
         number: What the host has called it.
         place: Where its own packages lie.
         env: The environment of its kernels.
+        branch: Where its files are, if it is a branch with files of its own.
         kernel: Its kernel, if it had one.
     """
 
@@ -68,6 +70,7 @@ class SessionRemains:
     number: int
     place: str
     env: Mapping[str, str]
+    branch: BranchDirectory | None = None
     kernel: KernelRemains | None = None
 
 
@@ -146,6 +149,7 @@ class Keeping:
         self.zygotes: dict[int, FormerZygote] = {}
         self.sessions: list[SessionRemains] = []
         self._held_places: dict[str, int] = {}
+        self._branches: dict[str, BranchDirectory] = {}
         self._take(entries)
         numbers = [int(part) for key in entries for part in key.split("/")[1:2] if part.isdigit()]
         self.first_number = max(numbers, default=0) + 1
@@ -171,7 +175,9 @@ class Keeping:
                     case "place":
                         self._held_places[said["path"]] = entry.fds[0]
                     case "session":
-                        remains = SessionRemains(said["label"], said["number"], said["place"], said["env"])
+                        remains = SessionRemains(
+                            said["label"], said["number"], said["place"], said["env"], self._branch(said["branch"])
+                        )
                         self.sessions.append(remains)
                     case "kernel":
                         kernels[said["session"]] = self._kernel(said, entry.fds)
@@ -224,9 +230,22 @@ class Keeping:
         holding = Holding(f"listener/{number}/{name}", self.custodian)
         holding.hold({"kernel": number, "name": name}, [listener.fileno()])
 
-    def session_made(self, number: int, label: str, place: str, env: Mapping[str, str]) -> None:
+    def _branch(self, said: Sequence[str] | None) -> BranchDirectory | None:
+        """Return the directory of a branch: one object for all sessions that share it."""
+        if said is None:
+            return None
+        root, number = said
+        if number not in self._branches:
+            self._branches[number] = BranchDirectory(root, number, self)
+        return self._branches[number]
+
+    def session_made(
+        self, number: int, label: str, place: str, env: Mapping[str, str], branch: BranchDirectory | None
+    ) -> None:
         """Have a session held."""
-        said = {"label": label, "number": number, "place": place, "env": dict(env)}
+        said = {"label": label, "number": number, "place": place, "env": dict(env), "branch": None}
+        if branch is not None:
+            said["branch"] = [branch.root, branch.number]
         Holding(f"session/{number}", self.custodian).hold(said, [])
 
     def session_gone(self, number: int) -> None:

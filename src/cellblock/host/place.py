@@ -60,6 +60,9 @@ class SessionPlace:
             if self._places is not None:
                 self._places.place_made(self.path, self._held)
 
+    def clean(self) -> None:
+        """Remove what belongs to it and lies elsewhere. In a thread, before it is removed itself."""
+
     async def remove(self, patience: float = _PATIENCE) -> None:
         """Remove it. What takes longer than somebody waits goes on in a thread, and the program ends after it.
 
@@ -76,6 +79,7 @@ class SessionPlace:
         removed = asyncio.Event()
 
         def remove() -> None:
+            self.clean()
             remove_place(self.path)
             if held is not None:
                 os.close(held)

@@ -8,6 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -34,14 +35,16 @@ from cellblock.host.session_spec import kernel_spec
 from cellblock.host.session_surroundings import SessionSurroundings
 from cellblock.host.session_values import WithValues
 from cellblock.model import CodeExecutionResult
+from cellblock.model.checkpoints import FilesMode
 from cellblock.packages.index import PackageIndex
 from cellblock.telemetry import SessionTrace
 
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.model.saving import LoadReport
+    from cellblock.sandbox.policy import Filesystem
     from cellblock.sandbox.probe import Facts
     from cellblock.snapshots import Store
 
@@ -74,7 +77,7 @@ class SessionHost(CheckpointHost, Protocol):
     def store(self) -> Store:
         """Return where the files of checkpoints are kept."""
 
-    def session(self, *, start_from: Checkpoint | None) -> Session:
+    def session(self, *, start_from: Beginning) -> Session:
         """Make a session that begins with a checkpoint."""
 
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
@@ -112,12 +115,14 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         *,
         label: str = "",
         remains: SessionRemains | None = None,
-        start_from: Checkpoint | None = None,
+        start_from: Beginning | None = None,
     ) -> None:
-        resolved = resolve(options, host.defaults, host.facts)
+        self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
+        self._entered = False
+        resolved = _resolve(options, host, self._branch)
         self._host = host
         self._name = f"session {number}"
-        self._cwd = resolved.cwd
+        self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
         self._number, self._label, self._remains = number, label, remains
         around = self._around = SessionSurroundings(
@@ -159,11 +164,13 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             (lambda _port: {}) if network is None else network.environment,
             hooks.outside,
             CheckpointFiles(
-                resolved.cwd,
+                self._cwd,
                 self._host.store,
+                root=resolved.cwd,
                 automatic=resolved.stay_in is not None,
-                protected=(*rules.deny_read, *rules.deny_write) if resolved.isolate in ("native", "srt") else (),
+                protected=_protected(rules, resolved.isolate),
             ),
+            self._branch,
         )
 
     def _takers(self, network: SandboxNetwork | None, hooks: SessionHooks) -> dict[str, OnListener]:
@@ -204,8 +211,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         try:
             if self.wanted.isolate != "none":
                 import_guard.distrust(self._writable)
+            if self._branch is not None:
+                self._entered = True
+                self._branch.enter(self._host.keeping if self.wanted.kept is not None else None)
             if self._host.keeping is not None and self._remains is None:
-                self._host.keeping.session_made(self._number, self._label, self._around.place, self._around.env)
+                around = self._around
+                self._host.keeping.session_made(self._number, self._label, around.place, around.env, self._branch)
             await self._checkpoints.files.recover()
             await self._adopt(on_input)
             await self._kernels.live()
@@ -246,6 +257,9 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         await self._checkpoints.close()
         await self._cells.close()
         await self._around.close()
+        if self._branch is not None and self._entered:
+            self._entered = False
+            await self._branch.leave()
         self._host.forget(self)
         if self._host.keeping is not None:
             self._host.keeping.session_gone(self._number)
@@ -324,3 +338,23 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     def workspace(self) -> str:
         """The directory that it works in."""
         return self._cwd
+
+    @property
+    def files_mode(self) -> FilesMode:
+        """Whether it is a branch whose files are its own (``copy``)."""
+        return "shared" if self._branch is None else "copy"
+
+
+def _resolve(options: SessionOptions, host: SessionHost, branch: BranchDirectory | None) -> ResolvedOptions:
+    """Return what the options of a session come to, which may be a branch with files of its own."""
+    if branch is None:
+        return resolve(options, host.defaults, host.facts)
+    resolved = resolve(replace(options, working_dir=branch.root), host.defaults, host.facts)
+    return replace(resolved, stay_in=branch.files)
+
+
+def _protected(rules: Filesystem, isolate: Isolate) -> tuple[str, ...]:
+    """Return the names that no snapshot has: a branch could read what its session cannot, or it could not be brought back."""
+    if isolate == "none":
+        return ()
+    return rules.deny_read if isolate == "landlock" else (*rules.deny_read, *rules.deny_write)

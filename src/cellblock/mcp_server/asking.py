@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from mcp_types.version import is_version_at_least
 
-from cellblock.approvals.elicitation import Elicitation
+from cellblock.errors import InvalidInputError
 from cellblock.model.sessions import PendingApproval
 
 if TYPE_CHECKING:
@@ -28,13 +28,10 @@ _ROUNDS = 8
 _DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host"}
 _CHOICES = ("once", "always for this tool", "no")
 
-Question: TypeAlias = PendingApproval | Elicitation
 
-
-def waiting(clients: Clients, named: NamedSession) -> list[Question]:
+def waiting(clients: Clients, named: NamedSession) -> list[PendingApproval]:
     """Return what waits for a person in a session."""
-    session = named.record.kernel_id
-    return [*clients.sessions.approvals.waiting(session), *clients.elicited.waiting(session)]
+    return clients.sessions.approvals.waiting(named.record.kernel_id)
 
 
 async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Context[Any, Any]) -> InputRequiredResult | None:
@@ -66,9 +63,9 @@ async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Contex
     return InputRequiredResult(request_state=kept, input_requests=questions)
 
 
-async def _can_be_asked(clients: Clients, question: Question, ctx: Context[Any, Any]) -> bool:
+async def _can_be_asked(clients: Clients, question: PendingApproval, ctx: Context[Any, Any]) -> bool:
     """Return whether the person at the client is to be asked; if not, the answer is no."""
-    by_person = isinstance(question, Elicitation) or clients.options.approve == "ask"
+    by_person = question.kind == "question" or clients.options.approve == "ask"
     if by_person and can_ask(ctx):
         return True
     await _take_answer(clients, question, None)
@@ -82,15 +79,19 @@ async def take_answers(clients: Clients, named: NamedSession, answers: Mapping[s
             await _take_answer(clients, question, answers[question.id])
 
 
-async def _take_answer(clients: Clients, question: Question, answer: object) -> None:
+async def _take_answer(clients: Clients, question: PendingApproval, answer: object) -> None:
     """Take one answer. A refusal counts for this once: a host may refuse in the name of a person who saw nothing."""
-    if isinstance(question, Elicitation):
-        accepted = answer if isinstance(answer, ElicitResult) and answer.action == "accept" else None
-        clients.elicited.take(question.id, None if accepted is None else accepted.content or {})
+    approvals, ids = clients.sessions.approvals, (question.id,)
+    if question.kind != "question":
+        choice = chosen(answer)
+        always = "tool" if choice == _CHOICES[1] else ""
+        await approvals.decide(ids, allow=choice in _CHOICES[:2], always=always)
         return
-    choice = chosen(answer)
-    always = "tool" if choice == _CHOICES[1] else ""
-    await clients.sessions.approvals.decide((question.id,), allow=choice in _CHOICES[:2], always=always)
+    accepted = answer if isinstance(answer, ElicitResult) and answer.action == "accept" else None
+    try:
+        await approvals.decide(ids, allow=accepted is not None, answer=None if accepted is None else accepted.content)
+    except InvalidInputError:  # it does not fit the form
+        await approvals.decide(ids, allow=False)
 
 
 async def elicit(asked: ElicitRequestFormParams, ctx: Context[Any, Any]) -> ElicitResult | None:
@@ -102,9 +103,9 @@ async def elicit(asked: ElicitRequestFormParams, ctx: Context[Any, Any]) -> Elic
     return said if isinstance(said, ElicitResult) else None
 
 
-def _form(question: Question) -> ElicitRequestFormParams:
-    if isinstance(question, Elicitation):
-        return ElicitRequestFormParams(message=str(question), requested_schema=dict(question.schema))
+def _form(question: PendingApproval) -> ElicitRequestFormParams:
+    if question.kind == "question":
+        return ElicitRequestFormParams(message=question.text, requested_schema=question.arguments["schema"])
     return form(f"The code wants to {_DOES[question.kind]}: {question.text[:4000]}", _CHOICES)
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from cellblock.approvals.rules import Rules
 from cellblock.errors import NotFoundError, SandboxError
 from cellblock.host import Host
-from cellblock.mcp_server.elicited import Elicited
 from cellblock.named.options import read_options
 from cellblock.named.session import NamedSession
 from cellblock.named.sessions import NamedSessions
@@ -36,7 +35,6 @@ class Clients:
         options: What the server is asked to be.
         rules: What decides before people do, as it was when the server started.
         sessions: The sessions.
-        elicited: What MCP servers have asked in them.
     """
 
     def __init__(self, options: ServerOptions, host: Host | None = None) -> None:
@@ -51,8 +49,7 @@ class Clients:
         self._given = host is not None
         self._host = host or Host(isolate="none", preload=options.preload)
         self.sessions = NamedSessions(self._host)
-        self.elicited = Elicited()
-        self.sessions.on_elicitation = self.elicited.ask
+        self.sessions.always_asks = True  # the person at the client, whoever decides about calls
 
     async def begin(self) -> None:
         """Warm up what the first session needs, and check what can be checked before: its person sees this, and not each cell.

@@ -83,6 +83,30 @@ class Undone:
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """What a restore has done with files. Paths are relative to the workspace.
+
+    Attributes:
+        written: Files and links that were made or replaced.
+        removed: Files, links and folders that were removed; what was in such a folder is not named.
+        kept: What the snapshot does not have and what stays all the same, because no snapshot would hold it.
+    """
+
+    written: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return {"written": [*self.written], "removed": [*self.removed], "kept": [*self.kept]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return it from JSON data."""
+        return cls(tuple(data["written"]), tuple(data["removed"]), tuple(data["kept"]))
+
+
+@dataclass(frozen=True, slots=True)
 class FileChange:
     """One file, link or folder that differs.
 

@@ -38,7 +38,7 @@ def report(result: CodeExecutionResult, max_chars: int) -> str:
     used = sum(len(text) + 1 for text in (*before, *after))
     where = f": all of it is in {result.spilled[0]}" if result.spilled else ": the result's text has more"
     shown = _cut(_shown(result), max_chars - used, where)
-    return "\n".join(filter(None, (*before, shown, *after))) or "(The code showed nothing.)"
+    return "\n".join(filter(None, (*before, shown, *after))) or "(no output)"
 
 
 def _first_line(result: CodeExecutionResult) -> str:
@@ -62,7 +62,7 @@ def _first_line(result: CodeExecutionResult) -> str:
     if refused := _refused(told):
         return f"Error: {error.ename}: {refused}"
     if missing := _NOT_GENERATED.fullmatch(told):
-        return f"Error: {error.ename}: there is no {missing[1]} here: register the MCP server first, or look up its name"
+        return f"Error: {error.ename}: there is no {missing[1]} here: register the MCP server first, or check its name"
     return f"Error: {error.ename}: {told}" if told else f"Error: {error.ename}"
 
 
@@ -141,7 +141,7 @@ def _files(result: CodeExecutionResult) -> str:
         more = len(result.images) - len(names)
         lines.append(f"Images: {', '.join(names)}" + (f" and {more} more" if more else ""))
     if result.spilled:
-        lines.append(f"Whole output: {', '.join(map(str, result.spilled[:_MAX_IMAGES]))}")
+        lines.append(f"Full output: {', '.join(map(str, result.spilled[:_MAX_IMAGES]))}")
     return "\n".join(lines)
 
 

@@ -161,17 +161,17 @@ class ExecutionEvent:
 
 @dataclass(frozen=True, slots=True)
 class PendingApproval:
-    """A call that waits for a decision, which any client may give that has the right to.
+    """A call that waits for a decision, or a question for an answer, which any client may give that has the right to.
 
     Attributes:
         id: Cannot be guessed, and is valid for one decision.
         session: The id of the session whose code asks.
         session_name: Its name.
         execution: The id of the execution during which it asked; empty if none ran.
-        kind: ``tool``, ``shell``, ``network`` or ``server``.
+        kind: ``tool``, ``shell``, ``network`` or ``server``; or ``question``, if an MCP server wants a form filled in.
         server: The MCP server's name, or ``shell``, or ``network``.
-        tool: The tool's name.
-        arguments: The arguments, as they will be executed.
+        tool: The tool's name; empty for a question.
+        arguments: The arguments, as they will be executed. Of a question, the ``message`` and the ``schema`` of the form.
         since: When it began to wait, in seconds since the epoch.
         text: All of it in one line, in which nothing hides.
         state: ``pending``; ``withdrawn`` if the daemon ended while it waited, and its call with it.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from cellblock.approvals.broker import Broker
+from cellblock.approvals.elicitation import Elicitation, check_answer
 from cellblock.approvals.request import Always, ApprovalRequest, visible
 from cellblock.errors import InvalidInputError
 from cellblock.model.sessions import PendingApproval, Permission, SessionRecord
@@ -30,6 +33,7 @@ class PendingApprovals:
         """
         self._registry = registry
         self._waiting: dict[str, tuple[PendingApproval, ApprovalRequest]] = {}
+        self._questions: dict[str, tuple[PendingApproval, Elicitation, asyncio.Future[Mapping[str, Any] | None]]] = {}
         self._brokers: dict[str, Broker] = {}
 
     def add(self, pending: PendingApproval, request: ApprovalRequest, then: Callable[[str], object]) -> None:
@@ -53,6 +57,25 @@ class PendingApprovals:
 
         request.add_done_callback(done)
 
+    async def ask(self, pending: PendingApproval, elicitation: Elicitation) -> Mapping[str, Any] | None:
+        """Wait until somebody answers what an MCP server asks.
+
+        Args:
+            pending: What is to be shown of it.
+            elicitation: The question.
+
+        Returns:
+            What was filled in, which fits the form; None for a refusal.
+        """
+        answer: asyncio.Future[Mapping[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self._questions[pending.id] = pending, elicitation, answer
+        self._registry.add_request(pending)
+        try:
+            return await answer
+        finally:
+            del self._questions[pending.id]
+            self._registry.end_request(pending.id)
+
     def waiting(self, session: str | None = None, *, withdrawn: bool = False) -> list[PendingApproval]:
         """Return what waits, oldest first.
 
@@ -61,27 +84,38 @@ class PendingApprovals:
             withdrawn: Whether to return what waited when the last process ended, too.
         """
         before = self._registry.withdrawn_requests(session) if withdrawn else []
-        now = [pending for pending, _ in self._waiting.values() if session in (None, pending.session)]
-        return before + now
+        asked = [pending for pending, _, answer in self._questions.values() if not answer.done()]
+        now = sorted([*(pending for pending, _ in self._waiting.values()), *asked], key=lambda pending: pending.since)
+        return before + [pending for pending in now if session in (None, pending.session)]
 
-    async def decide(self, ids: tuple[str, ...], *, allow: bool, always: str = "", by: str = "") -> list[str]:
-        """Decide about requests.
+    async def decide(
+        self,
+        ids: tuple[str, ...],
+        *,
+        allow: bool,
+        always: str = "",
+        by: str = "",
+        answer: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Decide about requests, and answer questions.
 
         Args:
             ids: Which.
             allow: Whether they may be done.
             always: ``tool`` or ``call``: the same from now on, too (`ApprovalRequest.accept`).
             by: Who decides, for the record.
+            answer: What is filled in, by field, if these are questions of MCP servers.
 
         Returns:
             Which of them still waited.
 
         Raises:
-            InvalidInputError: `always` is something else, or goes with a denial.
+            InvalidInputError: `always` is something else, or goes with a denial; or the answer does not fit the form of a
+                question. Nothing was decided.
         """
         if always not in ("", "tool", "call") or (always and not allow):
             raise InvalidInputError("always can be 'tool' or 'call', for what is allowed")
-        decided = []
+        decided = self._answer(ids, answer or {}, always) if allow else self._answer(ids, None)
         for name in ids:
             _, request = self._waiting.get(name, (None, None))
             if request is None or request.state != "pending":
@@ -93,6 +127,17 @@ class PendingApprovals:
                 await request.reject()
             decided.append(name)
         return decided
+
+    def _answer(self, ids: tuple[str, ...], content: Mapping[str, Any] | None, always: str = "") -> list[str]:
+        """Answer those that are questions; return which of them still waited."""
+        open_questions = [self._questions[name] for name in ids if name in self._questions]
+        asked = [(pending.id, elicitation, answer) for pending, elicitation, answer in open_questions if not answer.done()]
+        if asked and always:
+            raise InvalidInputError("what an MCP server asks is answered each time: leave always out")
+        answers = [None if content is None else check_answer(elicitation, content) for _, elicitation, _ in asked]
+        for (_, _, answer), filled_in in zip(asked, answers, strict=True):
+            answer.set_result(filled_in)
+        return [name for name, _, _ in asked]
 
     # -- permissions ---------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cellblock.errors import CheckpointError, InvalidInputError
+from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.checkpoints.forking import Branching
+from cellblock.model.checkpoints import FilesMode
 from cellblock.model.sessions import SessionRecord
 
 if TYPE_CHECKING:
     from cellblock.host import Session
     from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.model.checkpoints import Changes
+    from cellblock.named.options import Options
+    from cellblock.named.session import NamedSession
     from cellblock.named.sessions import NamedSessions
 
 
@@ -30,13 +36,24 @@ def find(session: Session, name: str) -> Checkpoint:
     raise CheckpointError(f"there is no checkpoint {name!r} of this session; it has: {named}")
 
 
-async def fork(sessions: NamedSessions, session: str, names: Sequence[str]) -> list[SessionRecord]:
+async def fork(
+    sessions: NamedSessions,
+    session: str,
+    names: Sequence[str],
+    *,
+    files: FilesMode | None = None,
+    seeds: Sequence[int] | None = None,
+    same_random_state: bool = False,
+) -> list[SessionRecord]:
     """Make sessions that begin with the state that another one has now.
 
     Args:
         sessions: All sessions.
         session: The name or the id of the other one.
         names: What to call them. None of them may exist.
+        files: As for `Session.fork`.
+        seeds: As for `Session.fork`.
+        same_random_state: As for `Session.fork`.
 
     Raises:
         ConflictError: One of them exists.
@@ -48,19 +65,55 @@ async def fork(sessions: NamedSessions, session: str, names: Sequence[str]) -> l
     named = sessions.find(session)
     live = await sessions.live(session)
     options = replace(named.read, session=replace(named.read.session, working_dir=live.workspace))
-    checkpoint = await live.checkpoint()
-    try:
-        made = await asyncio.gather(
-            *(
-                sessions.create(name, named.options, named.record.tags, fresh=True, read=options, start_from=checkpoint)
-                for name in names
-            ),
-            return_exceptions=True,
-        )
-    finally:
-        await checkpoint.drop()
-    failures = [one for one in made if isinstance(one, BaseException)]
-    if failures:
-        await asyncio.gather(*(sessions.destroy(one.record.kernel_id) for one in made if not isinstance(one, BaseException)))
-        raise failures[0]
-    return [one.shown() for one in made if not isinstance(one, BaseException)]
+    left = iter(names)
+
+    def make(beginning: Beginning) -> _Branch:
+        return _Branch(sessions, named, options, next(left), beginning)
+
+    branching = Branching(len(names), files, seeds, same_random_state, return_exceptions=False)
+    made = await branching.start(live, make, _Branch.start, _Branch.end)
+    return [one.made.shown() for one in made if isinstance(one, _Branch) and one.made is not None]
+
+
+class _Branch:
+    """A named session that is a branch of another one."""
+
+    def __init__(
+        self, sessions: NamedSessions, origin: NamedSession, options: Options, name: str, beginning: Beginning
+    ) -> None:
+        self.made: NamedSession | None = None
+        self._sessions, self._origin, self._options = sessions, origin, options
+        self._name, self._beginning = name, beginning
+
+    async def start(self) -> None:
+        origin = self._origin
+        given, tags = origin.options, origin.record.tags
+        try:
+            self.made = await self._sessions.create(
+                self._name, given, tags, fresh=True, read=self._options, start_from=self._beginning
+            )
+        except asyncio.CancelledError:  # it is made by a task of its own
+            await self._sessions.destroy(self._name)
+            raise
+
+    async def end(self) -> None:
+        if self.made is not None:
+            await self._sessions.destroy(self.made.record.kernel_id)
+
+
+async def adopt(sessions: NamedSessions, session: str, branch: str) -> Changes:
+    """Go on with the state of another session, which is ended by that.
+
+    Args:
+        sessions: All sessions.
+        session: The session that goes on, by its name or its id.
+        branch: The other one.
+
+    Raises:
+        NotFoundError, CellblockError: There is no such session; as for `Session.adopt`.
+    """
+    if sessions.find(session) is sessions.find(branch):
+        raise InvalidInputError(f"session {session!r} cannot adopt itself")
+    changes = await (await sessions.live(session)).adopt(await sessions.live(branch))
+    await sessions.destroy(branch)
+    return changes

@@ -12,7 +12,7 @@ from typing import Any
 
 from cellblock.errors import StateError
 from cellblock.host import Host, Session
-from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.host.checkpoints.branches import Beginning
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.kernels.cell import OnInput
 from cellblock.host.kernels.cell_result import STATE_LOST
@@ -47,7 +47,7 @@ class NamedSession:
         record: SessionRecord,
         options: Mapping[str, Any],
         read: Options | None = None,
-        start_from: Checkpoint | None = None,
+        start_from: Beginning | None = None,
     ) -> None:
         """Begin without a kernel.
 
@@ -56,7 +56,7 @@ class NamedSession:
             record: What everybody sees of it.
             options: Its options, as its maker has given them.
             read: The same, if they were read already.
-            start_from: The checkpoint that its first kernel is made of.
+            start_from: What its first kernel is made of.
         """
         self.record = record
         self.options = options

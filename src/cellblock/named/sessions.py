@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any
 from cellblock.approvals.elicitation import Elicitation
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
 from cellblock.host import Host, Session
-from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.host.checkpoints.branches import Beginning
 from cellblock.host.keeping import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
@@ -26,6 +26,7 @@ from cellblock.named.executions import Execution
 from cellblock.named.limits import NamedLimits, check_room
 from cellblock.named.options import Options, read_options
 from cellblock.named.past import close_unfinished
+from cellblock.named.questions import ask_about, tell_that_nobody_answers
 from cellblock.named.session import NamedSession
 from cellblock.named.submissions import Submissions
 from cellblock.running import RunningSession
@@ -43,8 +44,8 @@ class NamedSessions:
         approvals: What waits for a decision.
         executions: What was submitted.
         limits: How much there may be.
-        on_elicitation: Has a person fill in what MCP servers ask in the middle of a session's call; None if there is nobody.
-            Sessions that have started keep theirs.
+        always_asks: Whether what MCP servers ask in the middle of a call waits for an answer also in sessions that allow
+            everything.
         store: What outlives this process.
     """
 
@@ -66,7 +67,7 @@ class NamedSessions:
         """
         self.store = store or NamedStore()
         self.limits = limits or NamedLimits()
-        self.on_elicitation: Callable[[NamedSession, Elicitation], Awaitable[Mapping[str, Any] | None]] | None = None
+        self.always_asks = False
         self.approvals = PendingApprovals(self.store.sessions)
         self._host = host
         self._fixed = fixed
@@ -140,7 +141,7 @@ class NamedSessions:
         fresh: bool = False,
         lasting: bool = True,
         read: Options | None = None,
-        start_from: Checkpoint | None = None,
+        start_from: Beginning | None = None,
     ) -> NamedSession:
         """Make a session, or return the one of that name. Callers who ask for one name at once get one session.
 
@@ -151,7 +152,7 @@ class NamedSessions:
             fresh: Whether it is an error if there is one already.
             lasting: Whether the next process goes on with it if this one is killed; else it is ended then.
             read: Its options, if they were read already.
-            start_from: The checkpoint that it begins with, if it is made.
+            start_from: What it begins with, if it is made.
 
         Raises:
             ConflictError: There is one already.
@@ -222,8 +223,13 @@ class NamedSessions:
         services = named.running.services if named.running is not None else None
         if services is not None:
             self.approvals.join(named.record, services.broker)
-            if self.on_elicitation is not None:
-                services.on_elicitation = partial(self.on_elicitation, named)
+            services.on_elicitation = partial(self._ask_about, named)
+
+    async def _ask_about(self, named: NamedSession, elicitation: Elicitation) -> Mapping[str, Any] | None:
+        if named.approve == "auto" and not self.always_asks:
+            tell_that_nobody_answers(named, elicitation)
+            return None
+        return await ask_about(named, self.approvals, elicitation)
 
     async def live(self, session: str) -> Session:
         """Return what runs a session, by the session's name or id. It is started if it is not there.

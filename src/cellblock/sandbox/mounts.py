@@ -261,9 +261,9 @@ class _Builder:
                 self._mask(target, top)
             case Sysctl() if not self._proc_is_ours:
                 pass  # its settings are read-only, and may be those of the machine
-            case Sysctl(name, value, major, minor):
+            case Sysctl(name, value, major, minor, optional):
                 # Before, there is one for the whole machine, which a host that runs as root would change.
-                if kernel_version() >= (major, minor):
+                if kernel_version() >= (major, minor) and not (optional and not os.path.exists(f"./proc/sys/{name}")):
                     write(f"./proc/sys/{name}", value)
 
     def _attach(self, step: Bind | Graft) -> None:

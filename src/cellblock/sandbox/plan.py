@@ -82,6 +82,7 @@ _PROC_MASKED = (
 PROC_OF_ROOT = ("/proc/sys", *_PROC_READ_ONLY, *_PROC_MASKED)
 """What of the kernel can be changed in /proc by its owner, root, without any capability."""
 # They lie in the kernel's memory, which counts nowhere: watches with a kilobyte each, instances with thousands of events.
+_FIRST_PID = 300
 _INOTIFY = (("instances", 32), ("watches", 16384))
 _SYSTEM = ("/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc")
 _TAKEN = ("/", "/tmp", "/run", "/var", "/home", HOME, *_SYSTEM)
@@ -193,8 +194,9 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
             *_own(facts, resources.tmp, interpreter, everything),
             *_proc(),
             # Settings, before they are sealed. Since Linux 6.14 each pid namespace has a highest pid of its own. It holds
-            # root, too, whom RLIMIT_NPROC does not.
-            Sysctl("kernel/pid_max", str(max(resources.processes, 301)), 6, 14),
+            # root, too, whom RLIMIT_NPROC does not. The system never gives a pid below 300 a second time: all begin there.
+            Sysctl("kernel/pid_max", str(resources.processes + _FIRST_PID), 6, 14),
+            Sysctl("kernel/ns_last_pid", str(_FIRST_PID - 1), 6, 14, optional=True),
             *(Sysctl(f"user/max_inotify_{name}", str(most), 5, 12) for name, most in _INOTIFY),
             ReadOnly("/proc/sys"),
             *mounts,

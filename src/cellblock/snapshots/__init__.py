@@ -1,7 +1,7 @@
 """The files of checkpoints: what a workspace holds, kept, compared and brought back."""
 
-from cellblock.model.checkpoints import FileChange, FileChanges
-from cellblock.snapshots.snapshots import Changes, Snapshots
+from cellblock.model.checkpoints import Changes, FileChange, FileChanges
+from cellblock.snapshots.snapshots import Snapshots
 from cellblock.snapshots.store import Store
 from cellblock.snapshots.tree import Snapshot, SnapshotLimits
 

@@ -7,12 +7,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
 from cellblock.errors import SnapshotError
-from cellblock.model.checkpoints import FileChange, FileChanges
+from cellblock.model.checkpoints import Changes, FileChange, FileChanges
 from cellblock.snapshots import restore as restoring
 from cellblock.snapshots.content import digest_of
 from cellblock.snapshots.journal import Journal
@@ -23,21 +22,6 @@ from cellblock.snapshots.walk import StoppedError, Walk
 
 _TRIES = 5
 """How often a restore begins again because the workspace is being changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a restore has done. Paths are relative to the workspace.
-
-    Attributes:
-        written: Files and links that were made or replaced.
-        removed: Files, links and folders that were removed; what was in such a folder is not named.
-        kept: What the snapshot does not have and what stays all the same, because no snapshot would hold it.
-    """
-
-    written: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
 
 
 class Snapshots:

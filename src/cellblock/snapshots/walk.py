@@ -21,8 +21,8 @@ from cellblock.snapshots.tree import PERMISSIONS, Entry, File, Folder, LeftOut, 
 Read = Callable[[int, int], tuple[bytes, int]]
 """Takes an open file and a limit; returns the digest and the size of the file."""
 
-_OURS = ".cellblock-*"
-"""What files and folders are called that the host makes in a workspace and removes again."""
+_OURS = ".cellblock-"
+"""What the names of files and folders begin with that the host makes in a workspace and removes again."""
 
 _MOST_SHOWN = 100
 _UNREADABLE = frozenset((errno.EACCES, errno.EPERM, errno.EIO, errno.EAGAIN, errno.ESTALE, errno.ETXTBSY)) | CHANGED
@@ -92,7 +92,7 @@ class Walk:
         self._max_bytes, self._max_file = limits.max_total_bytes, limits.max_file_bytes
         if searching:
             self._max_bytes = sys.maxsize
-        names = [_OURS, *(name for name in limits.ignore if not name.startswith("/"))]
+        names = [f"{_OURS}*", *(name for name in limits.ignore if not name.startswith("/"))]
         self._ignores = re.compile("|".join(map(fnmatch.translate, names))).match
         self._ignored_in: dict[str, set[str]] = {}
         for path in limits.ignore:
@@ -150,6 +150,8 @@ class Walk:
                 self.count += 1
                 name = entry.name
                 old = before.get(name)
+                if depth == 0 and name.startswith(_OURS):
+                    continue  # removed by whoever has made it
                 if ignores(name) or name in ignored:
                     found[name] = self._left(path, name, _IGNORED)
                     continue

@@ -12,7 +12,7 @@ from cellblock.sync.arguments import absolute, milliseconds, session_of
 from cellblock.sync.connection import call
 
 if TYPE_CHECKING:
-    from cellblock.model.checkpoints import CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
 
 
@@ -103,12 +103,22 @@ def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Sta
     return StateChanges.from_dict(call(Diff(session_of(kernel), _id(checkpoint))))
 
 
-def fork(kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecord]:
+def fork(
+    kernel: SessionRecord | str,
+    names: Sequence[str],
+    *,
+    files: FilesMode | None = None,
+    seeds: Sequence[int] | None = None,
+    same_random_state: bool = False,
+) -> list[SessionRecord]:
     """Make sessions that begin with the state that another one has now, as `Session.fork` does.
 
     Args:
         kernel: The other session, its name or its id.
         names: What to call them. None of them may exist.
+        files: As for `Session.fork`.
+        seeds: As for `Session.fork`.
+        same_random_state: As for `Session.fork`.
 
     Raises:
         NotFoundError: There is no such session.
@@ -117,7 +127,28 @@ def fork(kernel: SessionRecord | str, names: Sequence[str]) -> list[SessionRecor
     """
     from cellblock.daemon.messages import Fork
 
-    return [SessionRecord.from_dict(data) for data in call(Fork(session_of(kernel), tuple(names)))]
+    wanted = Fork(session_of(kernel), tuple(names), files or "", tuple(seeds or ()), same_random_state)
+    return [SessionRecord.from_dict(data) for data in call(wanted)]
+
+
+def adopt(kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
+    """Go on with the state of another session, mostly a branch, which is ended by that, as `Session.adopt` does.
+
+    Args:
+        kernel: The session that goes on, its name or its id.
+        branch: The other one.
+
+    Returns:
+        Which files have changed, if the branch had files of its own.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.adopt`.
+    """
+    from cellblock.daemon.messages import Adopt
+    from cellblock.model.checkpoints import Changes
+
+    return Changes.from_dict(call(Adopt(session_of(kernel), session_of(branch))))
 
 
 def save(

@@ -120,13 +120,17 @@ class Mask:
 
 @record
 class Sysctl:
-    """Change a setting of the kernel that each namespace has for itself since a version of Linux: ``major``, ``minor``."""
+    """Change a setting of the kernel that each namespace has for itself since a version of Linux: ``major``, ``minor``.
+
+    An ``optional`` one is not there in every kernel.
+    """
 
     kind: ClassVar[str] = "sysctl"
     name: str
     value: str
     major: int
     minor: int
+    optional: bool = False
 
 
 Step: TypeAlias = Bind | Graft | Tmpfs | Devpts | Proc | Directory | Link | File | ReadOnly | Seal | Protect | Mask | Sysctl

@@ -268,6 +268,6 @@ def repair() -> list[str]:
         attempt(step)
     if names := _prepared.processes:
         attempt(leave_processes)
-        told.append(f"Processes that did not come along: {', '.join(sorted(names))[:200]}.")
+        told.append(f"Processes that were not copied: {', '.join(sorted(names))[:200]}.")
     attempt(forget_workers)
     return list(dict.fromkeys(told))

@@ -120,6 +120,8 @@ class Worker:
         self._shell.packages = self._asker.install
         self._shell.line = self._asker.line
         self._shell.environment = dict(os.environ)  # what the session began with
+        if self.stay_in is not None:
+            os.chdir(self.stay_in)
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
         if self.commands is not None:
             self._shell.commands = Commands(self._asker, forbidden=self.commands == "forbidden")
@@ -303,6 +305,8 @@ class Worker:
         self._waiting.clear()
         self.stay_in = anew.stay_in
         with contextlib.suppress(OSError):  # the code has removed the directory it was in
+            if self.stay_in is not None:
+                os.chdir(self.stay_in)
             self._shell.note_directory(Path.cwd())
         self._outbox.send(Ready(VERSION))
         for sentence in lost:

@@ -57,6 +57,6 @@ async def test_pools_and_databases_go_on_and_what_did_not_come_along_is_told(
             )
             assert result.return_value == f"([1], {number}, -9)"
             names = "of unknown name" if any_host is landlock_host else "sleep"
-            assert result.stderr == f"[cellblock] Processes that did not come along: {names}.\n"
+            assert result.stderr == f"[cellblock] Processes that were not copied: {names}.\n"
         await checkpoint.drop()
         assert await value(session, "concurrent.futures.wait([pool.submit(abs, -1)])[0].pop().result()") == 1

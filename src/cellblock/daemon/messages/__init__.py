@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from cellblock.daemon.messages.approvals import Allowed, Decide, Pending, Revoke
-from cellblock.daemon.messages.checkpoints import Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.daemon.messages.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 from cellblock.daemon.messages.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 from cellblock.daemon.messages.files import (
     MAX_REQUEST,
@@ -45,6 +45,7 @@ __all__ = [
     "MAX_REQUEST",
     "PROTOCOL",
     "About",
+    "Adopt",
     "Allowed",
     "Answer",
     "Cancel",
@@ -136,6 +137,7 @@ Request: TypeAlias = (
     | Undo
     | Diff
     | Fork
+    | Adopt
 )
 
 _REPEATABLE = (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, ClassVar
 
 from cellblock.wire.record import record
 
@@ -30,6 +32,7 @@ class Decide:
         allow: Whether it may be done.
         always: ``tool`` or ``call``: allow the same from now on, for the rest of the session (`ApprovalRequest.accept`).
         by: Who decides, for the record.
+        answer: What is filled in, by field, if these are questions of MCP servers.
     """
 
     op: ClassVar[str] = "decide"
@@ -37,6 +40,7 @@ class Decide:
     allow: bool
     always: str = ""
     by: str = ""
+    answer: Mapping[str, Any] = field(default_factory=dict)
 
 
 @record

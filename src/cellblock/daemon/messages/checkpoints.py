@@ -69,8 +69,28 @@ class Diff:
 
 @record
 class Fork:
-    """Make sessions of these names that begin with the state of a session. Answered by their records."""
+    """Make sessions of these names that begin with the state of a session. Answered by their records.
+
+    Attributes:
+        session: The session.
+        names: The names.
+        files: ``shared`` or ``copy``; empty for the default, as for `Session.fork`.
+        seeds: As for `Session.fork`: one for each; empty for none.
+        same_random_state: As for `Session.fork`.
+    """
 
     op: ClassVar[str] = "fork"
     session: str
     names: tuple[str, ...]
+    files: str = ""
+    seeds: tuple[int, ...] = ()
+    same_random_state: bool = False
+
+
+@record
+class Adopt:
+    """Go on with the state of another session, a branch, which is ended by that. Answered by `Changes`."""
+
+    op: ClassVar[str] = "adopt"
+    session: str
+    branch: str

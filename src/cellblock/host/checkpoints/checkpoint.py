@@ -13,6 +13,7 @@ from cellblock.errors import CheckpointError
 from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 
 if TYPE_CHECKING:
+    from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.checkpoints.past import Numbered
     from cellblock.host.kernels.family import Copy
     from cellblock.host.options import SessionOptions
@@ -36,6 +37,8 @@ class Moment:
         options: The options of the session.
         past: The cells that have made the state.
         state: The number of the session's state, as `Past.state` has it.
+        root: The workspace of its sandbox.
+        branch: Where the session's files are, if not there.
     """
 
     copy: Copy
@@ -43,6 +46,8 @@ class Moment:
     options: SessionOptions
     past: tuple[Numbered, ...]
     state: int
+    root: str
+    branch: BranchDirectory | None
 
     @property
     def numbers(self) -> set[int]:

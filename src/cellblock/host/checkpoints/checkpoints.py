@@ -15,12 +15,12 @@ from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment
 from cellblock.host.checkpoints.rolling import Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
-from cellblock.model.checkpoints import FilesMode, Undone
-from cellblock.snapshots import Changes
+from cellblock.model.checkpoints import Changes, FilesMode, Undone
 from cellblock.wire.control import Listener
 from cellblock.wire.protocol import State
 
 if TYPE_CHECKING:
+    from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
     from cellblock.host.checkpoints.files import CheckpointFiles
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy, Family
@@ -54,8 +54,7 @@ class Checkpoints:
         files: The files of the session's directory.
         ports: Where the session's services listen in the sandbox of `serving`, by name.
         serving: The kernels that can reach these.
-        seed: What the random generators of the first kernel begin with, if that is made of a checkpoint; None: something new.
-        same_random_state: Whether they go on where those of the checkpoint were.
+        branch: Where its files are, if not in the workspace of its sandbox.
     """
 
     def __init__(
@@ -70,6 +69,7 @@ class Checkpoints:
         environment: Callable[[int], Mapping[str, str]],
         outside: Callable[[float], list[str]],
         files: CheckpointFiles,
+        branch: BranchDirectory | None,
     ) -> None:
         """Begin without checkpoints.
 
@@ -84,6 +84,7 @@ class Checkpoints:
             environment: Returns the variables for a proxy that listens on a port in the session.
             outside: Returns what was allowed outside since a time.
             files: The files of the session's directory.
+            branch: Where these are, if not in the workspace of its sandbox.
         """
         self._name = name
         self._host = host
@@ -95,6 +96,7 @@ class Checkpoints:
         self._environment = environment
         self._outside = outside
         self.files = files
+        self.branch = branch
         self._filing: asyncio.Task[None] | None = None
         self._activity = 0
         """How often something has begun or ended that may change files"""
@@ -102,8 +104,6 @@ class Checkpoints:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._fresh = False
-        self.seed: int | None = None
-        self.same_random_state = False
         self.skipped = ""
         self.files_skipped = ""
         self.ports: dict[str, int] = {}
@@ -136,7 +136,8 @@ class Checkpoints:
         """Make a checkpoint of a kernel, while it is nobody else's turn."""
         ask = functools.partial(answer_to, kernel)
         copy = await kernel.family.copy(kernel.control, ask)
-        moment = Moment(copy, self._host, self._options, self._cells.past.line, self._cells.past.state)
+        past, root = self._cells.past, self._wanted.setup.cwd
+        moment = Moment(copy, self._host, self._options, past.line, past.state, root, self.branch)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
         self._kept.append(checkpoint)
         return checkpoint
@@ -278,12 +279,12 @@ class Checkpoints:
             if not other.moment.numbers <= line:
                 other.discard()
 
-    async def _resume_with_files(self, checkpoint: Checkpoint, *, first: bool = False) -> tuple[Kernel, Changes]:
+    async def _resume_with_files(self, checkpoint: Checkpoint, beginning: Beginning | None = None) -> tuple[Kernel, Changes]:
         """Make a kernel of a checkpoint, after its files are back, if it holds any: the kernel opens its files again."""
         made: list[Kernel] = []
 
         async def resume() -> None:
-            made.append(await self.resume(checkpoint, first=first))
+            made.append(await self.resume(checkpoint, beginning))
 
         try:
             if checkpoint.snapshot is None:
@@ -341,10 +342,11 @@ class Checkpoints:
             reason = " (the session was made with recovery='none')"
         return f"there is no checkpoint from before that cell{reason}; a checkpoint can be made with session.checkpoint()"
 
-    async def begin_with(self, checkpoint: Checkpoint) -> Kernel:
+    async def begin_with(self, beginning: Beginning) -> Kernel:
         """Make the session's first kernel, of a checkpoint."""
+        checkpoint = beginning.checkpoint
         checkpoint.check()
-        kernel, _ = await self._resume_with_files(checkpoint, first=True)
+        kernel, _ = await self._resume_with_files(checkpoint, beginning)
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         return kernel
 
@@ -356,12 +358,12 @@ class Checkpoints:
         for checkpoint in self.automatic:
             checkpoint.discard()
 
-    async def resume(self, checkpoint: Checkpoint, *, first: bool = False) -> Kernel:
+    async def resume(self, checkpoint: Checkpoint, beginning: Beginning | None = None) -> Kernel:
         """Make a kernel of a checkpoint for this session.
 
         Args:
             checkpoint: The checkpoint.
-            first: Whether it is the session's first one, which shares no random state unless it is to.
+            beginning: For the session's first one, which shares no random state unless it is to.
         """
         family = checkpoint.moment.copy.family
         listeners: dict[str, Listener] = {}
@@ -378,8 +380,8 @@ class Checkpoints:
             env=env,
             listeners=listeners,
             stay_in=self._wanted.setup.stay_in,
-            seed=self.seed if first else None,
-            same_random_state=not first or self.same_random_state,
+            seed=None if beginning is None else beginning.seed,
+            same_random_state=beginning is None or beginning.same_random_state,
         )
         try:
             kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)

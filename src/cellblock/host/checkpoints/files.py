@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import threading
@@ -31,11 +32,14 @@ class CheckpointFiles:
         automatic: Whether files are kept without being asked for: the program has given the session a directory of its own.
     """
 
-    def __init__(self, workspace: str, store: Callable[[], Store], *, automatic: bool, protected: Iterable[str]) -> None:
+    def __init__(
+        self, workspace: str, store: Callable[[], Store], *, root: str, automatic: bool, protected: Iterable[str]
+    ) -> None:
         """Look at nothing yet.
 
         Args:
             workspace: The directory.
+            root: The workspace of the sandbox, which it is or lies in.
             store: Returns where the host keeps files.
             automatic: Whether to keep files without being asked for.
             protected: Names that the session cannot read or write: what is there is not the session's.
@@ -43,9 +47,7 @@ class CheckpointFiles:
         self.automatic = automatic
         self._workspace = Path(os.path.realpath(workspace))
         self._make_store = store
-        ignored = (*SnapshotLimits().ignore, *(f"/{name}" for name in protected if not name.startswith(("/", "~"))))
-        self._limits = SnapshotLimits(ignore=ignored)
-        self._small = replace(_SMALL, ignore=ignored)
+        self._root, self._protected = root, tuple(protected)
         self._made: Snapshots | None = None
         self._lock = threading.Lock()
 
@@ -74,10 +76,10 @@ class CheckpointFiles:
         return await _owned(lambda: self._take_small(store, stopped), lambda kept: None if kept is None else store.drop(kept))
 
     def _take_small(self, store: Store, stopped: Callable[[], bool]) -> Snapshot | None:
-        snapshot = self._snapshots(store).take(self._small, stopped)
+        small = replace(_SMALL, ignore=self._limits.ignore)
+        snapshot = self._snapshots(store).take(small, stopped)
         if snapshot is not None and not snapshot.whole:
             store.drop(snapshot)
-            small = self._small
             raise SnapshotError(
                 f"files are kept after each cell only if they are at most {small.max_files:,}, of {small.max_file_bytes:,} "
                 f"bytes each and {small.max_total_bytes:,} together; session.checkpoint(files='copy') keeps more"
@@ -134,11 +136,23 @@ class CheckpointFiles:
         if made is not None:
             await _owned(made.close, _forget)
 
+    @functools.cached_property
+    def _limits(self) -> SnapshotLimits:
+        """What a snapshot holds. Not computed until there is one: this looks at the file system."""
+        return SnapshotLimits(ignore=(*SnapshotLimits().ignore, *_beneath(os.path.realpath(self._root), self._protected)))
+
     def _snapshots(self, store: Store) -> Snapshots:
         with self._lock:
             if self._made is None:
                 self._made = Snapshots(self._workspace, store, _journals(), self._limits)
             return self._made
+
+
+def _beneath(root: str, protected: Iterable[str]) -> set[str]:
+    """Return the paths from the top of a workspace that are protected, also if a link leads there."""
+    named = [os.path.join(root, os.path.expanduser(name)) for name in protected]
+    found = {os.path.normpath(path) for path in named} | {os.path.realpath(path) for path in named}
+    return {path[len(root) :] for path in found if path.startswith(f"{root}/")}
 
 
 def make_store() -> Store:

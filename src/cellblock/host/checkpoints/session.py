@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
 
 from cellblock.errors import InvalidInputError
+from cellblock.host.checkpoints.branches import check_whole
 from cellblock.host.checkpoints.checkpoint import Checkpoint
-from cellblock.host.checks import check_branches
-from cellblock.host.kernels.stopping import despite_cancellation
+from cellblock.host.checkpoints.forking import Branching
 from cellblock.model.checkpoints import FilesMode, Undone
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.session import Session, SessionHost
-    from cellblock.snapshots import Changes
-
-
-async def _close_all(branches: Sequence[Session]) -> None:
-    """Close branches, also while the caller is being cancelled."""
-
-    async def close_all() -> None:
-        await asyncio.gather(*(branch.close() for branch in branches), return_exceptions=True)
-
-    await despite_cancellation(asyncio.create_task(close_all()))
+    from cellblock.model.checkpoints import Changes
 
 
 class WithCheckpoints:
@@ -104,6 +95,7 @@ class WithCheckpoints:
         self,
         n: int = ...,
         *,
+        files: FilesMode | None = ...,
         seeds: Sequence[int] | None = ...,
         same_random_state: bool = ...,
         return_exceptions: Literal[False] = ...,
@@ -113,6 +105,7 @@ class WithCheckpoints:
         self,
         n: int = ...,
         *,
+        files: FilesMode | None = ...,
         seeds: Sequence[int] | None = ...,
         same_random_state: bool = ...,
         return_exceptions: Literal[True],
@@ -121,6 +114,7 @@ class WithCheckpoints:
         self,
         n: int = 1,
         *,
+        files: FilesMode | None = None,
         seeds: Sequence[int] | None = None,
         same_random_state: bool = False,
         return_exceptions: bool = False,
@@ -131,6 +125,9 @@ class WithCheckpoints:
 
         Args:
             n: How many.
+            files: ``copy`` gives each branch the files of the workspace in a directory of its own, which is its working
+                directory and is removed with it. With ``shared``, all work in one directory. By default ``copy`` if the
+                session has a ``working_dir``, else ``shared``.
             seeds: What the random generators of each begin with; by default something new in each.
             same_random_state: Whether they go on where those of this session are.
             return_exceptions: Whether a branch that could not be started is returned as its exception. Otherwise the others
@@ -140,50 +137,55 @@ class WithCheckpoints:
             The sessions, started. They are the caller's to close; at the latest, their host closes them.
 
         Raises:
+            SnapshotError: The files cannot be copied: they are too many, too large, or there is no space.
+            InvalidInputError: ``files="copy"``, and the session has no ``working_dir``; another argument is wrong.
             CheckpointError, LaunchError: As for `checkpoint` and `start`.
         """
-        check_branches(n)
-        if seeds is not None and len(seeds) != n:
-            raise InvalidInputError(f"there must be as many seeds as branches, {n}, not {len(seeds)}")
-        checkpoint = await self._checkpoints.make("", "shared")
-        branches: list[Session] = []
-        try:
-            branches += [self._host.session(start_from=checkpoint) for _ in range(n)]
-            for index, branch in enumerate(branches):
-                branch.begin_randomly(None if seeds is None else seeds[index], same=same_random_state)
-            ends = await asyncio.gather(*(branch.start() for branch in branches), return_exceptions=True)
-            await checkpoint.drop()
-        except BaseException:  # mostly a cancelled caller, who does not get the branches: nobody else can close them
-            checkpoint.discard()
-            await _close_all(branches)
-            raise
-        failures = [end for end in ends if end is not None]
-        if failures and not return_exceptions:
-            await _close_all(branches)
-            raise failures[0]
-        return [branch if end is None else end for branch, end in zip(branches, ends, strict=True)]
+        branching = Branching(n, files, seeds, same_random_state, return_exceptions)
+        host = self._host
+        return await branching.start(
+            self, lambda beginning: host.session(start_from=beginning), lambda one: one.start(), lambda one: one.close()
+        )
 
-    def begin_randomly(self, seed: int | None, *, same: bool) -> None:
-        """Say what the random generators of the first kernel begin with, if that is made of a checkpoint.
+    def check_files_of_branches(self, files: FilesMode | None) -> FilesMode:
+        """Return what becomes of the files of this session's branches.
 
         Args:
-            seed: A number; None for something new.
-            same: Whether they go on where those of the checkpoint are instead.
-        """
-        self._checkpoints.seed, self._checkpoints.same_random_state = seed, same
+            files: What was asked; None for nothing.
 
-    async def adopt(self, branch: Session) -> None:
+        Raises:
+            InvalidInputError: The session has no directory of its own.
+        """
+        own = self._checkpoints.files.automatic
+        if files == "copy" and not own:
+            raise InvalidInputError("files='copy' needs a session with a working_dir of its own: this one has none")
+        return files or ("copy" if own else "shared")
+
+    async def adopt(self, branch: Session) -> Changes:
         """Go on with the state of another session of the same host, which is closed by that.
+
+        If it is a branch with files of its own, these replace the ones of this session's workspace, as `restore` does it.
 
         Args:
             branch: The session, mostly one that `fork` has made.
 
+        Returns:
+            Which files have changed.
+
         Raises:
-            CheckpointError, StateError, LaunchError: As for `checkpoint` and `restore`. Both sessions stay as they are.
+            CheckpointError, SnapshotError, StateError, LaunchError: As for `checkpoint` and `restore`. Both sessions stay as
+                they are.
         """
-        checkpoint = await branch.checkpoint()
+        files = branch.files_mode
+        if files == "copy":
+            self.check_files_of_branches(files)
+        checkpoint = await branch.checkpoint(files=files)
         try:
-            await self.restore(checkpoint)
+            if checkpoint.snapshot is not None:
+                check_whole(checkpoint.snapshot, "brought back from the branch: move some elsewhere, then try again")
+            changes = await self.restore(checkpoint)
         finally:
             await checkpoint.drop()
         await branch.close()
+        # What is left out at the top of the workspace, such as `.git`, no branch has: that it stays is no news.
+        return replace(changes, kept=tuple(path for path in changes.kept if "/" in path))

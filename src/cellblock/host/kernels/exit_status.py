@@ -22,7 +22,7 @@ _SIGNALS = {
     signal.SIGBUS: "a bus error: a mapped file shrank, or the disk is full",
     signal.SIGFPE: "an arithmetic error in C code",
     signal.SIGILL: "an instruction that this processor does not have",
-    signal.SIGKILL: "something killed it: kill -9, or a limit on memory",
+    signal.SIGKILL: "something killed it, such as kill -9 or a memory limit",
 }
 
 

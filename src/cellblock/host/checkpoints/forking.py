@@ -1,0 +1,97 @@
+"""How a session is forked: branches are made, and all of them start, or those that do are ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from cellblock.errors import InvalidInputError
+from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.checks import check_branches
+from cellblock.host.kernels.stopping import despite_cancellation
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.model.checkpoints import FilesMode
+
+B = TypeVar("B")
+
+
+class Trunk(Protocol):
+    """A session that is forked."""
+
+    def check_files_of_branches(self, files: FilesMode | None) -> FilesMode:
+        """Return what becomes of the files of its branches."""
+
+    async def checkpoint(self, name: str = ..., *, files: FilesMode = ...) -> Checkpoint:
+        """Make a checkpoint."""
+
+
+class Branching(NamedTuple):
+    """How a session is forked: see `Session.fork`."""
+
+    n: int
+    files: FilesMode | None
+    seeds: Sequence[int] | None
+    same_random_state: bool
+    return_exceptions: bool
+
+    def check(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            InvalidInputError: One is wrong.
+        """
+        check_branches(self.n)
+        if self.seeds is not None and len(self.seeds) != self.n:
+            raise InvalidInputError(f"there must be as many seeds as branches, {self.n}, not {len(self.seeds)}")
+        if self.files not in (None, "shared", "copy"):
+            raise InvalidInputError(f"files must be 'shared' or 'copy', not {self.files!r}")
+
+    async def start(
+        self,
+        session: Trunk,
+        make: Callable[[Beginning], B],
+        start: Callable[[B], Awaitable[None]],
+        end: Callable[[B], Awaitable[None]],
+    ) -> list[B | BaseException]:
+        """Make branches of a session, and start them.
+
+        Args:
+            session: The session.
+            make: Makes a branch.
+            start: Starts one.
+            end: Ends one, whether or not it has started.
+
+        Returns:
+            The branches; if `return_exceptions`, the exception in place of one that could not be started.
+        """
+        self.check()
+        files = session.check_files_of_branches(self.files)
+        checkpoint = await session.checkpoint(files=files)
+        branches: list[B] = []
+        try:
+            for index in range(self.n):
+                seed = None if self.seeds is None else self.seeds[index]
+                branches.append(make(Beginning(checkpoint, files, seed, self.same_random_state)))
+            ends = await asyncio.gather(*map(start, branches), return_exceptions=True)
+            await checkpoint.drop()
+        except BaseException:  # mostly a cancelled caller, who does not get the branches: nobody else can end them
+            checkpoint.discard()
+            await _end_all(branches, end)
+            raise
+        failures = [failure for failure in ends if failure is not None]
+        if failures and not self.return_exceptions:
+            await _end_all(branches, end)
+            raise failures[0]
+        return [branch if failure is None else failure for branch, failure in zip(branches, ends, strict=True)]
+
+
+async def _end_all(branches: Sequence[B], end: Callable[[B], Awaitable[None]]) -> None:
+    """End branches, also while the caller is being cancelled."""
+
+    async def end_all() -> None:
+        await asyncio.gather(*map(end, branches), return_exceptions=True)
+
+    await despite_cancellation(asyncio.create_task(end_all()))

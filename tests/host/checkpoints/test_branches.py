@@ -1,0 +1,195 @@
+"""Branches with files of their own: what they have, what becomes of it, and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from cellblock import (
+    CheckpointError,
+    Filesystem,
+    Host,
+    InvalidInputError,
+    Policy,
+    Rolling,
+    Session,
+    SnapshotError,
+)
+from cellblock.host.checkpoints import branches as branching
+from cellblock.snapshots import SnapshotLimits
+
+
+@pytest.fixture(params=["none", "native", "landlock"])
+def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
+    """A warm host of each kind of isolation."""
+    return {"none": zygote_host, "native": native_host, "landlock": landlock_host}[request.param]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+@asynccontextmanager
+async def made(host: Host, workspace: Path, recovery: Rolling | Literal["none"] = "none") -> AsyncIterator[Session]:
+    async with host.session(working_dir=workspace, images_dir=workspace.parent / "images", recovery=recovery) as session:
+        yield session
+        for checkpoint in session.checkpoints():
+            await checkpoint.drop()
+    assert os.listdir(branching._records()) == []
+    assert not [name for name in os.listdir(workspace) if name.startswith(".cellblock")]
+
+
+async def value(session: Session, code: str) -> Any:
+    """Return the value of an expression in a session."""
+    result = await session.execute(code)
+    assert result.ok, result.text
+    return eval(result.return_value or "None")
+
+
+async def close(*branches: Session) -> None:
+    await asyncio.gather(*(branch.close() for branch in branches))
+
+
+async def test_each_branch_has_its_files_and_the_best_ones_are_adopted(any_host: Host, workspace: Path) -> None:
+    async with made(any_host, workspace) as session:
+        await session.execute("import os; open('a', 'w').write('0'); os.mkdir('below'); open('below/b', 'w').write('0')")
+        branches = await session.fork(3)
+        for number, branch in enumerate(branches, 1):
+            assert branch.workspace != str(workspace)
+            code = f"!echo shell > new-{number}\nopen('a', 'w').write('{number}')\nos.remove('below/b')\nos.chdir('below')"
+            assert (await branch.execute(code)).ok
+        assert await value(session, "open('a').read(), os.path.exists('below/b')") == ("0", True)
+        for number, branch in enumerate(branches, 1):
+            assert await value(branch, "sorted(os.listdir())") == ["a", "below", f"new-{number}"]
+            assert await value(branch, "open('a').read(), os.getcwd()") == (str(number), branch.workspace)
+        changes = await session.adopt(branches[1])
+        assert (changes.written, changes.removed, changes.kept) == (("a", "new-2"), ("below/b",), ())
+        assert await value(session, "open('a').read(), os.getcwd()") == ("2", str(workspace))
+        await close(*branches)
+
+
+async def test_a_branch_goes_on_in_its_files_whatever_becomes_of_its_kernel(any_host: Host, workspace: Path) -> None:
+    async with made(any_host, workspace, Rolling(after=0.001)) as session:
+        await session.execute("import os; open('a', 'w').write('0')")
+        (branch,) = await session.fork()
+        look = "__import__('os').getcwd(), open('a', 'a').write('1')"
+        await branch.execute("os._exit(1)")
+        assert await value(branch, look) == (branch.workspace, 1)
+        await branch.reset()
+        assert await value(branch, look) == (branch.workspace, 1)
+        assert (workspace / "a").read_text() == "0"
+        (inner,) = await branch.fork()
+        await branch.close()
+        assert await value(inner, f"open('a').read(), open({str(workspace / 'a')!r}).read()") == ("011", "0")
+        await session.adopt(inner)
+        assert (workspace / "a").read_text() == "011"
+
+
+async def test_files_are_shared_if_they_are_to_be(zygote_host: Host, workspace: Path) -> None:
+    async with made(zygote_host, workspace) as session:
+        (shared,) = await session.fork(files="shared")
+        assert shared.workspace == str(workspace)
+        (own,) = await session.fork(files="copy")
+        (sharing,) = await own.fork(files="shared")
+        checkpoint = await own.checkpoint()
+        await own.execute("open('a', 'w').write('1')")
+        await own.close()
+        assert await value(sharing, "open('a').read()") == "1"
+        await close(shared, sharing)
+        with pytest.raises(CheckpointError, match="its files are gone"):
+            await zygote_host.session(start_from=checkpoint).start()
+        await session.restore(checkpoint)
+        assert await value(session, "__import__('os').getcwd()") == str(workspace)
+        await checkpoint.drop()
+
+
+async def test_without_a_directory_of_its_own_a_session_shares_its_files(zygote_host: Host, workspace: Path) -> None:
+    async with made(zygote_host, workspace) as session, zygote_host.session(images_dir=workspace, recovery="none") as other:
+        (branch,) = await other.fork()
+        assert branch.workspace == other.workspace
+        with pytest.raises(InvalidInputError, match="working_dir"):
+            await other.fork(files="copy")
+        with pytest.raises(InvalidInputError, match="files"):
+            await other.fork(files="all")  # type: ignore[call-overload]
+        (own,) = await session.fork()
+        with pytest.raises(InvalidInputError, match="working_dir"):
+            await other.adopt(own)
+        await close(branch, own)
+
+
+async def test_what_cannot_be_copied_whole_is_not_copied(zygote_host: Host, workspace: Path) -> None:
+    async with made(zygote_host, workspace) as session:
+        (branch,) = await session.fork()
+        for each in (session, branch):
+            snapshots = each._checkpoints.files._made
+            assert snapshots is not None
+            snapshots._limits = SnapshotLimits(max_total_bytes=10)
+            await each.execute("open('large', 'w').write('more than ten bytes')")
+        with pytest.raises(SnapshotError, match=r"too large or too many: large"):
+            await session.fork()
+        with pytest.raises(SnapshotError, match=r"brought back from the branch.*large"):
+            await session.adopt(branch)
+        assert await value(branch, "open('large').read()") == "more than ten bytes"
+        await close(*await session.fork(files="shared"), branch)
+
+
+async def test_what_a_session_may_not_read_is_not_copied_for_its_branches(native_host: Host, workspace: Path) -> None:
+    """However it is named: relative, absolute, or by a link."""
+    for name in ("one", "two", "three"):
+        (workspace / name).mkdir()
+        (workspace / name / "secret").write_text("secret")
+    (workspace / "link").symlink_to("three")
+    policy = Policy(filesystem=Filesystem(deny_read=("one", str(workspace / "two"), "link")))
+    async with native_host.session(policy=policy, working_dir=workspace, images_dir=workspace.parent) as session:
+        (branch,) = await session.fork()
+        look = "[name for name in ('one', 'two', 'three', 'link') if __import__('os').path.exists(f'{name}/secret')]"
+        assert await value(session, look) == await value(branch, look) == []
+        await branch.close()
+
+
+async def test_code_cannot_have_something_else_removed(native_host: Host, workspace: Path) -> None:
+    (workspace / "kept").mkdir()
+    (workspace / "kept" / "file").write_text("1")
+    async with native_host.session(working_dir=workspace, images_dir=workspace.parent, recovery="none") as session:
+        (branch,) = await session.fork()
+        await session.execute(f"import os; os.rename({branch.workspace!r}, 'moved'); os.rename('kept', {branch.workspace!r})")
+        await branch.close()
+        assert (Path(branch.workspace) / "file").read_text() == "1"
+
+
+KILLED = """
+import asyncio, os, sys
+from cellblock import Host
+
+async def main():
+    async with Host(launch="spawn", isolate="none") as host:
+        session = host.session(working_dir=sys.argv[1], images_dir=sys.argv[1] + "/images", recovery="none")
+        await session.start()
+        await session.fork(2)
+        os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_a_killed_program_has_left_is_removed_by_the_next(workspace: Path) -> None:
+    (workspace / "a").write_text("1")
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, str(workspace), stderr=subprocess.PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == -signal.SIGKILL, said
+    assert len(os.listdir(branching._records())) == 2
+    branching.remove_branches_of_the_dead()
+    assert os.listdir(branching._records()) == []
+    assert os.listdir(workspace) == ["a"]

@@ -1,0 +1,62 @@
+"""Forks: every branch starts, or those that do not are told apart; in executors, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cellblock import CodeExecutor, Host, InvalidInputError, Session, SnapshotError
+from cellblock.host.checkpoints import branches as branching
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+async def test_wrong_numbers_are_refused(zygote_host: Host, workspace: Path) -> None:
+    async with zygote_host.session(working_dir=workspace, images_dir=workspace.parent, recovery="none") as session:
+        for wrong in (0, True, 1001, "2"):
+            with pytest.raises(InvalidInputError, match="n must be"):
+                await session.fork(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInputError, match="as many seeds"):
+            await session.fork(2, seeds=[1])
+
+
+async def test_a_branch_that_cannot_be_made_fails_alone(
+    zygote_host: Host, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, count = branching.BranchDirectory._write, 0
+
+    def fail(self: branching.BranchDirectory, identity: tuple[int, int] | None) -> None:
+        nonlocal count
+        count += 1
+        if count % 4 == 0:  # the second one, after it was made
+            raise OSError(28, "No space left on device")
+        make(self, identity)
+
+    monkeypatch.setattr(branching.BranchDirectory, "_write", fail)
+    async with zygote_host.session(working_dir=workspace, images_dir=workspace.parent, recovery="none") as session:
+        first, second = await session.fork(2, return_exceptions=True)
+        assert isinstance(first, Session)
+        assert isinstance(second, SnapshotError)
+        assert "No space left" in str(second)
+        with pytest.raises(SnapshotError):
+            await session.fork(2)
+        await first.close()
+    assert list(workspace.iterdir()) == []
+
+
+async def test_executors_have_branches_with_files(zygote_host: Host, workspace: Path) -> None:
+    async with CodeExecutor(host=zygote_host, sandbox=False, working_dir=workspace, images_dir=workspace.parent) as executor:
+        await executor.execute("import random; x = 1; open('a', 'w').write('1')")
+        first, second = await executor.fork(2, seeds=[1, 1])
+        drawn = [(await one.execute("open('a', 'w').write('2'); random.random()")).text for one in (first, second)]
+        assert drawn[0] == drawn[1]
+        assert (workspace / "a").read_text() == "1"
+        assert (await executor.adopt(first)).written == ("a",)
+        assert (workspace / "a").read_text() == "2"
+        await second.stop()
