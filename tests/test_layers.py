@@ -150,7 +150,6 @@ TESTED_IN: dict[str, str] = {
     "host/launch/control": "host/kernels/test_kernel.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "host/new_file": "host/test_saved_file.py",
-    "whole_file": "cli/test_copying.py",
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
     "worker/saving": "host/test_saving.py",

@@ -25,7 +25,7 @@ from cellblock.daemon.place import Place
 from cellblock.daemon.starting import connect_or_start
 from cellblock.errors import CellblockError
 from cellblock.jupyter.kernel import JupyterKernel
-from cellblock.jupyter.kernels import TAG
+from cellblock.jupyter.kernels import HANDLERS, TAG
 from cellblock.jupyter.zeromq import Sockets
 from cellblock.model.sessions import SessionRecord
 
@@ -60,7 +60,7 @@ async def _run(file: Path, options: Mapping[str, Any]) -> None:
         name = f"jupyter-{secrets.token_hex(4)}"
         wanted = {"working_dir": str(Path.cwd()), "python": sys.executable, **options}
         made = await connection.call(Create(name, wanted, TAG, fresh=True, bound=True))
-        kernel = JupyterKernel(connection, SessionRecord.from_dict(made))
+        kernel = JupyterKernel(connection, SessionRecord.from_dict(made), HANDLERS)
         kernel.attach(sockets)
         serving = asyncio.create_task(sockets.serve(kernel))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)

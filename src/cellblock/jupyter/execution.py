@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cellblock.daemon.messages import Submit
+from cellblock.jupyter.kernel import JupyterKernel, Waiting
 from cellblock.jupyter.messages import shown
 from cellblock.wire.messages import VALUE_MIME
-
-if TYPE_CHECKING:
-    from cellblock.jupyter.kernel import JupyterKernel, Waiting
 
 MODULE = "__import__('cellblock.worker.comms', fromlist=['answer'])"
 """The session's side of this, as an expression."""

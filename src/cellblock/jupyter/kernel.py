@@ -11,9 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from cellblock.daemon.messages import Answer, Destroy, Interrupt, Request, Restart
 from cellblock.errors import CellblockError, NotFoundError
-from cellblock.jupyter.execution import execute
 from cellblock.jupyter.messages import Channel, Message, make
-from cellblock.jupyter.questions import KINDS, answer
 from cellblock.model.sessions import SessionRecord
 
 _log = logging.getLogger("cellblock.jupyter")
@@ -81,14 +79,16 @@ class JupyterKernel:
         gone: Set when the session has ended.
     """
 
-    def __init__(self, daemon: Daemon, record: SessionRecord) -> None:
+    def __init__(self, daemon: Daemon, record: SessionRecord, handlers: Mapping[str, Handler]) -> None:
         """Begin without clients.
 
         Args:
             daemon: What runs its session.
             record: The session.
+            handlers: What handles the requests that the session has a part in, by their types.
         """
         self.daemon = daemon
+        self._handlers = handlers
         self.session = record.kernel_id
         self.name = record.name
         self.kernel_type = record.kernel_type
@@ -178,8 +178,8 @@ class JupyterKernel:
         elif message.type == "shutdown_request":
             self._spawn(self._handle(request, self._shut_down))
         elif message.type == "kernel_info_request" and self.about is not None:
-            self._spawn(self._handle(request, answer))
-        elif message.type == "execute_request" or message.type in KINDS:
+            self._spawn(self._handle(request, self._handlers[message.type]))
+        elif message.type in self._handlers:
             self._wait_for_turn(request)
         else:
             _log.debug("%s: a client sent %r, which is not known", self.name, message.type)
@@ -199,7 +199,7 @@ class JupyterKernel:
             while self._queue:
                 request = self._queue.popleft()
                 self._queued -= request.message.size
-                await self._handle(request, execute if request.message.type == "execute_request" else answer)
+                await self._handle(request, self._handlers[request.message.type])
         finally:
             self._worker = None
 

@@ -7,11 +7,16 @@ from typing import Any
 
 from cellblock.daemon.messages import List, Status
 from cellblock.errors import NotFoundError
-from cellblock.jupyter.kernel import Daemon, JupyterKernel
+from cellblock.jupyter.execution import execute
+from cellblock.jupyter.kernel import Daemon, Handler, JupyterKernel
+from cellblock.jupyter.questions import KINDS, answer
 from cellblock.model.sessions import SessionRecord
 
 TAG = {"made by": "jupyter"}
 """What tells a session that a Jupyter client has made from others."""
+
+HANDLERS: dict[str, Handler] = {"execute_request": execute, **dict.fromkeys(KINDS, answer)}
+"""What handles the requests of clients that a session has a part in, by their types."""
 
 
 def kernel_id(session: str) -> str:
@@ -73,7 +78,7 @@ class JupyterKernels:
     def _known(self, record: SessionRecord) -> JupyterKernel:
         known = self._kernels.get(record.kernel_id)
         if known is None:
-            known = self._kernels[record.kernel_id] = JupyterKernel(self._daemon, record)
+            known = self._kernels[record.kernel_id] = JupyterKernel(self._daemon, record, HANDLERS)
         return known
 
     def model(self, record: SessionRecord) -> dict[str, Any]:

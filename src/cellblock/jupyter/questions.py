@@ -5,16 +5,14 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cellblock import __version__
 from cellblock.daemon.messages import Complete, History, Inspect
 from cellblock.jupyter.execution import MODULE, ask, run
+from cellblock.jupyter.kernel import JupyterKernel, Waiting
 from cellblock.jupyter.messages import VERSION
 from cellblock.model.sessions import OWN_KERNEL
-
-if TYPE_CHECKING:
-    from cellblock.jupyter.kernel import JupyterKernel, Waiting
 
 _MOST_HISTORY = 1000
 _MAX_ABOUT = 64 * 1024
