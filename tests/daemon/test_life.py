@@ -328,14 +328,15 @@ async def test_code_that_is_submitted_while_the_daemon_ends_runs_in_the_next_one
     """Only what waits in the daemon, or runs there, is told that it ends."""
     cellblock.get_or_create("one")
     for _ in range(3):
-        daemon, results = pid(), []
+        daemon = pid()
         os.kill(daemon, signal.SIGTERM)
         while alive(daemon):
             with suppress(NotRunError):  # the first may have come before the signal
-                results.append(cellblock.execute("one", "1 + 1"))
-        results.append(cellblock.execute("one", "1 + 1"))  # it may have ended before it was asked anything
-        # A cell that runs at that moment is interrupted.
-        assert {result.return_value for result in results if result.status != "interrupted"} == {"2"}
+                result = cellblock.execute("one", "1 + 1")
+                assert result.return_value == "2" or (
+                    result.status == "interrupted" and "its kernel had to end" in result.text
+                )
+        assert cellblock.execute("one", "1 + 1").return_value == "2"  # it may have ended before it was asked anything
 
 
 async def test_a_full_disk_refuses_new_code_and_loses_nothing(home: Path) -> None:
