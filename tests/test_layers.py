@@ -85,7 +85,9 @@ LAYERS: dict[str, set[str]] = {
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
     "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "turns", "wire"},
     # The fronts.
-    "executor": _FRONT | {"executor_options", "gateway", "kernel_mgr", "named", "options", "running", "signatures"},
+    "executor": _FRONT
+    | {"executor_options", "executor_states", "gateway", "kernel_mgr", "named", "options", "running", "signatures"},
+    "executor_states": {"host", "model"},
     "executor_options": {"approvals", "errors", "host", "options", "session_policy", "tool_directories"},
     "signatures": set(),
     "whole_file": set(),

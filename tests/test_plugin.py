@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,12 +18,14 @@ from mcp import Client, StdioServerParameters
 
 from cellblock import __version__
 from cellblock.cli.app import app
+from mcp_clients import run, text
 
 ROOT = Path(__file__).parent.parent
 PLUGINS = sorted(path.parent.parent for path in ROOT.glob("plugin/*/.claude-plugin/plugin.json"))
 GUIDE = (ROOT / "docs" / "mcp-server.md").read_text()
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 SKILL = (ROOT / "plugin" / "codeact" / "skills" / "codeact" / "SKILL.md").read_text()
+PLACE = re.compile(r"/path/to/workspace|/app/workspace|\$\{workspaceFolder\}|\$\{CLAUDE_PROJECT_DIR\}")
 BLOCK = re.compile(r"^ *```(json|toml|python)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 
@@ -42,11 +45,12 @@ def test_what_both_plugins_have_is_the_same() -> None:
 def commands() -> list[list[str]]:
     """Return the commands that the plugins and the guide start the server with."""
     found = [json.loads((plugin / ".mcp.json").read_text()) for plugin in PLUGINS]
-    for kind, text in BLOCK.findall(GUIDE):
+    for kind, block in BLOCK.findall(GUIDE):
         if kind != "python":
-            found.append(json.loads(text) if kind == "json" else tomllib.loads(text))
+            found.append(json.loads(block) if kind == "json" else tomllib.loads(block))
     servers = [servers["cellblock"] for data in found if isinstance(servers := next(iter(data.values())), dict)]
-    return [[server["command"], *server["args"]] for server in servers]
+    typed = [shlex.split(line) for line in re.findall(r"^claude mcp add cellblock -- (.+)$", GUIDE, re.MULTILINE)]
+    return [[server["command"], *server["args"]] for server in servers] + typed
 
 
 def arguments() -> list[list[str]]:
@@ -56,7 +60,7 @@ def arguments() -> list[list[str]]:
 
 def test_the_command_line_knows_what_every_client_passes() -> None:
     group = typer.main.get_command(app)
-    assert len(arguments()) == 7
+    assert len(arguments()) == 8
     for name, *options in arguments():
         with group.make_context("cellblock", [name, *options]):
             command = group.commands[name]  # type: ignore[attr-defined]
@@ -66,14 +70,25 @@ def test_the_command_line_knows_what_every_client_passes() -> None:
 
 
 @pytest.mark.slow
-async def test_what_a_client_starts_serves_tools(tmp_path: Path) -> None:
-    name, option, _ = arguments()[0]
-    (workspace := tmp_path / "workspace").mkdir()
+@pytest.mark.parametrize("number", range(8))
+async def test_what_a_client_starts_runs_code_in_both_eras(number: int, tmp_path: Path) -> None:
+    # As a client would: in the directory of a project, with few variables, and with its placeholders replaced.
+    (project := tmp_path / "project").mkdir()
+    (programs := tmp_path / "bin").mkdir()
+    for program, before in (("uvx", "shift"), ("docker", 'while [ "$1" != cellblock ]; do shift; done; shift 2')):
+        (programs / program).write_text(f'#!/bin/sh\n{before}\nexec {sys.executable} -m cellblock "$@"\n')
+        (programs / program).chmod(0o755)
+    command = [PLACE.sub(str(project), part) for part in commands()[number]]
     server = StdioServerParameters(
-        command=sys.executable, args=["-m", "cellblock", name, option, str(workspace)], env={"HOME": str(tmp_path)}
+        command=str(programs / command[0]),
+        args=command[1:],
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        cwd=project,
     )
-    async with Client(server) as client:
-        assert "reset" in {tool.name for tool in (await client.list_tools()).tools}
+    for mode in ("auto", "legacy"):
+        async with Client(server, mode=mode) as client:
+            assert "reset" in {tool.name for tool in (await client.list_tools()).tools}
+            assert text(await run(client, "import os; os.getcwd()")) == repr(str(project))
 
 
 def test_the_entry_for_the_registry_of_servers() -> None:

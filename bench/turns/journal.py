@@ -45,6 +45,7 @@ async def _add(store: NamedStore, session: str, *, events: int) -> ExecutionReco
     for seq in range(1, events + 1):
         store.journal.event(record.id, seq, "stream", _TEXT)
         if seq % 20 == 0:
+            await store.writer.caught_up()
             await asyncio.sleep(0)
     store.journal.end(replace(record, state="done", ended=now), events * len(_TEXT), "success", 1)
     store.writer.flush()

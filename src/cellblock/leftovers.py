@@ -122,11 +122,15 @@ def remove_place(place: str, identity: tuple[int, int] | None = None) -> None:
     except OSError:
         return  # it is gone, or somebody else's
     try:
-        info = os.fstat(top)
-        if identity in (None, (info.st_dev, info.st_ino)):
+        if identity is None or _is(top, identity):
             _remove(place, top)
     finally:
         os.close(top)
+
+
+def _is(top: int, identity: tuple[int, int]) -> bool:
+    info = os.fstat(top)
+    return (info.st_dev, info.st_ino) == identity
 
 
 def _remove(place: str, top: int) -> None:

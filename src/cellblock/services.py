@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cellblock.tools.serving.http import App
 
 _MAX_OUTSIDE = 1000
+_MAX_ARGUMENTS = 200
 _LOG = logging.getLogger("cellblock.sessions")
 _shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.WeakKeyDictionary()
 """The servers of each host, by the seconds in which they must start: a session gets no patience but its own."""
@@ -225,10 +226,8 @@ class SessionServices:
         if self._approvals is None:
             self._approvals = Approvals(config.state_directory())
         await self._approvals.add(decision)
-        if decision.allowed and decision.kind != "network":
-            self._outside.append(
-                (decision.at, f"{decision.server}.{decision.tool}" if decision.kind == "tool" else decision.kind)
-            )
+        if decision.allowed:
+            self._outside.append((decision.at, _described(decision)))
 
     def _app(self, token: str | None) -> App:
         return session_app(
@@ -286,3 +285,10 @@ class SessionServices:
         for image in outcome.images:
             if image.mime_type.startswith("image/"):
                 self._session.reader.show({image.mime_type: image.data})
+
+
+def _described(decision: Decision) -> str:
+    """Return what was called, with the beginning of its arguments."""
+    called = f"{decision.server}.{decision.tool}" if decision.kind == "tool" else decision.kind
+    arguments = decision.payload[: _MAX_ARGUMENTS + 1].decode()  # it is ASCII
+    return f"{called} {arguments if len(arguments) <= _MAX_ARGUMENTS else arguments[:_MAX_ARGUMENTS] + '…'}"

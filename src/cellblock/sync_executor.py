@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from cellblock import loop_thread
 from cellblock.approvals.request import ApprovalRequest
@@ -244,6 +244,26 @@ class SyncCodeExecutor:
         """Return what has changed since a checkpoint, as `Session.diff` does."""
         return self._thread.run(self._original.diff(checkpoint.original))
 
+    @overload
+    def fork(
+        self,
+        n: int = ...,
+        *,
+        files: FilesMode | None = ...,
+        seeds: Sequence[int] | None = ...,
+        same_random_state: bool = ...,
+        return_exceptions: Literal[False] = ...,
+    ) -> list[SyncCodeExecutor]: ...
+    @overload
+    def fork(
+        self,
+        n: int = ...,
+        *,
+        files: FilesMode | None = ...,
+        seeds: Sequence[int] | None = ...,
+        same_random_state: bool = ...,
+        return_exceptions: Literal[True],
+    ) -> list[SyncCodeExecutor | BaseException]: ...
     def fork(
         self,
         n: int = 1,
@@ -251,10 +271,14 @@ class SyncCodeExecutor:
         files: FilesMode | None = None,
         seeds: Sequence[int] | None = None,
         same_random_state: bool = False,
-    ) -> list[SyncCodeExecutor]:
+        return_exceptions: bool = False,
+    ) -> list[SyncCodeExecutor] | list[SyncCodeExecutor | BaseException]:
         """Make executors that begin with the state that this one has now, as `CodeExecutor.fork` does."""
-        forked = self._original.fork(n, files=files, seeds=seeds, same_random_state=same_random_state)
-        return [self._of(branch) for branch in self._thread.run(forked)]
+        how: dict[str, Any] = {"files": files, "seeds": seeds, "same_random_state": same_random_state}
+        if not return_exceptions:
+            return [self._of(branch) for branch in self._thread.run(self._original.fork(n, **how))]
+        forked = self._thread.run(self._original.fork(n, **how, return_exceptions=True))
+        return [branch if isinstance(branch, BaseException) else self._of(branch) for branch in forked]
 
     def _of(self, branch: CodeExecutor) -> SyncCodeExecutor:
         made = SyncCodeExecutor.__new__(SyncCodeExecutor)

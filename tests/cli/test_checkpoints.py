@@ -113,9 +113,9 @@ def test_a_branch_is_adopted_with_its_files(session: str, capsys: pytest.Capture
     assert drawn[0] == drawn[1]
     cellblock.execute("a", "open('new', 'w').write('1'); x = 9")
     capsys.readouterr()
-    assert said(capsys, "adopt", session, "a") == {"written": ["new"], "removed": [], "kept": []}
+    assert said(capsys, "adopt", session, "a") == {"written": ["new"], "removed": [], "kept": [], "more": 0}
     assert cellblock.execute(session, "x, open('new').read()").return_value == "(9, '1')"
-    assert said(capsys, "adopt", session, "b") == {"written": [], "removed": ["new"], "kept": []}
+    assert said(capsys, "adopt", session, "b") == {"written": [], "removed": ["new"], "kept": [], "more": 0}
     assert main(["adopt", session, "b"]) != 0
 
 

@@ -48,7 +48,9 @@ def test_branches_have_files_of_their_own_and_are_adopted_with_them(workspace: P
         cellblock.fork("s", ["wrong"], files="all")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_branches_keep_their_files_when_the_daemon_is_killed(workspace: Path) -> None:
+    cellblock.checkpoint("s", "before")
     cellblock.fork("s", ["left"])
     cellblock.execute("left", "open('a', 'w').write('1'); None")
     about = control.status()
@@ -56,7 +58,22 @@ def test_branches_keep_their_files_when_the_daemon_is_killed(workspace: Path) ->
     os.kill(about["pid"], signal.SIGKILL)
     assert cellblock.execute("s", "open('a').read()").return_value == "'0'"  # the next daemon has looked what is left
     assert cellblock.execute("left", "open('a').read()").return_value == "'1'"
+    with pytest.raises(cellblock.CheckpointError, match="ended with the daemon"):
+        cellblock.restore("s", "before")
     (inner,) = cellblock.fork("left", ["inner"])
     assert Path(inner.workspace).parent == workspace
     cellblock.adopt("s", "inner")
     assert (workspace / "a").read_text() == "1"
+
+
+@pytest.mark.slow
+def test_a_branch_that_has_lost_its_kernel_with_the_daemon_says_that_its_files_are_gone(workspace: Path) -> None:
+    cellblock.fork("s", ["left"])
+    cellblock.execute("left", "open('a', 'w').write('1'); None")
+    about = control.status()
+    assert about is not None
+    for which in ("pid", "custodian"):  # with which all kernels end
+        os.kill(about[which], signal.SIGKILL)
+    result = cellblock.execute("left", "open('a').read()")
+    assert result.return_value == "'0'"
+    assert f"a branch's copy, which is gone. It works in {workspace}" in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,17 @@ KILLED = {
 }
 
 
+def passes_no_rights() -> bool:
+    """Whether the system can be told to refuse descriptors on a socket."""
+    one, other = socket.socketpair()
+    with one, other:
+        try:
+            one.setsockopt(socket.SOL_SOCKET, 83, 0)
+        except OSError:
+            return False
+    return True
+
+
 @pytest.mark.parametrize("code", KILLED.values(), ids=KILLED)
 async def test_a_session_that_breaks_its_channel_is_killed_and_no_other(jail: Session, cell: Session, code: str) -> None:
     await ok(cell, "kept = 1")
@@ -70,7 +82,8 @@ async def test_descriptors_sent_to_the_host_do_not_arrive(jail: Session) -> None
     code = f"""{FRAME}
 import array
 for _ in range(7):  # a byte each: one less than a frame begins with
-    channel.sendmsg([bytes(1)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [os.open('/', os.O_PATH)] * 64))])
+    passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [os.open('/', os.O_PATH)] * 64))]
+    assert answer(channel.sendmsg, [bytes(1)], passed) in (1, 'EPERM')
 time.sleep(60)
 """
     result = await jail.execute(code, timeout=1)
@@ -78,6 +91,55 @@ time.sleep(60)
     assert await value(jail, "6 * 7") == 42
     opened = {number: what for number, what in descriptors().items() if number not in before}
     assert not [what for what in opened.values() if what.startswith("/")]
+
+
+async def test_the_system_refuses_descriptors_that_are_sent_to_the_host(cell: Session) -> None:
+    """The host would close them. It would wait for a connection that lingers, and so would all other sessions."""
+    if not passes_no_rights():
+        pytest.skip("Linux before 6.16 always takes them")
+    code = f"""{FRAME}
+import array
+passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0]))]
+answer(channel.sendmsg, [bytes(1)], passed)
+"""
+    assert await value(cell, code) == "EPERM"
+
+
+async def test_connections_do_not_linger(cell: Session) -> None:
+    code = """
+import socket, struct
+with socket.socket() as it:
+    it.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 1000))
+    lingers = call(NR['setsockopt'], it.fileno(), 2**32 + 1, 13, struct.pack('ii', 1, 1000), 8)
+    found = lingers, it.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+found
+"""
+    assert await value(cell, code) == (0, bytes(8))
+
+
+async def test_a_process_that_says_it_is_a_copy_is_not_spared(jail: Session) -> None:
+    """Copies of a kernel are not killed with what a cell has started. There are none that the host has not asked for."""
+    code = """
+import select, signal, socket, time
+reader, writer = os.pipe()
+if not os.fork():
+    os.setsid()
+    between = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == between:
+        time.sleep(0.001)
+    mine, given = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    socket.send_fds(socket.socket(fileno=os.dup(4)), [b'{"op":"copied","number":7}'], [given.fileno()])
+    signal.pause()
+    os._exit(0)
+os.close(writer)
+ended = bool(select.select([reader], [], [], 5)[0])
+os.close(reader)
+os.wait()
+ended
+"""
+    assert await value(jail, code) is True
 
 
 async def test_the_channel_gives_nothing_but_the_hosts_frames(jail: Session) -> None:

@@ -172,6 +172,29 @@ MUTANTS: dict[str, Mutant] = {
     "32 the protocol": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]", CONDEMNED
     ),
+    "32 descriptors": mutant(
+        f"{HERE}channel.py::test_the_system_refuses_descriptors_that_are_sent_to_the_host",
+        Edit("host/launch/launcher.py", "refuse_descriptors", "pass"),
+    ),
+    "32 connections that linger": mutant(
+        f"{HERE}channel.py::test_connections_do_not_linger", Edit("sandbox/seccomp.py", "lingering", "return ()")
+    ),
+    "45 what is not measured": mutant(
+        "host/kernels/test_memory.py::test_a_session_whose_memory_cannot_be_measured_ends",
+        Edit("host/kernels/memory.py", "MemoryWatch._expect_answer", "pass"),
+    ),
+    "48 one copy for each process": mutant(
+        "init/test_parked.py::test_a_process_is_one_copy_at_most",
+        Edit("init/parked.py", "Parked._is_new", "return _is_child(pid)"),
+    ),
+    "48 copies that talk": mutant(
+        "init/test_parked.py::test_a_copy_that_is_dropped_cannot_talk_without_end",
+        Edit("init/parked.py", "_MOST_SAID", "10**9"),
+    ),
+    "48 copies that nobody wants": mutant(
+        f"{HERE}channel.py::test_a_process_that_says_it_is_a_copy_is_not_spared",
+        Edit("init/serving.py", "Init._copy_made", "self._tell_family(Copied(number))"),
+    ),
     "32 floods": mutant(
         "host/test_turns.py::test_a_flood_of_frames_lets_the_loop_go_on",
         Edit("host/kernels/channel.py", "Channel._go_on", "self._take_received(float('inf'))"),
@@ -913,6 +936,14 @@ MUTANTS: dict[str, Mutant] = {
     "64 checkpoints of other hosts": mutant(
         f"{COPIES}checkpoints.py::test_checkpoints_of_other_hosts_and_wrong_ones_are_refused",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints.check", "pass"),
+    ),
+    "64 secrets in a branch": mutant(
+        f"{COPIES}branches.py::test_what_a_session_may_not_read_is_not_copied_for_its_branches",
+        Edit("host/checkpoints/files.py", "_beneath", "return set()"),
+    ),
+    "64 something else in the place of a branch": mutant(
+        f"{COPIES}branches.py::test_code_cannot_have_something_else_removed",
+        Edit("leftovers.py", "_is", "return True"),
     ),
     "64 memory without files": mutant(
         f"{COPIES}files.py::test_if_files_cannot_come_back_the_session_stays_as_it_is",

@@ -12,7 +12,7 @@ import pytest
 
 from cellblock.init import parked as module
 from cellblock.init.parked import Parked
-from cellblock.wire.copies import Copied, Taken
+from cellblock.wire.copies import Copied, Taken, Untaken
 from cellblock.wire.datagrams import encode_control
 
 PATIENCE = 10.0
@@ -149,3 +149,51 @@ def test_a_copy_that_says_something_else_is_ended(nursery: Nursery) -> None:
     nursery.serve()
     assert (nursery.copied, nursery.gone, nursery.taken) == ([1], [1], [])
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_process_is_one_copy_at_most(nursery: Nursery) -> None:
+    """When it has been waited for, its number may be that of any other process, which must not be killed in its place."""
+
+    def begin() -> None:
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)]
+        for number, (_, theirs) in enumerate(pairs, 1):
+            socket.send_fds(nursery.theirs, [encode_control(Copied(number))], [theirs.fileno()])
+        signal.pause()
+
+    pid = nursery.fork(begin)
+    for _ in range(3):
+        nursery.serve()
+    assert (nursery.copied, nursery.parked.pids) == ([1], {pid})
+    nursery.parked.ended(pid)
+    assert nursery.parked.pids == set()
+
+
+def test_a_copy_that_is_dropped_cannot_talk_without_end(nursery: Nursery) -> None:
+    reader, writer = os.pipe()
+    heard: list[int] = []
+
+    def begin() -> None:
+        kept, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(nursery.theirs, [encode_control(Copied(1))], [theirs.fileno()])
+        os.read(reader, 1)
+        for _ in range(2000):
+            kept.send(encode_control(Untaken(1)))
+        kept.close()
+
+    def hear(kernel: int) -> None:
+        heard.append(kernel)
+        wait()  # it is always quicker
+
+    def wait() -> None:
+        assert select.select([nursery.parked._copies[1][1]], [], [], PATIENCE)[0]
+
+    nursery.parked.on_untaken = hear
+    nursery.fork(begin)
+    nursery.serve()
+    os.write(writer, b"1")
+    wait()
+    nursery.parked.drop(1)
+    os.close(reader)
+    os.close(writer)
+    assert 0 < len(heard) < 1000
+    assert nursery.parked.pids == set()

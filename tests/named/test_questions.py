@@ -59,3 +59,12 @@ async def test_a_question_of_a_cell_that_is_stopped_waits_no_longer(sessions: Na
     await execution.cancel(named.current)
     await eventually(lambda: not sessions.approvals.waiting())
     assert (await execution.wait()).status == "interrupted"
+
+
+async def test_a_question_of_a_session_that_ends_waits_no_longer(sessions: NamedSessions, tmp_path: Path) -> None:
+    named = await sessions.create("one", options(tmp_path))
+    execution = submit(sessions, named, ASK, live=True)
+    await eventually(lambda: sessions.approvals.waiting())
+    await sessions.destroy("one")
+    await eventually(lambda: not sessions.approvals.waiting())
+    assert execution.ended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import shutil
 import tempfile
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 
 from cellblock.errors import SnapshotError
 from cellblock.leftovers import remove_place
-from cellblock.snapshots import FileChange, Snapshots, Store
+from cellblock.model.checkpoints import Changes
+from cellblock.snapshots import FileChange, FileChanges, Snapshots, Store
 
 from .conftest import Look, Make, look, memory
 
@@ -115,6 +117,34 @@ def test_any_tree_comes_back_from_any_other(before: dict[str, object], after: di
         assert {path: value for path, value in covered(restored).items() if path not in extra} == covered(was)
         assert {path: value for path, value in now.items() if ".git" in path.split("/")}.items() <= restored.items()
         assert [path for path in os.listdir(workspace) if path.startswith(".cellblock")] == []
+
+
+def test_what_is_kept_of_many_files_does_not_keep_the_collector_busy(snapshots: Snapshots, workspace: Path) -> None:
+    """It looks at every object that it knows, and no other thread runs meanwhile."""
+    for number in range(500):
+        (workspace / str(number)).touch()
+    gc.collect()
+    before = len(gc.get_objects())
+    snapshot = snapshots.take()
+    changes = snapshots.diff(snapshot)
+    gc.collect()
+    assert len(snapshot.root.entries) == 500
+    assert len(gc.get_objects()) - before < 100
+    assert changes == FileChanges()
+
+
+def test_of_many_changes_the_first_are_listed(snapshots: Snapshots, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cellblock.snapshots.snapshots.MAX_FILE_CHANGES", 3)
+    (workspace / "gone").touch()
+    snapshot = snapshots.take()
+    (workspace / "gone").unlink()
+    for number in range(5):
+        (workspace / str(number)).touch()
+    changes = snapshots.diff(snapshot)
+    assert [change.path for change in changes.new] == ["0", "1", "2"]
+    assert [change.path for change in changes.deleted] == ["gone"]
+    assert changes.more == 2
+    assert snapshots.restore(snapshot) == Changes(("gone",), ("0", "1", "2"), (), 2)
 
 
 def test_a_snapshot_is_restored_elsewhere(snapshots: Snapshots, workspace: Path, make: Make, place: Path) -> None:

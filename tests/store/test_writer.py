@@ -136,6 +136,25 @@ async def test_the_log_of_writes_does_not_grow_for_ever(tmp_path: Path, monkeypa
     writer.close()
 
 
+async def test_the_loop_never_waits_for_the_disk_however_large_the_log_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who write much wait for a checkpoint instead, and the log begins again."""
+    monkeypatch.setattr("cellblock.store.writer.CHECKPOINT_BYTES", 50_000)
+    monkeypatch.setattr("cellblock.store.writer._LARGE_LOG", 200_000)
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    statements: list[str] = []
+    writer._connection.set_trace_callback(statements.append)
+    largest = 0
+    for number in range(500):
+        writer.write((INSERT, (number, "x" * 1000)))
+        await writer.caught_up()
+        largest = max(largest, (tmp_path / "x.db-wal").stat().st_size)
+    assert not [statement for statement in statements if "checkpoint" in statement]
+    assert largest < 1_500_000
+    writer.close()
+
+
 async def test_without_a_file_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     writer = Writer(None, "x.db", SCHEMA)

@@ -107,6 +107,8 @@ def diff(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int
         return OK
     rows = [*_variable_rows(changes["variables"]), *_file_rows(changes["files"] or {})]
     print_table(("", "name", "before", "after"), rows, empty="Nothing has changed.")
+    if more := (changes["files"] or {}).get("more"):
+        print(f"… and {more:,} more files")
     return OK
 
 
@@ -126,9 +128,9 @@ def _value(variable: Mapping[str, Any]) -> str:
     return str(variable["preview"] or variable["type"])[:_SHOWN]
 
 
-def _file_rows(changes: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str, ...]]:
-    for kind, files in changes.items():
-        for file in files:
+def _file_rows(changes: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for kind in ("new", "changed", "deleted"):
+        for file in changes.get(kind, ()):
             sizes = ("" if size is None else f"{size:,} bytes" for size in (file["before"], file["after"]))
             yield f"{kind} file", file["path"], *sizes
 

@@ -74,6 +74,7 @@ class FileChangesModel(BaseModel):
     new: list[FileChangeModel]
     changed: list[FileChangeModel]
     deleted: list[FileChangeModel]
+    more: int = Field(description="How many further files differ: at most 1,000 of each kind are listed.")
 
 
 class ChangesModel(BaseModel):
@@ -134,6 +135,7 @@ class FilesChanged(BaseModel):
     written: list[str]
     removed: list[str]
     kept: list[str] = Field(description="What the branch does not have, and what stays.")
+    more: int = Field(description="How many further paths there are: at most 1,000 of each kind are listed.")
 
 
 class Branches(BaseModel):

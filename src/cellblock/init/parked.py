@@ -13,6 +13,9 @@ from cellblock.wire.copies import FROM_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _MAX_COPIES = 2000
+_MOST_SAID = 100
+"""Messages of a copy that are heard when it is dropped: it has said one for each kernel that is being made of it."""
+
 _WHO = struct.Struct("iII")  # struct ucred: who has sent a message, as the system says
 _ROOM = socket.CMSG_SPACE(_WHO.size) + socket.CMSG_SPACE(4)
 
@@ -98,7 +101,7 @@ class Parked:
             not isinstance(message, Copied)
             or message.number in self._copies
             or len(self._copies) >= _MAX_COPIES
-            or not _is_child(pid)
+            or not self._is_new(pid)
         ):
             os.close(descriptor)
             return
@@ -112,6 +115,10 @@ class Parked:
         self._numbers[sock.fileno()] = message.number
         self._poll.register(sock.fileno(), select.POLLIN)
         self.on_copied(message.number)
+
+    def _is_new(self, pid: int) -> bool:
+        """Whether a process can be a copy: a direct child, and not one already. Until it is waited for, its pid is its own."""
+        return _is_child(pid) and pid not in self.pids
 
     def _hear(self, number: int) -> None:
         """Hear of the kernel that was made of a copy."""
@@ -148,7 +155,9 @@ class Parked:
 
     def drop(self, number: int) -> None:
         """End a copy. What it has said before counts: a kernel that was just made of it lives on."""
-        while number in self._copies and select.select([self._copies[number][1]], [], [], 0)[0]:
+        for _ in range(_MOST_SAID):
+            if number not in self._copies or not select.select([self._copies[number][1]], [], [], 0)[0]:
+                break
             self._hear(number)
         self._end(number)
 

@@ -133,7 +133,7 @@ class Init:
         for descriptor in rest:
             os.close(descriptor)
         self._parked = Parked(self._inner, self._poll)  # the worker keeps the other end, and its copies have it of the worker
-        self._parked.on_copied = lambda number: self._tell_family(Copied(number))
+        self._parked.on_copied = self._copy_made
         self._parked.on_gone = self._copy_gone
         self._parked.on_taken = self._seat_taken
         self._parked.on_untaken = self._seat_untaken
@@ -177,11 +177,17 @@ class Init:
 
     def _measure(self, seat: Seat, enough: int) -> int:
         if len(self._seats) > 1:
-            own = () if seat.worker is None else (seat.worker,)
-            return processes.memory_of([*own, *self._below(seat)], enough)
+            return processes.memory_of(self._measured(seat), enough)
         if self._ground is None:
             return processes.memory_of(processes.descendants(os.getpid()), enough)
         return processes.memory_of_namespace(self._around.home, enough)
+
+    def _measured(self, seat: Seat) -> set[int]:
+        """Return the processes that count for one of several kernels: its own, and those that are no kernel's."""
+        copies = set() if self._parked is None else self._parked.pids
+        others = {one.worker for one in self._seats.values() if one is not seat and one.worker is not None}
+        theirs = {pid for one in self._seats.values() if one is not seat for pid in self._below(one)}
+        return {*processes.descendants(os.getpid())} - copies - others - theirs
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
@@ -242,6 +248,12 @@ class Init:
         seat = self._seats.get(kernel)
         if seat is not None and seat.worker is None:
             self._forget(seat)
+
+    def _copy_made(self, number: int) -> None:
+        assert self._parked is not None
+        if self._family is None:  # nobody can have asked for it: code wants to be spared when all else is killed
+            self._parked.drop(number)
+        self._tell_family(Copied(number))
 
     def _copy_gone(self, number: int) -> None:
         self._tell_family(Gone(number))

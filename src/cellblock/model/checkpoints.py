@@ -50,7 +50,7 @@ class Undone:
     Attributes:
         cells: The cells, oldest first.
         execution_count: The number of the last cell that still counts.
-        files: The files of the workspace that were changed back, removed or made again.
+        files: The files of the workspace that were changed back, removed or made again; if they are very many, the first ones.
         files_left: Why files were left as they are; empty if they were brought back.
         outside: Calls of tools, commands and connections that were allowed meanwhile. What they did outside is not undone.
     """
@@ -90,20 +90,22 @@ class Changes:
         written: Files and links that were made or replaced.
         removed: Files, links and folders that were removed; what was in such a folder is not named.
         kept: What the snapshot does not have and what stays all the same, because no snapshot would hold it.
+        more: How many further paths there are: of each kind, only the first `MAX_FILE_CHANGES` are listed.
     """
 
     written: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    more: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON data."""
-        return {"written": [*self.written], "removed": [*self.removed], "kept": [*self.kept]}
+        return {"written": [*self.written], "removed": [*self.removed], "kept": [*self.kept], "more": self.more}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return it from JSON data."""
-        return cls(tuple(data["written"]), tuple(data["removed"]), tuple(data["kept"]))
+        return cls(tuple(data["written"]), tuple(data["removed"]), tuple(data["kept"]), data["more"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,10 @@ class FileChange:
     after: int | None
 
 
+MAX_FILE_CHANGES = 1000
+"""How many files are listed of those that are new, that have changed, and that are deleted: code can make 100,000."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileChanges:
     """What differs between two states of a workspace, by path.
@@ -129,11 +135,13 @@ class FileChanges:
         new: What is there only after.
         changed: Files that have another content or other permissions, and links that lead elsewhere.
         deleted: What was there only before.
+        more: How many further ones there are: of each kind, only the first `MAX_FILE_CHANGES` are listed.
     """
 
     new: tuple[FileChange, ...] = ()
     changed: tuple[FileChange, ...] = ()
     deleted: tuple[FileChange, ...] = ()
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +166,13 @@ class StateChanges:
             return {"variables": self.variables.to_dict(), "files": None}
         kinds = {"new": files.new, "changed": files.changed, "deleted": files.deleted}
         told = {kind: [asdict(one) for one in changes] for kind, changes in kinds.items()}
-        return {"variables": self.variables.to_dict(), "files": told}
+        return {"variables": self.variables.to_dict(), "files": {**told, "more": files.more}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return the changes that `to_dict` has written."""
         files = data["files"]
         if files is not None:
-            files = FileChanges(**{kind: tuple(FileChange(**one) for one in files[kind]) for kind in files})
+            kinds = {kind: tuple(FileChange(**one) for one in files[kind]) for kind in ("new", "changed", "deleted")}
+            files = FileChanges(**kinds, more=files["more"])
         return cls(VariableChanges.from_dict(data["variables"]), files)

@@ -33,7 +33,8 @@ def find(session: Session, name: str) -> Checkpoint:
         if name and name in (checkpoint.id, checkpoint.name):
             return checkpoint
     named = ", ".join(checkpoint.name or checkpoint.id for checkpoint in known[-10:]) or "none"
-    raise CheckpointError(f"there is no checkpoint {name!r} of this session; it has: {named}")
+    ended = ". Those made before ended with the daemon, which was killed" if session.adopted else ""
+    raise CheckpointError(f"there is no checkpoint {name!r} of this session; it has: {named}{ended}")
 
 
 async def fork(

@@ -233,6 +233,8 @@ class Execution:
             "tag": self.record.id,
             "on_begin": lambda position: self._begin(position, session.next_count),
         }
+        assert self._journal is not None
+        await self._journal.writer.caught_up()
         if self._live:
             await self._take_all(session.stream(self.code, rich=True, **options), approvals, auto)
         else:
@@ -250,6 +252,7 @@ class Execution:
                 self._take(event, approvals, auto)
                 if not self.ended:
                     self._journal.writer.flush()
+                    await self._journal.writer.caught_up()
                     await turns().give_way()  # thousands can be there, which are read without waiting
 
     def _take(self, event: object, approvals: PendingApprovals, auto: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cellblock.errors import StateError
 from cellblock.host import Host, Session
-from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.checkpoints.branches import Beginning, is_branch
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.kernels.cell import OnInput
 from cellblock.host.kernels.cell_result import STATE_LOST
@@ -159,6 +159,11 @@ class NamedSession:
             await self.run_startup_code(running.session)
             if self.lost:
                 running.session.reader.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
+                if is_branch(self.record.workspace):
+                    here = running.session.workspace
+                    running.session.reader.note(
+                        f"[cellblock] Its files were a branch's copy, which is gone. It works in {here}."
+                    )
         return running.session
 
     async def adopt(self, remains: SessionRemains, on_input: OnInput | None) -> Session:

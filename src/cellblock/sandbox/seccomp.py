@@ -104,6 +104,7 @@ _SETID = 0o6000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000
 _F_SETLEASE, _F_NOTIFY = 1024, 1026
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_SOL_SOCKET, _SO_LINGER = 1, 13
 _PERM = error(errno.EPERM)
 
 
@@ -144,6 +145,15 @@ def creating(flags: int, mode: int) -> tuple[tuple[tuple[Comparison, ...], int],
 def leases() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     """Return the cases of ``fcntl`` that are refused: whoever opens a file with a lease on it waits up to 45 seconds."""
     return _deny(((_same(1, _F_SETLEASE),), (_same(1, _F_NOTIFY),)))
+
+
+def lingering() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    """Return the case of ``setsockopt`` that seems to succeed and does nothing: SO_LINGER.
+
+    Whoever closes such a connection last waits until its data has arrived, and that can be somebody whom it was sent to: a
+    descriptor that comes with a message is closed by the process that reads the message, even if it does not want it.
+    """
+    return (((_same(1, _SOL_SOCKET), _same(2, _SO_LINGER)), error(0)),)
 
 
 def commands() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
@@ -246,12 +256,15 @@ def _for_sockets(unix_sockets: bool) -> tuple[Conditional, ...]:
         ),
         Conditional(
             "setsockopt",
-            "no protocol layered on TCP, no repair mode, no filters",
-            _deny(
-                tuple(
-                    (_same(1, level), _same(2, option))
-                    for level, option in ((6, 31), (6, 19), (17, 100), (1, 26), (1, 50), (1, 51), (1, 52))
-                )
+            "no protocol layered on TCP, no repair mode, no filters, no waiting when a connection is closed",
+            (
+                *_deny(
+                    tuple(
+                        (_same(1, level), _same(2, option))
+                        for level, option in ((6, 31), (6, 19), (17, 100), (1, 26), (1, 50), (1, 51), (1, 52))
+                    )
+                ),
+                *lingering(),
             ),
             ALLOW,
         ),

@@ -101,6 +101,11 @@ class Journal:
         """Remove it."""
         self._path.unlink(missing_ok=True)
 
+    def forget(self) -> None:
+        """Remove it, and its lock: the workspace is gone, and nobody holds it."""
+        self.clear()
+        self._lock.unlink(missing_ok=True)
+
 
 def _tuples(values: list[object]) -> Iterator[object]:
     return (tuple(value) if isinstance(value, list) else value for value in values)

@@ -20,7 +20,7 @@ from cellblock.snapshots.beneath import CHANGED, create_file, open_folder, open_
 from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan, Step
 from cellblock.snapshots.store import Store
-from cellblock.snapshots.tree import File, Link, Owner
+from cellblock.snapshots.tree import File, Link, Owner, facts
 
 _LOG = logging.getLogger("cellblock.snapshots")
 _PASSES = 3  # somebody may still write there
@@ -127,15 +127,16 @@ def _stage(staging: int, number: int, entry: File | Link, store: Store) -> None:
         os.symlink(entry.target, name, dir_fd=staging)
         _set_owner(name, staging, entry.owner)
         return
-    source = store.open(entry.digest)
+    file = facts(entry)
+    source = store.open(file.digest)
     try:
         target = create_file(name, staging)
         try:
             content.copy_out(source, target)
             with contextlib.suppress(OSError):
-                os.fchown(target, *entry.owner)
-            os.fchmod(target, entry.mode)
-            os.utime(target, ns=(entry.mtime_ns, entry.mtime_ns))
+                os.fchown(target, *file.owner)
+            os.fchmod(target, file.mode)
+            os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
         finally:
             os.close(target)
     finally:

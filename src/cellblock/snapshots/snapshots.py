@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import overload
 
 from cellblock.errors import SnapshotError
-from cellblock.model.checkpoints import Changes, FileChange, FileChanges
+from cellblock.model.checkpoints import MAX_FILE_CHANGES, Changes, FileChange, FileChanges
 from cellblock.snapshots import restore as restoring
 from cellblock.snapshots.content import digest_of
 from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan
 from cellblock.snapshots.store import Store
-from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences
+from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences, facts
 from cellblock.snapshots.walk import StoppedError, Walk
 
 _TRIES = 5
@@ -113,7 +113,7 @@ class Snapshots:
             for _ in range(_TRIES):
                 plan = self._restore_once(top, snapshot, then)
                 if plan is not None:
-                    return Changes(tuple(plan.written), tuple(plan.removed), tuple(plan.kept))
+                    return _done(plan)
         raise SnapshotError(
             f"the files of {self._workspace} cannot be restored, because something keeps changing them: stop what writes "
             "there, then try again. Nothing was changed"
@@ -229,18 +229,25 @@ def _meaning(error: OSError) -> str:
     return words[:1].lower() + words[1:]
 
 
+def _done(plan: Plan) -> Changes:
+    kinds = (plan.written, plan.removed, plan.kept)
+    written, removed, kept = (tuple(kind[:MAX_FILE_CHANGES]) for kind in kinds)
+    return Changes(written, removed, kept, sum(max(0, len(kind) - MAX_FILE_CHANGES) for kind in kinds))
+
+
 def _changes(before: Folder, after: Folder) -> FileChanges:
-    new, changed, deleted = [], [], []
+    new: list[FileChange] = []
+    changed: list[FileChange] = []
+    deleted: list[FileChange] = []
+    more = 0
     for path, old, now in differences(before, after):
-        change = FileChange(path, _size(old), _size(now))
-        if old is None:
-            new.append(change)
-        elif now is None:
-            deleted.append(change)
+        kind = new if old is None else deleted if now is None else changed
+        if len(kind) < MAX_FILE_CHANGES:
+            kind.append(FileChange(path, _size(old), _size(now)))
         else:
-            changed.append(change)
-    return FileChanges(tuple(new), tuple(changed), tuple(deleted))
+            more += 1
+    return FileChanges(tuple(new), tuple(changed), tuple(deleted), more)
 
 
 def _size(entry: Entry | None) -> int | None:
-    return entry.size if isinstance(entry, File) else None
+    return facts(entry).size if isinstance(entry, File) else None

@@ -15,7 +15,7 @@ from cellblock.errors import SnapshotError
 from cellblock.leftovers import make_place, remove_abandoned, remove_place
 from cellblock.snapshots import content
 from cellblock.snapshots.beneath import create_file, open_file
-from cellblock.snapshots.tree import MIB, File, Folder, Snapshot
+from cellblock.snapshots.tree import MIB, File, Folder, Snapshot, facts
 
 _MAX_BYTES = 8192 * MIB
 
@@ -185,7 +185,7 @@ class Store:
                 _, count = self._folders.get(id(folder), (folder, 0))
                 self._folders[id(folder)] = folder, count + 1
                 if count == 0:
-                    self._counts.update(entry.digest for entry in folder.entries.values() if type(entry) is File)
+                    self._counts.update(facts(entry).digest for entry in folder.entries.values() if type(entry) is File)
                     pending += (entry for entry in folder.entries.values() if type(entry) is Folder)
 
     def release(self, root: Folder) -> None:
@@ -200,7 +200,7 @@ class Store:
                     continue
                 for entry in folder.entries.values():
                     if type(entry) is File:
-                        self._release(entry.digest)
+                        self._release(facts(entry).digest)
                     elif type(entry) is Folder:
                         pending.append(entry)
 

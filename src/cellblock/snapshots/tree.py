@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
@@ -15,28 +17,63 @@ PERMISSIONS = 0o777
 Owner: TypeAlias = tuple[int, int]
 """The ids of a user and a group."""
 
-Seen: TypeAlias = tuple[int, ...]
-"""What the system says of a file: if this has not changed, its content has not either."""
+File: TypeAlias = bytes
+"""A regular file: what `pack` makes of it.
+
+Python's garbage collector looks at every object but strings and numbers. A workspace can have 100,000 files, and while the
+collector looks at an object for each, no other thread can run, not even that of the event loop.
+"""
+
+_FACTS = struct.Struct("=qIqII")
+_SEEN = struct.Struct("=QqqqI")
+_DIGEST = _FACTS.size + _SEEN.size
+UNSEEN = bytes(_SEEN.size)
 
 
-class File(NamedTuple):
-    """A regular file.
+class Facts(NamedTuple):
+    """What is known of a regular file.
 
     Attributes:
-        digest: Names its content in the store; empty if nobody has looked at it.
         size: In bytes.
         mode: Its permissions.
         mtime_ns: When it was modified.
         owner: Whose it is.
-        seen: What to compare to know whether to read it again; empty if it must be read again.
+        digest: Names its content in the store; empty if nobody has looked at it.
     """
 
-    digest: bytes
     size: int
     mode: int
     mtime_ns: int
     owner: Owner
-    seen: Seen
+    digest: bytes
+
+
+def pack(info: os.stat_result, digest: bytes, size: int, seen: bytes) -> File:
+    """Return a regular file.
+
+    Args:
+        info: What the system says of it.
+        digest: Names its content in the store; empty if nobody has looked at it.
+        size: How many bytes were read, or would have been.
+        seen: What to compare to know whether to read it again (`seen`); `UNSEEN` if it must be read again.
+    """
+    return _FACTS.pack(size, info.st_mode & PERMISSIONS, info.st_mtime_ns, info.st_uid, info.st_gid) + seen + digest
+
+
+def facts(file: File) -> Facts:
+    """Return what is known of a regular file."""
+    size, mode, mtime_ns, user, group = _FACTS.unpack_from(file)
+    return Facts(size, mode, mtime_ns, (user, group), file[_DIGEST:])
+
+
+def seen(info: os.stat_result) -> bytes:
+    """Return what the system says of a file: if this has not changed, its content has not either."""
+    return _SEEN.pack(info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode)
+
+
+def was_seen(file: File, now: bytes) -> bool:
+    """Whether the system said the same of a file when it was read."""
+    return file[_FACTS.size : _DIGEST] == now
 
 
 class Link(NamedTuple):
@@ -138,8 +175,9 @@ def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
     if one is other:
         return True
     if isinstance(one, File) and isinstance(other, File):
-        unequal_times = times and one.mtime_ns != other.mtime_ns
-        return one.digest == other.digest != b"" and one.mode == other.mode and not unequal_times
+        first, second = facts(one), facts(other)
+        unequal_times = times and first.mtime_ns != second.mtime_ns
+        return first.digest == second.digest != b"" and first.mode == second.mode and not unequal_times
     return isinstance(one, Link) and isinstance(other, Link) and one.target == other.target
 
 

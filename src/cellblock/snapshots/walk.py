@@ -16,7 +16,21 @@ from cellblock.errors import SnapshotError
 from cellblock.sandbox.placeholders import is_placeholder
 from cellblock.snapshots.beneath import CHANGED, open_file, open_folder, open_parent, set_mode
 from cellblock.snapshots.content import TooLargeError
-from cellblock.snapshots.tree import PERMISSIONS, Entry, File, Folder, LeftOut, Link, Owner, Seen, SnapshotLimits
+from cellblock.snapshots.tree import (
+    PERMISSIONS,
+    UNSEEN,
+    Entry,
+    File,
+    Folder,
+    LeftOut,
+    Link,
+    Owner,
+    SnapshotLimits,
+    facts,
+    pack,
+    seen,
+    was_seen,
+)
 
 Read = Callable[[int, int], tuple[bytes, int]]
 """Takes an open file and a limit; returns the digest and the size of the file."""
@@ -164,9 +178,9 @@ class Walk:
                     continue
                 kind = info.st_mode & 0o170000  # S_IFMT: this is done for every file
                 if kind == stat.S_IFREG:
-                    if type(old) is File and old.seen == _seen(info) and self.bytes + old.size <= self._max_bytes:
+                    if type(old) is File and was_seen(old, seen(info)) and self.bytes + info.st_size <= self._max_bytes:
                         self.files += 1
-                        self.bytes += old.size
+                        self.bytes += info.st_size
                         found[name] = old
                     else:
                         found[name] = self._file(fd, path, name, info, wanted)
@@ -225,8 +239,8 @@ class Walk:
     def _file(self, fd: int, path: str, name: str, info: os.stat_result, wanted: Folder | None) -> Entry:
         if self._searching:
             want = wanted.entries.get(name) if wanted else None
-            if not isinstance(want, File) or want.size != info.st_size:
-                return _file(info, b"", info.st_size, ())
+            if not isinstance(want, File) or facts(want).size != info.st_size:
+                return pack(info, b"", info.st_size, UNSEEN)
         room = min(self._max_file, self._max_bytes - self.bytes)
         if info.st_size > room:
             return self._left(path, name, _LARGE if info.st_size > self._max_file else _FULL)
@@ -244,7 +258,7 @@ class Walk:
                 return self._left(path, name, _SPECIAL)
             digest, size = self._read(source, room)
             # What changes while it is read, or may change in the same tick of the clock, is read again the next time.
-            settled = _seen(info) == _seen(os.fstat(source)) and _is_settled(info, self._began)
+            settled = seen(info) == seen(os.fstat(source)) and _is_settled(info, self._began)
         except TooLargeError:
             return self._left(path, name, _LARGE)
         except SnapshotError:
@@ -257,7 +271,7 @@ class Walk:
             os.close(source)
         self.files += 1
         self.bytes += size
-        return _file(info, digest, size, _seen(info) if settled else ())
+        return pack(info, digest, size, seen(info) if settled else UNSEEN)
 
     def _link(self, fd: int, path: str, name: str, info: os.stat_result) -> Entry:
         try:
@@ -285,18 +299,10 @@ def _is_reused(folder: Folder, known: Folder) -> bool:
     return len(before) == len(folder.entries) and all(before.get(name) is entry for name, entry in folder.entries.items())
 
 
-def _seen(info: os.stat_result) -> Seen:
-    return info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode
-
-
 def _is_settled(info: os.stat_result, began: int) -> bool:
     """Whether a change from now on would show. Code can set the one time of a file, but not the other."""
     tick = _TICK if info.st_ctime_ns % 1_000_000 else _COARSE_TICK
     return info.st_ctime_ns < began - tick
-
-
-def _file(info: os.stat_result, digest: bytes, size: int, seen: Seen) -> File:
-    return File(digest, size, info.st_mode & PERMISSIONS, info.st_mtime_ns, _owner(info), seen)
 
 
 def _owner(info: os.stat_result) -> Owner:

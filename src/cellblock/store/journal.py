@@ -67,7 +67,7 @@ MAX_BYTES = 1024 * 1024 * 1024
 MAX_AGE = 30 * 86_400.0
 """How much is kept of executions that have ended: so many, of so many bytes together, for so many seconds."""
 
-_TRIM_EVERY, _TRIM = 200, 400  # rows that were added, and that are removed then: in a few milliseconds
+_TRIM_EVERY, _TRIM = 50, 100  # rows that were added, and that are removed then: in a few milliseconds
 
 _INSERT = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
 _BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"

@@ -32,12 +32,21 @@ CHECKPOINT_BYTES = 4 * 1024 * 1024
 MAX_WAITING = 64 * 1024 * 1024
 """Bytes of changes that wait while nothing can be written; those beyond are given up."""
 
+_LARGE_LOG = 4 * CHECKPOINT_BYTES
+"""Bytes of the write-ahead log after which those who write much have to wait for a checkpoint."""
+
+_CATCHING_UP = 2.0
+"""Seconds that they wait at most."""
+
 _COMMIT = 12 * 1024
 """Bytes that a small transaction takes."""
 
 _SOON, _RETRY = 0.005, 1.0
 _PATIENCE = 0.04
 """Seconds that another process may hold the file up, and with it the loop."""
+
+_ROUNDS = 5
+"""How often a checkpoint goes on with what was written meanwhile."""
 
 _CHECKED = 64 * 1024 * 1024
 """Bytes of a file that is checked as a whole when it is opened; of a larger one, that would take seconds."""
@@ -70,7 +79,7 @@ class Writer:
         self._connection = sqlite3.connect(self._path or ":memory:", timeout=_PATIENCE, isolation_level=None)
         if directory is None:
             self._connection.executescript(schema)
-        for setting in ("synchronous = NORMAL", "wal_autocheckpoint = 0", f"journal_size_limit = {4 * CHECKPOINT_BYTES}"):
+        for setting in ("synchronous = NORMAL", "wal_autocheckpoint = 0", f"journal_size_limit = {_LARGE_LOG}"):
             self._connection.execute(f"PRAGMA {setting}")
         self.problem = ""
         self.lost = 0
@@ -80,6 +89,7 @@ class Writer:
         self._delayed = False
         self._then: list[Callable[[], object]] = []
         self._checkpoint: threading.Thread | None = None
+        self._is_log_large = False
         self._written = 0
 
     def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -136,6 +146,22 @@ class Writer:
         if self._changes:
             self._schedule(_RETRY)
 
+    async def caught_up(self) -> None:
+        """Wait for a checkpoint if the write-ahead log is too large: to be called now and then by those who write much.
+
+        The log begins again if a checkpoint has moved all of it, and it cannot as long as more is written. To move the rest in
+        the loop would hold the loop up until the disk has written it.
+        """
+        deadline = time.monotonic() + _CATCHING_UP
+        while self._is_behind() and time.monotonic() < deadline:  # noqa: ASYNC110  # a thread cannot set an Event
+            await asyncio.sleep(_SOON)
+
+    def _is_behind(self) -> bool:
+        return self._is_moving() and (self._is_log_large or self._written > _LARGE_LOG)
+
+    def _is_moving(self) -> bool:
+        return self._checkpoint is not None and self._checkpoint.is_alive()
+
     def close(self) -> None:
         """Write what waits, and close the file."""
         self._cancel_schedule()
@@ -180,15 +206,11 @@ class Writer:
     def _note_written(self) -> None:
         self._written += self._bytes + _COMMIT
         self._changes, self._bytes = [], 0
-        if self._path is None or self._written < CHECKPOINT_BYTES:
+        if self._path is None or self._written < CHECKPOINT_BYTES or self._is_moving():
             return
-        if self._checkpoint is not None and self._checkpoint.is_alive():
-            return
-        self._written = 0
-        with suppress(OSError, sqlite3.Error):
-            if os.stat(f"{self._path}-wal").st_size > 4 * CHECKPOINT_BYTES:
-                # The thread never catches up with what is written meanwhile.
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        self._written, self._is_log_large = 0, False
+        with suppress(OSError):
+            self._is_log_large = os.stat(f"{self._path}-wal").st_size > _LARGE_LOG
         self._checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
         self._checkpoint.start()
 
@@ -208,10 +230,16 @@ def _prepare(directory: Path, name: str, schema: str) -> Path | None:
 
 
 def _checkpoint(path: Path) -> None:
-    """Move the write-ahead log into the file: it is synchronised, which can take long."""
+    """Move the write-ahead log into the file: it is synchronised, which can take long.
+
+    If more was written meanwhile, it moves that, too: each time, there is less.
+    """
     try:
         with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            for _ in range(_ROUNDS):
+                _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                if moved == pages:
+                    break
     except sqlite3.Error as error:
         _log.debug("no checkpoint of %s: %s", path, error)
 

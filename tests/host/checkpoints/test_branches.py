@@ -26,6 +26,7 @@ from cellblock import (
 )
 from cellblock.host.checkpoints import branches as branching
 from cellblock.snapshots import SnapshotLimits
+from cellblock.snapshots.journal import Journal
 
 
 @pytest.fixture(params=["none", "native", "landlock"])
@@ -190,6 +191,8 @@ async def test_what_a_killed_program_has_left_is_removed_by_the_next(workspace: 
     _, said = await process.communicate()
     assert process.returncode == -signal.SIGKILL, said
     assert len(os.listdir(branching._records())) == 2
+    restores = branching._records().parent / "restores"
+    (restores / f"{Journal(restores, next(workspace.glob('.cell*')))._path.stem}.lock").touch()  # killed in the middle
     branching.remove_branches_of_the_dead()
-    assert os.listdir(branching._records()) == []
+    assert os.listdir(branching._records()) == os.listdir(restores) == []
     assert os.listdir(workspace) == ["a"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,11 +11,12 @@ import pytest
 
 from cellblock import Host, LaunchError, SandboxError, Session
 from cellblock.host import doctor
+from cellblock.host.kernels import memory
 from cellblock.host.trial import Trial
 from cellblock.sandbox import cgroups
 from cellblock.sandbox.policy import MIB, Policy, Resources
 from cells import ok, value
-from processes import eventually
+from processes import below, command_line, eventually, parents
 
 POLICY = Policy(resources=Resources(memory=256 * MIB, processes=64))
 
@@ -157,6 +160,33 @@ def test_doctor_tells_which_way_memory_is_limited(monkeypatch: pytest.MonkeyPatc
 def _group(session: Session) -> cgroups.Group | None:
     assert session._kernels.current is not None
     return session._kernels.current._ends.group
+
+
+async def test_a_session_whose_memory_cannot_be_measured_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code might have found a way to keep its init busy, and would have no limit then."""
+    monkeypatch.setattr(memory, "_BUSY", 0.05)
+    monkeypatch.setattr(memory, "_PATIENCE", 0.5)
+    async with (
+        Host(isolate="native", policy=POLICY) as host,
+        host.session(working_dir=tmp_path, images_dir=tmp_path) as session,
+    ):
+        if _group(session) is not None:
+            pytest.skip("the machine itself limits its memory")
+        mark = f"{os.getpid()}.5"
+        await ok(session, f"import subprocess; child = subprocess.Popen(['sleep', '{mark}'])")
+        await eventually(lambda: _marked(mark))
+        table = parents()
+        os.kill(table[table[_marked(mark)[0]]], signal.SIGSTOP)
+        result = await session.execute("while True: pass", timeout=10)
+        assert result.status == "died"
+        assert result.error is not None
+        assert "could not be measured" in result.error.evalue
+        assert await value(session, "1 + 1") == 2
+
+
+def _marked(mark: str) -> list[int]:
+    """Return the processes below this one that have a mark in their command line."""
+    return [pid for pid in below(os.getpid()) if mark in command_line(pid)]
 
 
 async def test_a_session_that_may_read_everything_is_measured_too(tmp_path: Path) -> None:

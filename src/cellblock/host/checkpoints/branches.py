@@ -150,6 +150,11 @@ class BranchDirectory(SessionPlace):
         _remove(self.path)
 
 
+def is_branch(directory: str) -> bool:
+    """Whether a directory is, or was, one of a branch."""
+    return os.path.basename(directory).startswith(PREFIX)
+
+
 def _records() -> Path:
     return config.state_directory() / "branches"
 
@@ -160,6 +165,13 @@ def remove_branches_of_the_dead() -> None:
         for name in os.listdir(_records()):
             record = str(_records() / name)
             leftovers.remove_abandoned(record, lambda record=record: _remove(record))  # type: ignore[misc]
+
+
+def _forget_restore(path: str) -> None:
+    """Remove what a killed host has written down about files that it was copying there."""
+    from cellblock.snapshots.journal import Journal
+
+    Journal(config.state_directory() / "restores", Path(path)).forget()
 
 
 def _remove(record: str) -> None:
@@ -174,5 +186,6 @@ def _remove(record: str) -> None:
             os.rmdir(path)  # killed before this was written down: it is empty
         else:
             leftovers.remove_place(path, tuple(identity))
+        _forget_restore(path)
     except OSError as error:
         _log.info("%s cannot be removed: %s", path, error)

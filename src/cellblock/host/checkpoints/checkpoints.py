@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError, SnapshotError
+from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment
+from cellblock.host.checkpoints.filing import Filing
 from cellblock.host.checkpoints.rolling import Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
-_FILES_AFTER = 0.1
-"""Seconds from a checkpoint until its files are looked at: that takes tens of milliseconds, in which the loop is slower."""
 
 
 class CheckpointHost(Protocol):
@@ -50,8 +49,8 @@ class Checkpoints:
 
     Attributes:
         skipped: Why the last automatic checkpoint was not made; empty if it was.
-        files_skipped: Why the last automatic checkpoint has no files; empty if it has.
         files: The files of the session's directory.
+        filing: Keeps them without being asked for.
         ports: Where the session's services listen in the sandbox of `serving`, by name.
         serving: The kernels that can reach these.
         branch: Where its files are, if not in the workspace of its sandbox.
@@ -97,15 +96,12 @@ class Checkpoints:
         self._outside = outside
         self.files = files
         self.branch = branch
-        self._filing: asyncio.Task[None] | None = None
-        self._activity = 0
-        """How often something has begun or ended that may change files"""
+        self.filing = Filing(files)
         self._kept: list[Checkpoint] = []
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._fresh = False
         self.skipped = ""
-        self.files_skipped = ""
         self.ports: dict[str, int] = {}
         self.serving: Family | None = None
         cells.on_begin = self._stop_waiting
@@ -155,7 +151,7 @@ class Checkpoints:
     # -- without being asked -------------------------------------------------------------------------------------------
 
     def _stop_waiting(self) -> None:
-        self._activity += 1
+        self.filing.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -191,32 +187,12 @@ class Checkpoints:
                 _log.info("%s: no more automatic checkpoints: %s", self._name, self.skipped)
         self._drop_oldest(rolling.keep)
         self._host.rolled(checkpoint)
-        if self.files.automatic:
-            self._filing = asyncio.create_task(self._keep_files(checkpoint, self._activity, self._filing))
+        drop = self.files.drop
+        self.filing.begin(lambda files: checkpoint.hold(files, drop) if checkpoint.alive else drop(files))
 
     def _is_rolled(self) -> bool:
         """Whether the present state has such a checkpoint."""
         return any(one.moment.state == self._cells.past.state for one in self.automatic)
-
-    async def _keep_files(self, checkpoint: Checkpoint, begun: int, before: asyncio.Task[None] | None) -> None:
-        """Keep the files for an automatic checkpoint. The next cell does not wait for this: it makes it give up."""
-        self.files_skipped = "the next cell came at once"
-        if before is not None and not before.done():
-            before.cancel()
-            await asyncio.wait([before])
-        await asyncio.sleep(_FILES_AFTER)
-        try:
-            snapshot = await self.files.take_small(lambda: self._activity != begun)
-        except SnapshotError as error:
-            self.files_skipped = str(error)
-            return
-        if snapshot is None:
-            return
-        self.files_skipped = ""
-        if checkpoint.alive:
-            checkpoint.hold(snapshot, self.files.drop)
-        else:
-            self.files.drop(snapshot)
 
     @property
     def automatic(self) -> list[Checkpoint]:
@@ -316,12 +292,13 @@ class Checkpoints:
                 if checkpoint.snapshot is None:
                     left = self._why_files_stay(checkpoint)
             elif target == line[0][0] and self._fresh:
+                first = self.filing.take_first()
                 try:
                     await self._kernels.renew()
                 finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
                     past.abandon(number for number, _ in line)
+                    changes, left = await self.filing.bring_back(first)
                 execution_count, since = 0, 0.0
-                left = "no files were kept before the first cell"
             else:
                 raise CheckpointError(self._cannot_undo())
             kept = {number for number, _ in past.line}
@@ -334,7 +311,7 @@ class Checkpoints:
             return "the checkpoint was made with files='shared'"
         if not self.files.automatic:
             return "files are kept after each cell only if the session has a working_dir of its own"
-        return self.files_skipped or "they were not kept in time"
+        return self.filing.skipped or "they were not kept in time"
 
     def _cannot_undo(self) -> str:
         reason = f" ({self.skipped})" if self.skipped else ""
@@ -355,6 +332,8 @@ class Checkpoints:
         self.serving = kernel.family
         self._cells.past.begin_anew()
         self._fresh = True
+        if self._rolling is not None:
+            self.filing.begin_first()
         for checkpoint in self.automatic:
             checkpoint.discard()
 
@@ -430,9 +409,7 @@ class Checkpoints:
         self._stop_waiting()
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
-        if self._filing is not None and not self._filing.done():
-            self._filing.cancel()
-            await asyncio.wait([self._filing])
+        await self.filing.close()
         for checkpoint in self.automatic:
             checkpoint.discard()
         self._kept.clear()

@@ -9,6 +9,8 @@ from cellblock.host.launch.control import Control
 from cellblock.sandbox.cgroups import Group
 
 _BUSY, _IDLE = 0.25, 5.0  # seconds between looks at a session's memory
+_PATIENCE = 30.0
+"""Seconds for an answer: what is not measured has no limit."""
 
 
 class MemoryWatch:
@@ -43,6 +45,7 @@ class MemoryWatch:
         self._on_excess = on_excess
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._unanswered: asyncio.TimerHandle | None = None
         self._last = 0
         self.relieve: Callable[[], bool] = lambda: False
         control.on_memory = self._check
@@ -59,8 +62,9 @@ class MemoryWatch:
 
     def stop(self) -> None:
         """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._unanswered):
+            if timer is not None:
+                timer.cancel()
 
     def cause_of_death(self) -> str | None:
         """Return the cause that only the machine knows: the session was over the limit of its control group."""
@@ -83,9 +87,18 @@ class MemoryWatch:
         self._timer = None
         assert self.limit is not None
         self._control.measure(self.limit)
+        self._expect_answer()
+
+    def _expect_answer(self) -> None:
+        if self._unanswered is None:
+            why = f"its memory could not be measured for {_PATIENCE:g} s, so it might have used more than it may"
+            self._unanswered = self._loop.call_later(_PATIENCE, self._on_excess, why)
 
     def _check(self, used: int) -> None:
         self._last = used
+        if self._unanswered is not None:
+            self._unanswered.cancel()
+            self._unanswered = None
         if self.limit is not None and used > self.limit:
             if self.relieve():
                 self._look_in(_BUSY)

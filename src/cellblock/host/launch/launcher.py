@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -23,6 +23,8 @@ from cellblock.wire.datagrams import encode_control
 
 _TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _BOOT = Path(__file__).parents[2] / "zygote" / "boot.py"
+
+_SO_PASSRIGHTS = 83  # linux/socket.h; not in Python's `socket` yet
 
 _EXIT_TOO_OLD = 64  # what boot.py exits with; it is started by command line, never imported
 
@@ -205,6 +207,7 @@ def connect(setup: Setup | None, group: Group | None, start: Callable[[Sequence[
         for end in (channel, control):
             undo.callback(end.close)
             end.setblocking(False)
+        refuse_descriptors(channel)
         theirs.callback(their_channel.close)
         theirs.callback(their_control.close)
         readers, writers = [], []
@@ -221,6 +224,15 @@ def connect(setup: Setup | None, group: Group | None, start: Callable[[Sequence[
         start([their_channel.fileno(), their_control.fileno(), *writers])
         undo.pop_all()
     return Ends(channel, control, readers[0], readers[1], group)
+
+
+def refuse_descriptors(end: socket.socket) -> None:
+    """Have the system refuse descriptors that are sent to a socket, as far as it can (Linux 6.16).
+
+    They would be closed when the message is read. That may take as long as the sender likes: a connection can linger.
+    """
+    with suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def save_parser(
     folder = Path(root_dir) / server
     path = folder / f"{tool}.py"
     if path.exists() and not replace:
-        raise InvalidInputError(f"there is a parser {path} already: pass replace=True to replace it")
+        raise InvalidInputError(f"there is a parser {path} already: replace=True replaces it")
     _make_packages(folder)
     handle, new = tempfile.mkstemp(dir=folder, prefix=".")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -178,7 +178,7 @@ def _write(folder: Path, name: str, files: Mapping[str, str], replace: bool) -> 
     """Write a package whole or not at all."""
     place = folder / name
     if place.exists() and not replace:
-        raise InvalidInputError(f"there is an action {place} already: pass replace=True to replace it")
+        raise InvalidInputError(f"there is an action {place} already: replace=True, or --replace, replaces it")
     _make_packages(folder)
     new = Path(tempfile.mkdtemp(dir=folder, prefix="."))
     try:

@@ -1,0 +1,54 @@
+"""Files that are kept without being asked for: those from before the first cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, Rolling, Session
+from cellblock.host.checkpoints import files as checkpoint_files
+from cellblock.snapshots import SnapshotLimits
+from processes import eventually
+
+
+@pytest.fixture(params=["none", "native"])
+def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host) -> Host:
+    """A warm host with sandboxes, and one without."""
+    return {"none": zygote_host, "native": native_host}[request.param]
+
+
+def made(host: Host, workspace: Path) -> Session:
+    return host.session(working_dir=workspace, images_dir=workspace.parent, recovery=Rolling(after=0.001))
+
+
+async def test_files_from_before_the_first_cell_come_back(any_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("0")
+    async with made(any_host, tmp_path) as session:
+        for _ in range(2):
+            await eventually(lambda: session._checkpoints.filing._first)
+            await session.execute("open('a', 'w').write('1'); open('b', 'w').write('1')")
+            undone = await session.undo()
+            assert (undone.execution_count, undone.files, undone.files_left) == (0, ["a", "b"], "")
+            assert (tmp_path / "a").read_text() == "0"
+            assert not (tmp_path / "b").exists()
+            # They are kept, and true again.
+            assert session._checkpoints.filing._first is not None
+    await eventually(lambda: any_host.store().bytes == 0)
+
+
+async def test_a_first_cell_that_comes_at_once_does_not_wait(zygote_host: Host, tmp_path: Path) -> None:
+    async with made(zygote_host, tmp_path) as session:
+        await session.execute("open('a', 'w').write('1')")
+        assert (await session.undo()).files_left == "the next cell came at once"
+        assert (tmp_path / "a").exists()
+
+
+async def test_a_large_workspace_is_not_kept_and_it_is_said_why(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_total_bytes=10))
+    (tmp_path / "large").write_text("more than ten bytes")
+    async with made(zygote_host, tmp_path) as session:
+        await eventually(lambda: "together" in session._checkpoints.filing.skipped)
+        assert session._checkpoints.filing._first is None
