@@ -902,11 +902,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("worker/fork_descriptors.py", "locked_file", "return None"),
     ),
     "64 what is done before a copy": mutant(
-        f"{COPIES}fork_safety.py::test_pools_and_databases_go_on_and_what_did_not_come_along_is_told[none]",
+        f"{FORKS}test_a_copy_is_told_of_processes_and_does_not_wait_for_them",
         Edit("worker/fork_safety.py", "prepare", "pass"),
     ),
     "64 what is repaired in a copy": mutant(
-        f"{COPIES}fork_safety.py::test_pools_and_databases_go_on_and_what_did_not_come_along_is_told[none]",
+        f"{FORKS}test_a_copy_is_told_of_processes_and_does_not_wait_for_them",
         Edit("worker/fork_safety.py", "repair", "return []"),
     ),
     "64 one repair that fails": mutant(
@@ -914,15 +914,15 @@ MUTANTS: dict[str, Mutant] = {
         Edit("worker/fork_safety.py", "repair", "return [step() for step in _prepared.resets]"),
     ),
     "64 connections of the original": mutant(
-        f"{COPIES}checkpoints.py::test_a_copy_has_no_connection_and_no_output_of_the_original[none]",
+        f"{COPIES}checkpoint.py::test_a_copy_has_no_connection_and_no_output_of_the_original[none]",
         Edit("worker/fork_descriptors.py", "separate", "return []"),
     ),
     "64 random numbers": mutant(
-        f"{COPIES}checkpoints.py::test_branches_share_no_random_state_unless_they_are_to",
+        f"{COPIES}session.py::test_branches_share_no_random_state_unless_they_are_to",
         Edit("init/forking.py", "_settle_in", "os.environ.update(start.env)"),
     ),
     "64 NumPy's random numbers": mutant(
-        f"{COPIES}checkpoints.py::test_branches_share_no_random_state_unless_they_are_to",
+        f"{COPIES}session.py::test_branches_share_no_random_state_unless_they_are_to",
         Edit("init/specialise.py", "reseed", "random.seed(seed)"),
     ),
     "64 what takes itself for a copy": mutant(
@@ -940,6 +940,10 @@ MUTANTS: dict[str, Mutant] = {
     "64 checkpoints of other hosts": mutant(
         f"{COPIES}checkpoints.py::test_checkpoints_of_other_hosts_and_wrong_ones_are_refused",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints.check", "pass"),
+    ),
+    "64 kernels of other sandboxes": mutant(
+        f"{COPIES}fitting.py::test_a_kernel_of_another_sandbox_is_refused[policy]",
+        Edit("host/checkpoints/fitting.py", "check_same_sandbox", "pass"),
     ),
     "64 secrets in a branch": mutant(
         f"{COPIES}branches.py::test_what_a_session_may_not_read_is_not_copied_for_its_branches",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.checkpoints.past import Numbered
     from cellblock.host.kernels.family import Copy
+    from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import SessionOptions
     from cellblock.snapshots import Snapshot
 
@@ -37,7 +38,7 @@ class Moment:
         options: The options of the session.
         past: The cells that have made the state.
         state: The number of the session's state, as `Past.state` has it.
-        root: The workspace of its sandbox.
+        wanted: What the session's kernels are asked to be.
         branch: Where the session's files are, if not there.
     """
 
@@ -46,8 +47,13 @@ class Moment:
     options: SessionOptions
     past: tuple[Numbered, ...]
     state: int
-    root: str
+    wanted: KernelSpec
     branch: BranchDirectory | None
+
+    @property
+    def root(self) -> str:
+        """The workspace of its sandbox."""
+        return self.wanted.setup.cwd
 
     @property
     def numbers(self) -> set[int]:

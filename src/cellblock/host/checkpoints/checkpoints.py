@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment
 from cellblock.host.checkpoints.filing import Filing
+from cellblock.host.checkpoints.fitting import check_same_sandbox
 from cellblock.host.checkpoints.rolling import Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
@@ -132,8 +133,8 @@ class Checkpoints:
         """Make a checkpoint of a kernel, while it is nobody else's turn."""
         ask = functools.partial(answer_to, kernel)
         copy = await kernel.family.copy(kernel.control, ask)
-        past, root = self._cells.past, self._wanted.setup.cwd
-        moment = Moment(copy, self._host, self._options, past.line, past.state, root, self.branch)
+        past = self._cells.past
+        moment = Moment(copy, self._host, self._options, past.line, past.state, self._wanted, self.branch)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
         self._kept.append(checkpoint)
         return checkpoint
@@ -231,6 +232,7 @@ class Checkpoints:
         checkpoint.check()
         if checkpoint.moment.host is not self._host:
             raise CheckpointError("the checkpoint belongs to another host; sessions go back to those of their own host only")
+        check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
     async def _go_to(self, checkpoint: Checkpoint) -> Changes:
         changes = Changes()
@@ -322,7 +324,7 @@ class Checkpoints:
     async def begin_with(self, beginning: Beginning) -> Kernel:
         """Make the session's first kernel, of a checkpoint."""
         checkpoint = beginning.checkpoint
-        checkpoint.check()
+        self.check(checkpoint)
         kernel, _ = await self._resume_with_files(checkpoint, beginning)
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         return kernel

@@ -1,0 +1,41 @@
+"""Whether a session may go on with a kernel that was made for another one: both must have the same walls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cellblock.errors import CheckpointError
+from cellblock.sandbox.paths import is_inside
+
+if TYPE_CHECKING:
+    from cellblock.host.launch.kernel_spec import KernelSpec
+
+
+def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
+    """Check that kernels of one session can be those of another.
+
+    A kernel keeps the sandbox that it was started in, whatever the session that goes on with it was asked to be.
+
+    Args:
+        theirs: What the kernels of the checkpoint's session are asked to be.
+        ours: What those of the other session are asked to be.
+
+    Raises:
+        CheckpointError: The message says what differs.
+    """
+    if theirs.isolate != ours.isolate:
+        raise CheckpointError(
+            f"the checkpoint was made with isolate={theirs.isolate!r}, and this session has {ours.isolate!r}: a kernel keeps "
+            "the sandbox that it was started in"
+        )
+    if theirs.setup.commands != ours.setup.commands:
+        raise CheckpointError("the checkpoint's session and this one differ in who is asked before commands run")
+    if ours.isolate == "none":
+        return
+    if theirs.policy != ours.policy:
+        raise CheckpointError("the checkpoint was made with another policy: a kernel keeps the sandbox that it was started in")
+    if not is_inside(ours.setup.cwd, theirs.setup.cwd):
+        raise CheckpointError(
+            f"the checkpoint's sandbox has the workspace {theirs.setup.cwd}, and cannot reach this session's directory, "
+            f"{ours.setup.cwd}"
+        )
