@@ -132,17 +132,14 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
-    # By a real server that asks, through all layers.
     # What a system call means by its arguments: by calls that are answered.
     "init/caller": "init/test_supervisor.py",
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/info": "host/files/test_files.py",
     "host/files/steps": "host/files/test_transfer.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
-    "host/checkpoints/checkpoint": "host/checkpoints/test_checkpoints.py",
     "host/checkpoints/rolling": "host/checkpoints/test_checkpoints.py",
     "model/checkpoints": "host/checkpoints/test_diff.py",
-    "host/kernels/family": "host/checkpoints/test_checkpoints.py",
     "init/making": "init/test_init.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
     "host/kernels/cell_events": "host/kernels/test_cell.py",
@@ -151,14 +148,12 @@ TESTED_IN: dict[str, str] = {
     "host/kernels/requests": "worker/test_commands.py",
     "host/launch/control": "host/kernels/test_kernel.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
-    "host/new_file": "host/test_saved_file.py",
     "worker/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
     "worker/saving": "host/test_saving.py",
     "host/session_cells": "host/test_session.py",
     "host/session_surroundings": "host/test_session.py",
     "running": "test_executor.py",
-    "wire/datagrams": "wire/test_control.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "custody/client": "custody/test_custodian.py",
     "init/worker": "init/test_init.py",
@@ -183,7 +178,6 @@ TESTED_IN: dict[str, str] = {
     "sync/sessions": "test_sync.py",
     "daemon/starting": "daemon/test_life.py",
     "named/executions": "named/test_submissions.py",
-    "named/options": "test_sync.py",
     "named/session": "named/test_sessions.py",
     # What takes a gateway to see.
     "gateway/embedded": "kernel_mgr/test_server.py",
@@ -195,13 +189,11 @@ TESTED_IN: dict[str, str] = {
     "client/async_client": "client/test_client.py",
     "client/calls": "client/test_client.py",
     "client/transport": "client/test_client.py",
-    "daemon/uploads": "gateway/test_files.py",
     "gateway/app": "gateway/test_guard.py",
     "gateway/answers": "gateway/test_guard.py",
     "gateway/link": "gateway/test_events.py",
     # What a client of the server sees of all of it.
     "mcp_server/clients": "mcp_server/test_server.py",
-    "mcp_server/options": "mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "sandbox/confine": "escape/test_mutations.py",
     "sandbox/mount_api": "escape/test_mutations.py",
@@ -209,9 +201,7 @@ TESTED_IN: dict[str, str] = {
     "sandbox/syscall": "escape/test_system_calls.py",
     # One half of something whose other half is what its tests are named after.
     "cli/arguments": "cli/test_sessions.py",
-    "cli/problems": "cli/test_execute.py",
     "cli/client": "cli/test_sessions.py",
-    "cli/output": "cli/test_sessions.py",
     "tools/calling/typed": "tools/apigen/test_render.py",
 }
 """Module → the tests of it, if it has none of its own name."""

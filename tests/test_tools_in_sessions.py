@@ -173,6 +173,7 @@ async def test_a_timeout_can_include_the_wait_for_approval(make: Make) -> None:
         assert (await executor.execute("x")).text == "1", "variables are kept"
 
 
+@pytest.mark.slow
 async def test_a_timeout_leaves_it_out(make: Make) -> None:
     async def late(request: ApprovalRequest) -> None:
         await asyncio.sleep(1.5)  # longer than the cell may take

@@ -379,7 +379,10 @@ async def test_a_damaged_file_is_moved_aside_and_told(home: Path) -> None:
     cellblock.get_or_create("one")
     control.stop(keep=True)
     (home / "named.db").write_bytes(b"nonsense" * 2000)
+    with open(home / "daemon.log", "ab") as log:
+        log.write(b"." * 5_000_000 + b"\n")
     about = control.start()
+    assert (home / "daemon.log.1").stat().st_size > 5_000_000, "logs rotate"
     assert about["sessions"] == 0
     assert "moved to" in about["problems"][0]
     assert "is damaged" in (home / "daemon.log").read_text()

@@ -13,10 +13,12 @@ import pytest
 from cellblock import DaemonError, Host, NotRunError
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
-from cellblock.daemon.messages import Create, End, Hello, List, Submit
+from cellblock.daemon.connection import Connection
+from cellblock.daemon.messages import Create, End, Hello, List, Request, Submit
 from cellblock.daemon.server import Server
 from cellblock.gateway.link import DaemonLink
 from cellblock.named.sessions import NamedSessions
+from cellblock.wire.frames import encode_frame
 from processes import eventually
 
 OPTIONS = {"sandbox": False}
@@ -92,14 +94,32 @@ async def test_the_gateway_asks_the_next_daemon(server: Server, zygote_host: Hos
             client.abort()
 
 
-@pytest.mark.parametrize("theirs", [1, 3])
+@pytest.mark.parametrize("theirs", [2, 4])
 async def test_a_client_of_another_version_can_only_have_it_end(server: Server, theirs: int) -> None:
     _, connection = await asyncio.get_running_loop().create_unix_connection(AsyncConnection, sock=await connect(server))
     for request in (Hello(theirs, "7"), List()):
         with pytest.raises(
-            DaemonError, match=rf"protocol 2\) and this client 7 \({theirs}\): 'cellblock daemon stop' ends it"
+            DaemonError, match=rf"protocol 3\) and this client 7 \({theirs}\): 'cellblock daemon stop' ends it"
         ):
             await connection.call(request)
     assert await connection.call(End())
     assert server.ending
     await connection.close()
+
+
+async def test_a_request_that_the_daemon_cannot_read_is_an_error_that_says_what_to_do(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_a_new_field(number: int, request: Request, body: bytes = b"") -> bytes:
+        return encode_frame({"type": request.op, "id": number, "fields": {"new": True}}, body, max_body=0)
+
+    plain = await asyncio.to_thread(Connection, await connect(server), "1")
+    waiting = await AsyncConnection.open(await connect(server), "1")
+    for module in ("connection", "async_connection"):
+        monkeypatch.setattr(f"cellblock.daemon.{module}.encode_request", with_a_new_field)
+    with pytest.raises(DaemonError, match=r"'new' is unknown.* 'cellblock daemon stop' ends it"):
+        await asyncio.to_thread(plain.call, List())
+    assert not plain.usable
+    with pytest.raises(DaemonError, match=r"'new' is unknown.* 'cellblock daemon stop' ends it"):
+        await waiting.call(List())
+    await waiting.close()

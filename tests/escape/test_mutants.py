@@ -183,6 +183,10 @@ MUTANTS: dict[str, Mutant] = {
         "host/kernels/test_memory.py::test_a_session_whose_memory_cannot_be_measured_ends",
         Edit("host/kernels/memory.py", "MemoryWatch._expect_answer", "pass"),
     ),
+    "45 what is no kernel's": mutant(
+        "host/kernels/test_memory.py::test_what_is_no_kernels_counts_for_each_that_shares_an_init",
+        Edit("init/serving.py", "Init._measured", "return {seat.worker or 0, *self._below(seat)}"),
+    ),
     "48 one copy for each process": mutant(
         "init/test_parked.py::test_a_process_is_one_copy_at_most",
         Edit("init/parked.py", "Parked._is_new", "return _is_child(pid)"),
@@ -898,11 +902,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("worker/fork_descriptors.py", "locked_file", "return None"),
     ),
     "64 what is done before a copy": mutant(
-        f"{COPIES}fork_safety.py::test_pools_and_databases_go_on_and_what_did_not_come_along_is_told[none]",
+        f"{FORKS}test_a_copy_is_told_of_processes_and_does_not_wait_for_them",
         Edit("worker/fork_safety.py", "prepare", "pass"),
     ),
     "64 what is repaired in a copy": mutant(
-        f"{COPIES}fork_safety.py::test_pools_and_databases_go_on_and_what_did_not_come_along_is_told[none]",
+        f"{FORKS}test_a_copy_is_told_of_processes_and_does_not_wait_for_them",
         Edit("worker/fork_safety.py", "repair", "return []"),
     ),
     "64 one repair that fails": mutant(
@@ -910,15 +914,15 @@ MUTANTS: dict[str, Mutant] = {
         Edit("worker/fork_safety.py", "repair", "return [step() for step in _prepared.resets]"),
     ),
     "64 connections of the original": mutant(
-        f"{COPIES}checkpoints.py::test_a_copy_has_no_connection_and_no_output_of_the_original[none]",
+        f"{COPIES}checkpoint.py::test_a_copy_has_no_connection_and_no_output_of_the_original[none]",
         Edit("worker/fork_descriptors.py", "separate", "return []"),
     ),
     "64 random numbers": mutant(
-        f"{COPIES}checkpoints.py::test_branches_share_no_random_state_unless_they_are_to",
+        f"{COPIES}session.py::test_branches_share_no_random_state_unless_they_are_to",
         Edit("init/forking.py", "_settle_in", "os.environ.update(start.env)"),
     ),
     "64 NumPy's random numbers": mutant(
-        f"{COPIES}checkpoints.py::test_branches_share_no_random_state_unless_they_are_to",
+        f"{COPIES}session.py::test_branches_share_no_random_state_unless_they_are_to",
         Edit("init/specialise.py", "reseed", "random.seed(seed)"),
     ),
     "64 what takes itself for a copy": mutant(

@@ -108,7 +108,7 @@ async def test_closing_a_host_ends_its_sessions_and_processes() -> None:
     sessions = [host.session() for _ in range(3)]
     await asyncio.gather(*(session.start() for session in sessions))
     running = asyncio.create_task(sessions[0].execute("while True: pass"))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: sessions[0].reader.running)
     await host.close()
     assert (await running).status == "interrupted"
     await eventually(lambda: below(os.getpid()) <= before)
@@ -118,10 +118,10 @@ async def test_a_host_that_is_closed_while_it_starts_leaves_nothing() -> None:
     before = below(os.getpid())
     host = Host()
     starting = asyncio.create_task(host.start())
-    await asyncio.sleep(0.05)
+    await eventually(lambda: below(os.getpid()) - before)
     await host.close()
     with pytest.raises(LaunchError, match="closed"):
-        await asyncio.wait_for(starting, 5)
+        await asyncio.wait_for(starting, 30)
     with pytest.raises(StateError, match="closed"):
         await host.start()
     await eventually(lambda: below(os.getpid()) <= before)

@@ -16,7 +16,7 @@ from cellblock import Host, Session
 from cellblock.sandbox.placeholders import is_placeholder
 from cells import value
 from conftest import BOOT, Launch
-from processes import below, command_line, eventually, parents
+from processes import below, command_line, eventually, tree
 
 LAUNCHES: tuple[Launch, ...] = ("zygote", "spawn")
 PLANT = """
@@ -52,9 +52,9 @@ def gone(workspace: Path) -> Callable[[], bool]:
 
 def booted(root: int) -> set[int]:
     """Return the zygotes, or the processes that guard sessions without one, below a process."""
-    table = parents()
-    ours = {pid for pid in below(root) if command_line(pid).split(" ")[1:2] == [str(BOOT)]}
-    return {pid for pid in ours if table.get(pid) not in ours}
+    found = tree(root)
+    ours = {pid for pid in found if command_line(pid).split(" ")[1:2] == [str(BOOT)]}
+    return ours - {child for pid in ours for child in found[pid]}
 
 
 @asynccontextmanager

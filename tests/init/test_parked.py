@@ -102,9 +102,19 @@ def test_a_child_that_says_it_is_a_copy_is_one_until_it_is_dropped(nursery: Nurs
 
 def test_a_process_that_is_not_a_child_is_no_copy(nursery: Nursery) -> None:
     """Init would kill it by its number when it is dropped, and that may be another process's by then."""
-    with nursery.say(encode_control(Copied(1))) as ours:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def begin() -> None:
+        if (pid := os.fork()) == 0:
+            socket.send_fds(nursery.theirs, [encode_control(Copied(1))], [theirs.fileno()])
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    with ours:
+        nursery.fork(begin)
+        nursery.serve()
         assert nursery.copied == []
-        assert ours.recv(1) == b""  # the descriptor that came along is closed
+        theirs.close()
 
 
 def test_a_number_belongs_to_the_first_that_has_it(nursery: Nursery) -> None:

@@ -245,19 +245,22 @@ os.waitpid(pid, 0)
     assert decider.asked == []
 
 
-async def test_between_cells_nobody_is_asked(shell: Session, decider: Decider) -> None:
+async def test_between_cells_nobody_is_asked(shell: Session, decider: Decider, tmp_path: Path) -> None:
     code = """
-import asyncio
-async def later():
-    await asyncio.sleep(0.1)
+import asyncio, pathlib
+async def later(place=pathlib.Path.cwd()):
+    while not (place / "go").exists():
+        await asyncio.sleep(0.005)
     try:
         get_ipython().system("echo ran")
     except ValueError as error:
         print(error)
+    (place / "done").touch()
 task = asyncio.create_task(later())
 """
     await ok(shell, code)
-    await asyncio.sleep(0.3)
+    (tmp_path / "work" / "go").touch()
+    await eventually((tmp_path / "work" / "done").exists)
     assert "nobody can be asked about this command" in (await ok(shell, "await task")).output
     assert decider.asked == []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from scripts import printed
@@ -87,6 +89,27 @@ os._exit(0) if not sys.stdout.flush() else None
     (reason,) = told(script)
     assert reason.startswith("libc.so.6 has started 1 thread, ")
     assert "save()" in reason
+
+
+def test_a_copy_is_told_of_processes_and_does_not_wait_for_them(tmp_path: Path) -> None:
+    script = f"""
+import subprocess
+process = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+try:
+    assert refusal() is None
+    prepare()
+    if not (copy := os.fork()):
+        try:
+            open({str(tmp_path)!r} + "/said", "w").write(f"{{repair()}} {{process.poll()}}")
+        finally:
+            os._exit(0)
+    os.waitpid(copy, 0)
+finally:
+    process.kill()
+print(process.wait())
+"""
+    assert told(script) == ["-9"]
+    assert (tmp_path / "said").read_text() == "['Processes that were not copied: sleep.'] -9"
 
 
 def test_what_cannot_be_repaired_is_told_and_the_rest_is_repaired() -> None:

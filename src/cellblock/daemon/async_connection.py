@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Self, cast
 
 from cellblock import __version__
-from cellblock.daemon.codec import MAX_REPLY, REFUSED, decode_answer, encode_request
+from cellblock.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
 from cellblock.daemon.messages import PROTOCOL, Hello, Request
 from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
 from cellblock.wire.frames import FrameParser
@@ -177,6 +177,8 @@ class AsyncConnection(asyncio.Protocol):
         try:
             for frame in self._parser.frames(data):
                 number, answer, more = decode_answer(frame)
+                if number == UNREADABLE:
+                    self._lose(unreadable(answer))
                 answers = self._answers.get(number)
                 if answers is None:
                     continue  # nobody waits for it any more

@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
-from cellblock.daemon.codec import decode_request, encode_error, encode_refusal, encode_reply
+from cellblock.daemon.codec import UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
 from cellblock.daemon.messages import (
     MAX_REQUEST,
     PROTOCOL,
@@ -63,7 +63,7 @@ class Client(asyncio.Protocol):
             for frame in self._parser.frames(data):
                 self._take(frame)
         except ProtocolError as error:
-            self._transport.write(encode_error(0, error))
+            self._transport.write(encode_error(UNREADABLE, error))
             self._transport.close()
 
     def _take(self, frame: Frame) -> None:

@@ -17,6 +17,8 @@ MAX_REPLY = 512 * 1024 * 1024
 
 REFUSED = object()
 """The answer of a daemon that is ending and has not taken the request: the next daemon is to be asked."""
+UNREADABLE = 0
+"""The number in the answer to a request that the daemon could not read; it then closes the connection. Requests begin at 1."""
 
 _KINDS: dict[str, type[Request]] = {kind.op: kind for kind in Request.__args__}
 
@@ -75,6 +77,14 @@ def encode_error(number: int, error: CellblockError) -> bytes:
 def encode_refusal(number: int) -> bytes:
     """Return that the daemon is ending and has not taken a request, as a frame."""
     return encode_frame({"type": "refused", "id": number})
+
+
+def unreadable(answer: Any) -> DaemonError:
+    """Return the error for a client whose request the daemon could not read: it may be older than the client."""
+    return DaemonError(
+        f"the daemon cannot read a request ({answer}): if cellblock was updated since it started, "
+        "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
+    )
 
 
 def decode_answer(frame: Frame) -> tuple[int, Any, bool]:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from cellblock.daemon.codec import MAX_REPLY, REFUSED, decode_answer, encode_request
+from cellblock.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
 from cellblock.daemon.messages import PROTOCOL, Hello, Request, may_repeat
 from cellblock.errors import CellblockError, DaemonError, NotRunError, OutcomeUnknownError, ProtocolError
 from cellblock.wire.frames import Frame, FrameParser
@@ -129,9 +129,11 @@ class Connection:
             self.close()
             raise
         try:
-            more = True
-            while more:
+            while True:
                 number, answer, more = self._receive()
+                if number == UNREADABLE:
+                    self.close()
+                    raise unreadable(answer)
                 if number != self._number:
                     continue  # of a request that somebody interrupted
                 if answer is REFUSED:
@@ -140,6 +142,8 @@ class Connection:
                 if isinstance(answer, CellblockError):
                     raise answer
                 yield answer, more
+                if not more:
+                    return
         except OSError as error:
             self.close()
             lost = f"the connection to the daemon was lost: {error.strerror or error}"

@@ -20,12 +20,6 @@ from cellblock.snapshots import SnapshotLimits
 from processes import eventually
 
 
-@pytest.fixture(params=["none", "native", "landlock"])
-def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
-    """A warm host of each kind of isolation."""
-    return {"none": zygote_host, "native": native_host, "landlock": landlock_host}[request.param]
-
-
 @asynccontextmanager
 async def made(host: Host, workspace: Path, recovery: Rolling | Literal["none"] = "none") -> AsyncIterator[Session]:
     async with host.session(working_dir=workspace, images_dir=workspace / "images", recovery=recovery) as session:

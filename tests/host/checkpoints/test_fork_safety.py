@@ -13,12 +13,6 @@ THREAD = "import threading; e = threading.Event(); t = threading.Thread(target=e
 LOCK = "import sqlite3; c = sqlite3.connect('d.sqlite'); c.execute('create table t(x)'); c.execute('insert into t values (1)')"
 
 
-@pytest.fixture(params=["none", "native", "landlock"])
-def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
-    """A warm host of each kind of isolation."""
-    return {"none": zygote_host, "native": native_host, "landlock": landlock_host}[request.param]
-
-
 async def test_what_would_not_survive_is_refused_by_name_also_in_copies(any_host: Host, tmp_path: Path) -> None:
     async with any_host.session(working_dir=tmp_path, recovery="none") as session:
         checkpoint = await session.checkpoint()

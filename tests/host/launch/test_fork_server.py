@@ -39,7 +39,7 @@ async def test_a_zygote_that_is_killed_takes_its_kernels_along_and_is_replaced(t
         await ok(session, "lost = 1")
         old = kernels(host)
         running = asyncio.create_task(session.execute("import time; time.sleep(60)"))
-        await asyncio.sleep(0.1)
+        await eventually(lambda: session.reader.running)
         (launcher,) = host._launchers.in_use.values()
         os.kill(launcher._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
         result = await asyncio.wait_for(running, 5)

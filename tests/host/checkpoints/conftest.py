@@ -1,0 +1,24 @@
+"""Hosts and sessions in each kind of isolation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, Session
+from checkpoint_sessions import made
+
+
+@pytest.fixture(params=["none", "native", "landlock"])
+def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
+    """A warm host of each kind of isolation."""
+    return {"none": zygote_host, "native": native_host, "landlock": landlock_host}[request.param]
+
+
+@pytest.fixture
+async def any_session(any_host: Host, tmp_path: Path) -> AsyncIterator[Session]:
+    """A session in each kind of isolation, which makes no checkpoint by itself."""
+    async with made(any_host, tmp_path, "none") as session:
+        yield session

@@ -1,0 +1,67 @@
+"""The kernels and copies below one init: what ends, and what is told of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock import CheckpointError, Host, Session
+from checkpoint_sessions import made, value
+from processes import children, eventually
+
+
+@pytest.fixture
+async def session(host: Host, tmp_path: Path) -> AsyncIterator[Session]:
+    """A session without a sandbox, which makes no checkpoint by itself."""
+    async with made(host, tmp_path, "none") as session:
+        yield session
+
+
+async def test_many_that_are_dropped_at_once_all_end(session: Session) -> None:
+    """However little of it init can be told at a time."""
+    kept = [await session.checkpoint() for _ in range(12)]
+    init = int(await value(session, "__import__('os').getppid()"))
+    connection = kept[0].moment.copy.family._connection
+    assert connection is not None
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    os.kill(init, signal.SIGSTOP)
+    for checkpoint in kept:
+        checkpoint.discard()
+    os.kill(init, signal.SIGCONT)
+    await eventually(lambda: len(children(init)) == 1)
+
+
+async def test_what_is_killed_below_is_noticed(native_host: Host, tmp_path: Path) -> None:
+    """Code of the session may kill what is its own."""
+    async with made(native_host, tmp_path, "none") as session:
+        await session.execute("x = 1")
+        checkpoint = await session.checkpoint()
+        await session.execute(
+            """
+            import os, signal
+            for name in os.listdir("/proc"):
+                if name.isdigit() and int(name) not in (1, os.getpid()):
+                    os.kill(int(name), signal.SIGKILL)
+            """
+        )
+        await eventually(lambda: not checkpoint.alive)
+        with pytest.raises(CheckpointError, match="is gone"):
+            await session.restore(checkpoint)
+        assert await value(session, "x") == "1"
+
+
+async def test_the_end_of_init_ends_its_checkpoints(host: Host, tmp_path: Path) -> None:
+    async with made(host, tmp_path) as session:
+        checkpoint = await session.checkpoint()
+        init = int(await value(session, "import os; os.getppid()"))
+        os.kill(init, signal.SIGKILL)
+        await eventually(lambda: not checkpoint.alive)
+        assert await value(session, "1") == "1"
+        await session.execute("x = 1")
+        await session.restore(await session.checkpoint())
+        assert await value(session, "x") == "1"

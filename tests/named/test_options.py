@@ -1,0 +1,48 @@
+"""The options of a named session as JSON data: each is read by its name and type, and what is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock.errors import InvalidInputError
+from cellblock.named.options import read_options
+
+
+def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
+    read = read_options({"working_dir": str(tmp_path), "approve": "auto", "approve_shell_cmds": True, "idle_timeout": None})
+    assert (read.named.approve, read.named.idle_timeout) == ("auto", None)
+    assert read.services.approve_shell_cmds
+    assert read.session.images_dir == str(tmp_path / "images")  # not in the directory of the daemon
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"working_dri": "."}, "there is no option 'working_dri'; did you mean 'working_dir'"),
+        ({"nothing like it": 1}, "there is no option 'nothing like it'$"),
+        ({"policy": {}}, "there is no option 'policy'"),  # an object of Python, and no data
+        ({"on_command": "x"}, "there is no option 'on_command'"),
+        ({"approve": "never"}, "approve: "),
+        ({"idle_timeout": "soon"}, "idle_timeout: "),
+        ({"limits": {"tetx": 1}}, "limits can be .*, not tetx"),
+        ({"rules": "/missing"}, "missing"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidInputError, match=complaint):
+        read_options(given)
+
+
+def test_limits_are_given_by_name() -> None:
+    limits = read_options({"limits": {"text": 1000}}).session.limits
+    assert limits is not None
+    assert limits.text == 1000
+
+
+def test_without_a_sandbox_there_is_none() -> None:
+    assert read_options({"sandbox": False}).session.isolate == "none"
+    with pytest.raises(InvalidInputError):
+        read_options({"sandbox": False, "allow_hosts": ["example.org"]})
