@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from cellblock import (
     FilesError,
     InvalidInputError,
     NotFoundError,
+    OutcomeUnknownError,
 )
 from daemons import own_daemon
 from gateways import Gateway, own_gateway, token
@@ -191,3 +194,23 @@ async def test_the_same_for_asyncio(gateway: Gateway, tmp_path: Path) -> None:
         await client.download(kernel, "here", tmp_path / "back")
         assert (tmp_path / "back").read_bytes() == b"1" * 3_000_000
         assert await client.destroy(kernel) is True
+
+
+def test_a_connection_that_is_lost_leaves_open_what_must_not_be_done_twice() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                connection.recv(65536)
+                connection.close()
+
+        hanging_up = threading.Thread(target=hang_up)
+        hanging_up.start()
+        with Client(f"http://127.0.0.1:{server.getsockname()[1]}", "token") as client:
+            with pytest.raises(OutcomeUnknownError, match="not known whether the request was carried out"):
+                client.undo("one")
+            with pytest.raises(DaemonError, match="was lost") as lost:
+                client.status("one")
+        hanging_up.join()
+    assert not isinstance(lost.value, OutcomeUnknownError)

@@ -183,6 +183,10 @@ MUTANTS: dict[str, Mutant] = {
         "host/kernels/test_memory.py::test_a_session_whose_memory_cannot_be_measured_ends",
         Edit("host/kernels/memory.py", "MemoryWatch._expect_answer", "pass"),
     ),
+    "45 what is no kernel's": mutant(
+        "host/kernels/test_memory.py::test_what_is_no_kernels_counts_for_each_that_shares_an_init",
+        Edit("init/serving.py", "Init._measured", "return {seat.worker or 0, *self._below(seat)}"),
+    ),
     "48 one copy for each process": mutant(
         "init/test_parked.py::test_a_process_is_one_copy_at_most",
         Edit("init/parked.py", "Parked._is_new", "return _is_child(pid)"),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import ConflictError, Host, NotFoundError, StoreError
+from cellblock import ConflictError, Host, NotFoundError, NotRunError, Session, StoreError
+from cellblock.named.session import NamedSession
 from cellblock.named.sessions import NamedSessions
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import eventually
@@ -66,3 +67,21 @@ async def test_a_session_that_was_destroyed_keeps_its_executions(sessions: Named
     assert (await past.wait()).return_value == "2"
     with pytest.raises(NotFoundError):
         sessions.executions.find("0" * 32)
+
+
+async def test_code_that_meets_a_closed_session_was_not_run(
+    sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As when the daemon ends: whoever has submitted it asks the next one."""
+    named = await sessions.create("one", OPTIONS)
+    prepared = sessions.executions._prepared
+
+    async def closed(named: NamedSession) -> Session:
+        session = await prepared(named)
+        await session.close()
+        return session
+
+    monkeypatch.setattr(sessions.executions, "_prepared", closed)
+    with pytest.raises(NotRunError, match="ended, before it began"):
+        await submit(sessions, named, "open('ran', 'w')").wait()
+    assert not (tmp_path / "ran").exists()

@@ -405,6 +405,6 @@ class AsyncClient:
                         file.write(piece)
 
     async def _send(self, call: Call[T]) -> T:
-        with errors(runs=call.runs):
+        with errors(once=call.once):
             response = await self._http.request(call.method, call.path, json=call.body, params=call.query)
         return call.read(read_answer(response))

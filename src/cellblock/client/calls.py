@@ -32,7 +32,7 @@ class Call(Generic[T]):
         read: Turns the JSON of the answer into what the caller gets.
         body: JSON data to send, or None.
         query: What follows the path.
-        runs: Whether it runs code, so that a lost connection leaves the outcome unknown.
+        once: Whether it must not be made twice, so that a lost connection leaves its outcome unknown.
     """
 
     method: str
@@ -40,7 +40,7 @@ class Call(Generic[T]):
     read: Callable[[Any], T]
     body: Mapping[str, Any] | None = None
     query: Mapping[str, str] = field(default_factory=dict)
-    runs: bool = False
+    once: bool = False
 
 
 def get_or_create(name: str, tags: Mapping[str, str] | None, options: Mapping[str, Any]) -> Call[SessionRecord]:
@@ -87,7 +87,7 @@ def wipe() -> Call[list[str]]:
 
 def execute(kernel: SessionRecord | str, code: str, *, language: Language, timeout: float | None) -> Call[CodeExecutionResult]:
     """Run code."""
-    return Call("POST", f"{_kernel(kernel)}/execute", CodeExecutionResult.from_dict, _code(code, language, timeout), runs=True)
+    return Call("POST", f"{_kernel(kernel)}/execute", CodeExecutionResult.from_dict, _code(code, language, timeout), once=True)
 
 
 def submit(
@@ -95,7 +95,7 @@ def submit(
 ) -> Call[ExecutionRecord]:
     """Have code run."""
     body = {**_code(code, language, timeout), "key": key, "stdin": stdin}
-    return Call("POST", f"{_session(kernel)}/executions", ExecutionRecord.from_dict, body, runs=True)
+    return Call("POST", f"{_session(kernel)}/executions", ExecutionRecord.from_dict, body, once=True)
 
 
 def lookup(execution: ExecutionRecord | str) -> Call[ExecutionRecord]:
@@ -155,7 +155,7 @@ def variables(kernel: SessionRecord | str) -> Call[list[Variable]]:
 
 def make_checkpoint(kernel: SessionRecord | str, name: str, files: FilesMode) -> Call[CheckpointRecord]:
     """Keep the state of a session."""
-    return Call("POST", f"{_session(kernel)}/checkpoints", _checkpoint_record, {"name": name, "files": files})
+    return Call("POST", f"{_session(kernel)}/checkpoints", _checkpoint_record, {"name": name, "files": files}, once=True)
 
 
 def checkpoints(kernel: SessionRecord | str) -> Call[list[CheckpointRecord]]:
@@ -166,7 +166,7 @@ def checkpoints(kernel: SessionRecord | str) -> Call[list[CheckpointRecord]]:
 
 def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Call[None]:
     """Go back to a checkpoint."""
-    return Call("POST", f"{_checkpoint(kernel, checkpoint)}/restore", lambda _: None)
+    return Call("POST", f"{_checkpoint(kernel, checkpoint)}/restore", lambda _: None, once=True)
 
 
 def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Call[None]:
@@ -178,7 +178,7 @@ def undo(kernel: SessionRecord | str, count: int) -> Call[Undone]:
     """Undo cells."""
     from cellblock.model.checkpoints import Undone
 
-    return Call("POST", f"{_session(kernel)}/undo", Undone.from_dict, {"count": count})
+    return Call("POST", f"{_session(kernel)}/undo", Undone.from_dict, {"count": count}, once=True)
 
 
 def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Call[StateChanges]:
@@ -197,14 +197,14 @@ def fork(
 ) -> Call[list[SessionRecord]]:
     """Make branches."""
     wanted = {"names": [*names], "files": files, "seeds": list(seeds or ()), "same_random_state": same_random_state}
-    return Call("POST", f"{_session(kernel)}/fork", lambda data: [_record(one) for one in data["kernels"]], wanted)
+    return Call("POST", f"{_session(kernel)}/fork", lambda data: [_record(one) for one in data["kernels"]], wanted, once=True)
 
 
 def adopt(kernel: SessionRecord | str, branch: SessionRecord | str) -> Call[Changes]:
     """Go on with a branch."""
     from cellblock.model.checkpoints import Changes
 
-    return Call("POST", f"{_session(kernel)}/adopt", Changes.from_dict, {"branch": _name(branch)})
+    return Call("POST", f"{_session(kernel)}/adopt", Changes.from_dict, {"branch": _name(branch)}, once=True)
 
 
 def saved(kernel: SessionRecord | str) -> str:
@@ -247,7 +247,7 @@ def save_report(local: str | os.PathLike[str]) -> SaveReport:
 def install(kernel: SessionRecord | str, requirements: tuple[str, ...], timeout: float | None) -> Call[CodeExecutionResult]:
     """Install packages."""
     body = {"requirements": list(requirements), "timeout": timeout}
-    return Call("POST", f"{_session(kernel)}/install", CodeExecutionResult.from_dict, body, runs=True)
+    return Call("POST", f"{_session(kernel)}/install", CodeExecutionResult.from_dict, body, once=True)
 
 
 def search_tools(kernel: SessionRecord | str, words: str, limit: int) -> Call[list[str]]:

@@ -394,6 +394,6 @@ class Client:
                     file.write(piece)
 
     def _send(self, call: Call[T]) -> T:
-        with errors(runs=call.runs):
+        with errors(once=call.once):
             response = self._http.request(call.method, call.path, json=call.body, params=call.query)
         return call.read(read_answer(response))

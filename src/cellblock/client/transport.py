@@ -46,12 +46,12 @@ def http_client(kind: type[C], url: str, token: str, verify: ssl.SSLContext | bo
 
 
 @contextmanager
-def errors(*, runs: bool = False) -> Iterator[None]:
+def errors(*, once: bool = False) -> Iterator[None]:
     """Raise what a request meets as cellblock's errors.
 
     Raises:
         DaemonError: The server cannot be reached.
-        OutcomeUnknownError: The connection was lost while code ran.
+        OutcomeUnknownError: The connection was lost during a request that must not be made twice.
         InvalidInputError: The URL is none.
     """
     try:
@@ -60,7 +60,9 @@ def errors(*, runs: bool = False) -> Iterator[None]:
         raise DaemonError(f"the gateway cannot be reached: {error}") from error
     except httpx2.TransportError as error:
         what = f"the connection to the gateway was lost: {_why(error)}"
-        raise (OutcomeUnknownError(f"{what}; whether the code ran is not known") if runs else DaemonError(what)) from error
+        if once:
+            raise OutcomeUnknownError(f"{what}; it is not known whether the request was carried out") from error
+        raise DaemonError(what) from error
     except (httpx2.InvalidURL, UnicodeEncodeError) as error:
         raise InvalidInputError(f"the request is not valid: {error}") from error
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cellblock.host import Session
     from cellblock.named.approvals import PendingApprovals
 
+_NOT_BEGUN = "it was cancelled, or its session was ended, before it began to run"
 _SAID = 2000
 """Characters of its last words that are at hand for those who look at it while it runs."""
 
@@ -213,12 +214,15 @@ class Execution:
                 self._lost = lost()
                 await self._run(started, approvals, auto)
         except CellblockError as error:
-            self._fail(error, "unknown" if self._begun else "no")
+            if self._begun:
+                self._fail(error, "unknown")
+            else:  # a session that was closed says StateError
+                self._fail(NotRunError(_NOT_BEGUN) if isinstance(error, StateError) else error, "no")
         except asyncio.CancelledError:
             if self._begun:
                 self._fail(StateError("its session was ended while it ran"), "yes")
             else:
-                self._fail(NotRunError("it was cancelled, or its session was ended, before it began to run"), "no")
+                self._fail(NotRunError(_NOT_BEGUN), "no")
             raise
         finally:
             if not self.ended:

@@ -204,3 +204,34 @@ async def test_a_session_that_may_read_everything_is_measured_too(tmp_path: Path
         await eventually(lambda: measured)
         assert measured[0] > MIB
         assert await value(session, "kept") == 7
+
+
+STRAYS = """
+import os, time
+if not os.fork():
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    for _ in range(2):
+        if not os.fork():
+            break
+    mine = b'x' * (110 << 20)
+    time.sleep(60)
+    os._exit(0)
+os.wait()
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+async def test_what_is_no_kernels_counts_for_each_that_shares_an_init(tmp_path: Path) -> None:
+    """Without a control group, what has left its kernel's session and parent could use memory without limit."""
+    async with (
+        Host(isolate="native", policy=POLICY) as host,
+        host.session(working_dir=tmp_path, images_dir=tmp_path) as session,
+    ):
+        await ok(session, "kept = 7")
+        async with (await session.fork(1))[0] as branch:
+            result = await session.execute(STRAYS, timeout=10)
+            assert result.status == "died"
+            await ok(branch, "kept")
