@@ -30,13 +30,13 @@ from cellblock.cli.arguments import (
     SERVERS,
     TOOLS,
     AllowHost,
-    Code,
     Id,
     Json,
     Name,
     NoSandbox,
     SandboxConfig,
     Session,
+    Words,
     new_app,
     sandbox_options,
 )
@@ -122,7 +122,7 @@ def main(
 
 @app.command("exec", rich_help_panel=RUN)
 def exec_(
-    code: Code = None,
+    words: Words = None,
     name: Name = None,
     session_id: Id = None,
     bash: Annotated[bool, typer.Option("--bash", help="The code is for bash.")] = False,
@@ -135,6 +135,11 @@ def exec_(
     """Run code in a session. If there is no session of that name, make one."""
     from cellblock.cli import execute
 
+    before, code = (words[:-1], words[-1]) if words else ([], None)
+    if len(before) > 1 or (before and (name or session_id)):
+        say("cellblock: a session and its code are expected; put the code in quotes (see 'cellblock exec --help')")
+        return USAGE
+    name = before[0] if before else name
     return execute.run(name=name, session_id=session_id, code=code, file=file, bash=bash, timeout=timeout, as_json=as_json)
 
 

@@ -42,7 +42,10 @@ def known_names(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-Code = Annotated[str | None, typer.Argument(metavar="[CODE|-]", help="The code; - reads it from standard input.")]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME] [CODE|-]", help="The session, if not by --name; the code, - reads it from standard input."),
+]
 Session = Annotated[str, typer.Argument(metavar="NAME", help="The session's name or id.", autocompletion=known_names)]
 OptionalSession = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="The session's name or id.", autocompletion=known_names)

@@ -12,20 +12,23 @@ from typing import Any
 
 @dataclass(frozen=True)
 class _Form:
-    """The options of one command that are understood here, each with the name that its function has for it."""
+    """The options of one command that are understood here, each with the name that its function has for it.
+
+    The last of its `words` may stand alone.
+    """
 
     flags: Mapping[str, str]
     values: Mapping[str, str]
     lists: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    argument: str = ""
+    words: Sequence[str] = ()
 
 
 _FORMS = {
     "exec": _Form(
         flags={"--bash": "bash", "--json": "as_json"},
         values={"--name": "name", "--id": "session_id", "--timeout": "timeout", "--file": "file"},
-        argument="code",
+        words=("name", "code"),
     ),
     "mcp": _Form(
         flags={"--no-sandbox": "no_sandbox", "--approve-shell-cmds": "approve_shell_cmds"},
@@ -53,6 +56,7 @@ def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
     if form is None:
         return None
     found: dict[str, Any] = {}
+    words: list[str] = []
     left = iter(arguments)
     for argument in left:
         option, equals, value = argument.partition("=")
@@ -66,8 +70,10 @@ def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
                 found.setdefault(form.lists[option], []).append(following)
             else:
                 found[form.values[option]] = following
-        elif form.argument and form.argument not in found and (argument == "-" or not argument.startswith("-")):
-            found[form.argument] = argument
+        elif form.words and (argument == "-" or not argument.startswith("-")):
+            words.append(argument)
         else:
             return None
-    return found
+    if len(words) > len(form.words) or (len(words) > 1 and {"name", "session_id"} & {*found}):
+        return None
+    return {**found, **dict(zip(form.words[len(form.words) - len(words) :], words, strict=True))}
