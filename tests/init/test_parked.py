@@ -151,7 +151,7 @@ def test_what_is_not_a_socket_is_refused(nursery: Nursery) -> None:
 def test_a_copy_that_says_something_else_is_ended(nursery: Nursery) -> None:
     def begin() -> None:
         kept, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        kept.send(encode_control(Taken(7)))  # which only a kernel that was made of it may say; and before it is asked who it is
+        kept.send(encode_control(Taken(7)))  # as only a kernel that was made of it may, and before anybody asks
         socket.send_fds(nursery.theirs, [encode_control(Copied(1))], [theirs.fileno()])
 
     pid = nursery.fork(begin)
