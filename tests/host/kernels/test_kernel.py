@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import subprocess
 import sys
@@ -192,3 +193,22 @@ async def test_a_cell_that_waits_for_a_disk_can_be_stopped_and_keeps_its_variabl
 )
 def test_a_wait_status_is_told_to_people(status: int | None, meaning: str) -> None:
     assert meaning in describe_status(status)
+
+
+async def test_what_cannot_be_kept_for_a_later_host_was_not_said(zygote_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes the next cell and the next checkpoint."""
+    async with zygote_host.session(recovery="none") as session:
+        await session.execute("x = 1")
+        kernel = session._kernels.current
+        assert kernel is not None
+
+        def fail(_frame: bytes) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+        with monkeypatch.context() as full:
+            full.setattr(kernel.channel._line, "queue", fail)
+            for said in (session.execute("x = 2"), session.checkpoint(), session.complete("x", 1)):
+                with pytest.raises(OSError, match="no space"):
+                    await said
+        assert (await session.execute("x")).return_value == "1"
+        await (await session.checkpoint()).drop()

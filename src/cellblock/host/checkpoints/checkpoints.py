@@ -179,7 +179,7 @@ class Checkpoints:
             try:
                 checkpoint = await self._copy(kernel, automatic=True)
                 self.skipped = ""
-            except (CheckpointError, KernelDiedError) as error:
+            except (CheckpointError, KernelDiedError, OSError) as error:
                 self.skipped = str(error)
                 return
             if (took := time.perf_counter() - began) > rolling.longest:

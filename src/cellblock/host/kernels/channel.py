@@ -120,8 +120,18 @@ class Channel:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, message: ToWorker) -> None:
-        """Send a message, as soon as there is room for it."""
-        self._line.queue(self._conversation.send(message))
+        """Send a message, as soon as there is room for it.
+
+        Raises:
+            OSError: It could not be kept for a host that comes after this one. It was not said.
+        """
+        before = self._conversation.state
+        frame = self._conversation.send(message)
+        try:
+            self._line.queue(frame)
+        except OSError:
+            self._conversation.state = before
+            raise
         self._flush()
 
     def _flush(self) -> None:

@@ -158,14 +158,19 @@ class Kernel:
         Raises:
             KernelDiedError: The kernel has ended.
             ProtocolError: It runs a cell already.
+            OSError: It could not be written down for a host that comes after this one, and was not sent.
         """
         self._check_alive()
         self.attach(cell)
         self.output.show_so_far()
         self.memory.look_soon()
         self.cells += 1
-        self._write_base(more=True)
-        self.channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent, parent=cell.parent))
+        try:
+            self._write_base(more=True)
+            self.channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent, parent=cell.parent))
+        except OSError:
+            self.output.detach()
+            raise
 
     def attach(self, cell: Cell) -> None:
         """Take a cell for the one that runs."""
