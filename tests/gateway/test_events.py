@@ -85,7 +85,7 @@ def test_a_web_socket_follows_answers_and_cancels(gateway: Gateway, api: httpx.C
     number = submit(api, "print(input('? '))\nimport time\ntime.sleep(60)", stdin=True)
     address = f"{gateway.url.replace('http', 'ws')}/executions/{number}/events?token={token('run')}"
     with connect(address) as web_socket:
-        kinds, shown = [], ""
+        kinds, shown, cancelled = [], "", False
         for message in web_socket:
             event = json.loads(message)
             kinds.append(event["kind"])
@@ -93,7 +93,8 @@ def test_a_web_socket_follows_answers_and_cancels(gateway: Gateway, api: httpx.C
             if event["kind"] == "input":
                 assert event["data"]["prompt"] == "? "
                 web_socket.send('{"answer": "here"}')
-            elif event["kind"] == "stream" and shown.endswith("here\n"):
+            elif shown.endswith("here\n") and not cancelled:
+                cancelled = True
                 web_socket.send('{"cancel": true}')
         assert kinds[-1] == "result"
         assert event["data"]["status"] == "interrupted"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from IPython.core.completer import MATCHES_LIMIT, Completer, completions_sorting_key
 
@@ -23,6 +23,7 @@ def _completer(names: list[str]) -> Any:
 
 
 @given(st.lists(NAMES, max_size=40), st.text("ab_", max_size=3))
+@example(["bb_b", "ba_b"], "b_")
 def test_names_are_those_that_ipython_finds(names: list[str], text: str) -> None:
     plain, ours = (_completer(names) for _ in range(2))
     look_at_few(ours)

@@ -19,7 +19,9 @@ def look_at_few(completer: IPCompleter) -> None:
 
     def global_matches(text: str, **context: Any) -> list[str]:  # IPython 8 passes no context
         variables = completer.namespace
-        completer.namespace = _Names(variables, candidates(variables, text))
+        kept = {*candidates(variables, text)}
+        # In their order: of several with one abbreviation, IPython shows the last.
+        completer.namespace = _Names(variables, [name for name in [*variables] if name in kept])
         try:
             return search(text, **context)  # type: ignore[no-any-return]  # IPython has no annotation for it
         finally:
