@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import cellblock
+from cellblock.cli import live
 from daemons import own_daemon
 from terminals import cellblock as command
 from terminals import terminal
@@ -60,3 +64,18 @@ def test_a_picture_is_saved_and_named() -> None:
     path = screen.text.partition("picture: ")[2].split()[0]
     assert Path(path).read_bytes().startswith(b"\x89PNG")
     assert Path(path).parent == Path.cwd() / "images"
+
+
+def test_ctrl_c_works_while_the_main_thread_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when it comes right before a system call: Python's own handler waits for the end of that."""
+    asked = threading.Event()
+    monkeypatch.setattr(live, "_cancel", lambda execution: asked.set())
+    with live._Interrupts() as interrupts:
+        interrupts.stop_by("one")
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # so that another thread takes it
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert asked.wait(10)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    assert signal.set_wakeup_fd(-1) == -1

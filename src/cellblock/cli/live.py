@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -135,41 +136,53 @@ def _failure(data: Data, execution: str, *, interrupted: bool) -> BaseException:
 class _Interrupts:
     """While this is entered, Ctrl-C stops the execution. Pressed three times, it is an ordinary `KeyboardInterrupt`.
 
+    A handler in Python runs in the main thread, and not before that leaves a system call. A signal that comes just before the
+    call does not interrupt it. So a thread hears of signals by the descriptor that Python writes them to at once.
+
     Attributes:
         count: How often it was pressed.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self._asked = False
         self._execution = ""
         self._before: Any = None
         self._main = threading.current_thread() is threading.main_thread()
 
     def __enter__(self) -> Self:
         if self._main:
+            reader, self._writer = socket.socketpair()
+            self._writer.setblocking(False)
+            threading.Thread(target=self._watch, args=(reader,), daemon=True).start()
+            self._woken_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
             self._before = signal.signal(signal.SIGINT, self._pressed)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._main:
             signal.signal(signal.SIGINT, self._before)
+            signal.set_wakeup_fd(self._woken_before)
+            self._writer.close()
 
     def stop_by(self, execution: str) -> None:
         """Say what is to be stopped. It is stopped at once if somebody has pressed Ctrl-C already."""
         self._execution = execution
-        if self.count:
-            self._stop()
+        if self._asked:
+            threading.Thread(target=_cancel, args=(execution,), daemon=True).start()
 
     def _pressed(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         if self.count >= _LEAVE:
             raise KeyboardInterrupt
-        if self._execution:
-            self._stop()
 
-    def _stop(self) -> None:
-        # In a thread: the main thread may be in the middle of reading an event.
-        threading.Thread(target=_cancel, args=(self._execution,), daemon=True).start()
+    def _watch(self, reader: socket.socket) -> None:
+        with reader:
+            while numbers := reader.recv(100):
+                if signal.SIGINT in numbers:
+                    self._asked = True
+                    if self._execution:
+                        _cancel(self._execution)
 
 
 def _cancel(execution: str) -> None:
