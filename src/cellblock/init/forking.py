@@ -21,8 +21,6 @@ from cellblock.wire.copies import TO_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.worker import fork_safety
 
-_GUESSED = 256
-
 
 def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
     """Make a copy of this process, which `fork_safety.prepare` has got ready.
