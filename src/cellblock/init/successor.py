@@ -1,7 +1,7 @@
 """A process goes on in a new one that takes over its memory: a child of init then, without a second copy of its page tables.
 
 A process that ends leaves its children to init. To become init's child, a fork could fork once more and end, but a fork of a
-kernel takes one to two milliseconds. A new process that shares the memory of this one (``CLONE_VM``) takes a tenth of a millisecond.
+kernel takes one to two milliseconds. A new process that shares the memory of this one (``CLONE_VM``) takes a tenth of one.
 The two have one stack, so they cannot run at once: this one waits in the kernel (``CLONE_VFORK``), and the new one kills it
 there.
 """
