@@ -44,8 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     state.mkdir(mode=0o700)  # now, as whatever appears later is what a test left behind
     os.environ["CELLBLOCK_HOME"] = str(state)
     os.environ["CELLBLOCK_CONFIG"] = str(state / "config.toml")  # which is not there, whatever this user has set
-    # On a busy machine time says nothing. CI runs these tests several times, with other examples each time.
-    settings.register_profile("cellblock", deadline=None, max_examples=40)
+    # On a busy machine time says nothing. CI runs these tests several times, with other examples each time; Hypothesis would
+    # try the same ones wherever it finds that it runs in CI.
+    settings.register_profile("cellblock", parent=settings.get_profile("default"), deadline=None, max_examples=40)
     settings.load_profile("cellblock")
     selection["slow"] = "not slow" not in config.option.markexpr
     gc.disable()  # until everything is collected, which makes a million objects that stay
