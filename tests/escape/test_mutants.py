@@ -465,6 +465,10 @@ MUTANTS: dict[str, Mutant] = {
             "return (await asyncio.get_running_loop().connect_write_pipe(cls, ours))[1], theirs",
         ),
     ),
+    "54 large events": mutant(
+        "store/test_beside.py::test_a_disk_that_stalls_holds_up_nothing_but_the_event_that_is_written",
+        Edit("store/beside.py", "Beside.write_ahead", "return None"),
+    ),
     "54 notifications of servers": mutant(
         "tools/mcp/test_servers.py::test_notifications_start_no_tasks",
         Edit("tools/mcp/dialogue.py", "Dialogue._hear", "return False"),
