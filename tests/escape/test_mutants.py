@@ -41,6 +41,7 @@ ENDLESS = frozenset(
         "44 callbacks that wait for themselves",
         "44 the last rung",
         "45 all processes together",
+        "45 attributes of files",
         "45 buffers of sockets",
         "45 page tables",
         "45 shared memory and queues of System V",
@@ -374,6 +375,10 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "45 all processes together": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[over children]", CONDEMNED
+    ),
+    "45 attributes of files": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in attributes]",
+        Edit("init/processes.py", "_kept_beside_content", "return 0"),
     ),
     "45 buffers of sockets": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in sockets]",
