@@ -50,6 +50,19 @@ def check_code(code: str) -> None:
         )
 
 
+_FENCE = "```"
+
+
+def without_fence(code: str) -> str:
+    """Return the code in a Markdown fence if that is all there is: language models often write one around a cell."""
+    text = code.strip()
+    if not text.startswith(_FENCE) or not text.endswith("\n" + _FENCE):
+        return code
+    first, _, rest = text.partition("\n")
+    language = first.removeprefix(_FENCE).strip().lower()
+    return rest.removesuffix(_FENCE) if language in ("", "py", "python", "python3", "ipython") else code
+
+
 def check_isolation(isolate: Isolate) -> Isolate:
     """Check that kernels can be isolated like this, here.
 

@@ -142,6 +142,8 @@ class Files:
     async def list(self, path: str | PurePath = ".", *, recursive: bool = False) -> list[FileInfo]:
         """List a folder, sorted by path. Links, FIFOs, sockets and devices are listed as such.
 
+        The empty folders with which the sandbox keeps names such as ``.vscode`` from being used are left out.
+
         Args:
             path: The folder.
             recursive: Whether to list what is in its folders too.
