@@ -391,6 +391,7 @@ async def test_an_interpreter_without_ipython_says_how_to_get_it(host: Host, tmp
 
 _BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "images_dir": ({"images_dir": "/proc/images"}, InvalidInputError, "images_dir: /proc cannot be written"),
+    "a misspelled name": ({"workdir": "/tmp"}, InvalidInputError, "there is no option 'workdir'; did you mean 'working_dir'"),
     "working_dir": ({"working_dir": "/nowhere"}, InvalidInputError, "working_dir: /nowhere is not a directory; create it"),
     "kernel_env": ({"kernel_env": {"A": 1}}, InvalidInputError, "kernel_env: 'A' and its value must be strings"),
     "preload": ({"preload": "numpy"}, InvalidInputError, r"must be a sequence of module names: preload=\('numpy',\)"),

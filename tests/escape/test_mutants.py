@@ -455,6 +455,16 @@ MUTANTS: dict[str, Mutant] = {
         "tools/mcp/test_servers.py::test_a_server_that_floods_its_output_holds_up_nobody[blank-30-100000 empty lines]",
         Edit("tools/mcp/stdio.py", "StdioTransport._give_way", "pass"),
     ),
+    "54 descriptors from servers": mutant(
+        "tools/mcp/test_servers.py::test_a_server_cannot_send_descriptors_back_on_its_input",
+        Edit(
+            "tools/mcp/server_input.py",
+            "ServerInput.open",
+            "import socket\n"
+            "ours, theirs = socket.socketpair()\n"
+            "return (await asyncio.get_running_loop().connect_write_pipe(cls, ours))[1], theirs",
+        ),
+    ),
     "54 notifications of servers": mutant(
         "tools/mcp/test_servers.py::test_notifications_start_no_tasks",
         Edit("tools/mcp/dialogue.py", "Dialogue._hear", "return False"),

@@ -28,7 +28,7 @@ def add_to(app: typer.Typer) -> None:
 
 def checkpoint(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="[CHECKPOINT]", help="A name for the checkpoint.")] = "",
+    name: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A name for the checkpoint.")] = "",
     files: Annotated[bool, typer.Option("--files", help="Keep the files of the workspace, too.")] = False,
     drop: Annotated[bool, typer.Option("--drop", help="Drop the checkpoint of this name or id instead.")] = False,
     as_json: Json = False,
@@ -79,7 +79,7 @@ def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> 
 
 def undo(
     session: Session,
-    count: Annotated[int, typer.Argument(metavar="[N]", min=1, help="How many cells to undo.")] = 1,
+    count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many cells to undo.")] = 1,
     as_json: Json = False,
 ) -> int:
     """Undo the last cells of a session."""

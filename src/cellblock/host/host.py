@@ -25,7 +25,7 @@ from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.host_kernels import Launch, WithKernels
 from cellblock.host.launch.launcher import Launcher
 from cellblock.host.launch.launchers import Launchers, key_of
-from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions
+from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions, check_names
 from cellblock.host.packages import name_places
 from cellblock.host.place import SessionPlace
 from cellblock.leftovers import remove_places
@@ -244,6 +244,7 @@ class Host(WithKernels, AsyncOnly):
         if start_from is not None and not isinstance(start_from, Beginning):
             start_from = Beginning(start_from)
         default = SessionOptions() if start_from is None else start_from.checkpoint.moment.options
+        check_names(keywords, SessionKeywords.__annotations__)
         asked = replace(options or default, **keywords)
         number = next(self._numbers) if remains is None else remains.number
         session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains, start_from=start_from)
