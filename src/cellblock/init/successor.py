@@ -49,7 +49,7 @@ class _Thread(NamedTuple):
 
 
 def look_up() -> None:
-    """Find out what `go_on_in_successor` needs to know. Before a fork, because in the fork it would cost pages and 0.2 ms."""
+    """Find out what `go_on_in_successor` needs to know. Before a fork, because in the fork it would copy 80 pages."""
     with contextlib.suppress(ValueError):  # as there
         _thread()
 
