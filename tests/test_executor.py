@@ -424,6 +424,7 @@ _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         InvalidInputError,
         "isolate must be 'native', 'landlock' or 'srt', not 'none'",
     ),
+    "a misspelled name": ({"workdir": "/tmp"}, InvalidInputError, "there is no option 'workdir'; did you mean 'working_dir'"),
     "a level": ({"log_level": "LOUD"}, InvalidInputError, "log_level must be one of DEBUG, INFO.*not 'LOUD'"),
     "a negative wait": ({"approval_timeout": -1}, InvalidInputError, "approval_timeout must be a positive number.*not -1"),
     "no wait at all": ({"connect_timeout": 0}, InvalidInputError, "connect_timeout must be a positive number.*not 0"),

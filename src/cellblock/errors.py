@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
 
 
-NO_NETWORK = "this session has no network: allow hosts with allow_hosts=, or in its sandbox_config (network.allowedDomains)"
+NO_NETWORK = (
+    "this session has no network: allow hosts with allow_hosts= (on the command line: --allow-host), or in its "
+    "sandbox_config (network.allowedDomains)"
+)
 """The explanation for a failed connection in a session without a network."""
 
 NO_NETWORK_BY_LANDLOCK = (

@@ -17,6 +17,7 @@ from cellblock.executor_options import DEFAULT_LEVEL, ExecutorOptions
 from cellblock.executor_states import WithStates
 from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.closing import AsyncOnly
+from cellblock.host.options import check_names
 from cellblock.running import RunningSession
 from cellblock.signatures import takes
 
@@ -56,6 +57,7 @@ class CodeExecutor(WithStates, AsyncOnly):
         Raises:
             InvalidInputError: An argument is wrong.
         """
+        check_names(keywords, ExecutorOptions.__annotations__)
         options = ExecutorOptions(*args, **keywords)
         self._service_options = options.services()
         self._options = options.session()

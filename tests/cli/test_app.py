@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -41,6 +42,13 @@ def test_no_command_shows_which_there_are(
     out = capsys.readouterr().out
     assert all(f"│ {command} " in out for command in commands)
     assert "─ Commands ─" not in out or arguments, "each command has its place in the parts of the help"
+
+
+@pytest.mark.parametrize("command", ["", "exec", "run", "logs", "mcp", "tools add", "tokens create", "daemon logs"])
+def test_help_shows_names_of_values_and_no_types(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert not re.findall(r"<(bool|str|int|list)[^>]*>|\[\[", out)
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from cellblock.host.checks import (
     check_timeout,
     default_isolation,
     fit_policy,
+    without_fence,
 )
 from cellblock.sandbox import probe
 from cellblock.sandbox.srt import SrtPolicy
@@ -42,6 +43,23 @@ def test_ordinary_code_passes() -> None:
 def test_what_cannot_be_a_cell_is_refused(code: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         check_code(code)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```python\nx = 1\nx\n```", "x = 1\nx\n"),
+        ("\n```\nx\n```\n", "x\n"),
+        ("``` Py\r\nx\n```", "x\n"),
+        ("```python\n```", ""),
+        ("```bash\nls\n```", "```bash\nls\n```"),
+        ("```python\nx", "```python\nx"),
+        ("x = '```'", "x = '```'"),
+        ("```", "```"),
+    ],
+)
+def test_a_markdown_fence_around_a_cell_is_taken_off(text: str, code: str) -> None:
+    assert without_fence(text) == code
 
 
 @pytest.mark.parametrize("timeout", [None, 1, 0.1, math.inf])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutor, Host, Limits, SessionOptions
+from cellblock import CodeExecutor, Host, InvalidInputError, Limits, SessionOptions
 from cellblock.host.options import SessionKeywords
 from cellblock.options import ServiceOptions
 
@@ -35,5 +35,5 @@ async def test_keywords_win_over_options(host: Host, tmp_path: Path) -> None:
 
 
 async def test_an_unknown_keyword_is_an_error_at_once(host: Host) -> None:
-    with pytest.raises(TypeError, match="workdir"):
+    with pytest.raises(InvalidInputError, match="no option 'workdir'; did you mean 'working_dir'"):
         host.session(workdir=".")  # type: ignore[call-arg]

@@ -171,3 +171,22 @@ def test_only_processes_of_the_namespace_are_counted_if_proc_shows_others() -> N
     assert done.stdout.split() == ["1", "False"], done.stderr
     assert processes.has_own_proc()
     assert str(os.getpid()) in processes._pids_of_namespace()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces")
+def test_what_is_below_another_process_is_known_if_proc_has_other_numbers() -> None:
+    program = """
+import os, signal
+from cellblock.init import processes
+top, ours = os.pipe()
+if not (child := os.fork()):
+    if (below := os.fork()):
+        os.write(ours, b"%d" % below)
+    signal.pause()
+below = int(os.read(top, 20))
+print(processes.descendants(child) == processes.children(child) == [below], processes.descendants(below))
+print(processes.descendants(os.getpid()) == [child, below], processes.descendants(10_000_000))
+"""
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["True []", "True []"], done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 import cellblock
 from cellblock import InvalidInputError, LaunchError
-from cellblock.daemon.messages import Complete
+from cellblock.daemon.messages import Complete, Inspect
 from cellblock.named.kernel_types import cell, check_kernel_type
 from cellblock.sync.connection import call
 from daemons import own_daemon
@@ -80,6 +80,11 @@ def test_a_timeout_stops_the_code_and_keeps_the_state(bash: cellblock.SessionRec
 @pytest.mark.clients
 def test_code_is_completed_in_its_language(bash: cellblock.SessionRecord) -> None:
     assert "echo" in call(Complete("bash"), b"ech")["matches"]
+
+
+@pytest.mark.clients
+def test_no_name_is_looked_up_in_pythons_variables(bash: cellblock.SessionRecord) -> None:
+    assert "Print" not in (call(Inspect("bash", -1, 0), b"print") or "")
 
 
 @pytest.mark.clients

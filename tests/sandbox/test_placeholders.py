@@ -61,7 +61,7 @@ def test_the_last_one_removes_them(tmp_path: Path, held: list[Hold]) -> None:
 
 
 def test_who_comes_last_removes_what_others_asked_for(tmp_path: Path, held: list[Hold]) -> None:
-    first, second = take(held, tmp_path, ".vscode"), take(held, tmp_path, ".idea")
+    first, second = take(held, tmp_path, ".vscode", ".env"), take(held, tmp_path, ".idea")
     first.release()
     second.release()
     assert os.listdir(tmp_path) == []

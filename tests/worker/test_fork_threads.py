@@ -47,6 +47,30 @@ print(other_threads())
     assert printed(script) == ["{}"]
 
 
+def test_threads_are_known_although_proc_has_other_numbers_for_them() -> None:
+    script = """
+import ctypes, os, threading
+from cellblock.sandbox.abi import CLONE_NEWPID, CLONE_NEWUSER
+from cellblock.worker.fork_threads import file_of, name_of, other_threads
+assert ctypes.CDLL(None).unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0
+if child := os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(os.getpid(), other_threads())
+go = threading.Event()
+thread = threading.Thread(target=go.wait)
+thread.start()
+found = other_threads()
+ours = file_of(ctypes.cast(ctypes.pythonapi.Py_GetVersion, ctypes.c_void_p).value)
+print(found == {thread.native_id: ours}, name_of(thread.native_id) == open("/proc/self/comm").read().strip(), flush=True)
+go.set()
+thread.join()
+while len(os.listdir("/proc/self/task")) > 1: pass
+print(name_of(thread.native_id), flush=True)
+os._exit(0)
+"""
+    assert printed(script) == ["1 {}", "True True", "None"]
+
+
 def test_memory_where_nothing_is_mapped_is_an_error_and_not_the_end() -> None:
     script = """
 from cellblock.worker.fork_threads import _Memory

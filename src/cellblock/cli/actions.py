@@ -26,7 +26,7 @@ Action = Annotated[str, typer.Argument(metavar="CATEGORY.NAME", help="The action
 def list_(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORDS]...", help="Words to search for; all actions without them."),
+        typer.Argument(metavar="WORDS", help="Words to search for; all actions without them."),
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -81,7 +81,7 @@ def run(
     action: Action,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PARAMETER=VALUE]...", help="Its arguments; a value that is not JSON is text."),
+        typer.Argument(metavar="PARAMETER=VALUE", help="Its arguments; a value that is not JSON is text."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session; a new one by default.")] = None,
     as_json: Json = False,

@@ -78,6 +78,25 @@ def run(arguments: list[str]) -> int:
     return status
 
 
+def _show_types_of_values_only() -> None:
+    """Have the help show no types of flags, which take no value, and of arguments, whose names say enough.
+
+    Newer versions of typer show them; with older ones, this changes nothing.
+    """
+    for kind in (typer.core.TyperOption, typer.core.TyperArgument):
+        kind.display_type_rich = _type_shown(getattr(kind, "display_type_rich", None))  # type: ignore[method-assign]
+
+
+def _type_shown(original: Any) -> Any:
+    def shown(parameter: Any, ctx: Any) -> str | None:
+        if parameter.param_type_name == "argument" or parameter.is_flag:
+            return None
+        found: str | None = original(parameter, ctx)
+        return found
+
+    return shown
+
+
 def _complete(what: str) -> None:
     """Print what a shell asks for: the script that completes, or what could stand at its cursor."""
     from typer.completion import completion_init  # type: ignore[attr-defined]  # typer has it, and does not list it
@@ -146,7 +165,7 @@ def exec_(
 @app.command("run", rich_help_panel=RUN, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run_script(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The script; - reads it from standard input.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its arguments.")] = None,
     allow_host: AllowHost = None,
     sandbox_config: SandboxConfig = None,
     no_sandbox: NoSandbox = False,
@@ -172,8 +191,8 @@ def attach(name: Session) -> int:
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no tokens. Loopback addresses only.")] = False,
     allow_name: Annotated[
         list[str] | None,
@@ -225,3 +244,4 @@ app.add_typer(files.app, name="files", rich_help_panel=FILES)
 app.add_typer(tokens.app, name="tokens", rich_help_panel=SERVERS)
 app.add_typer(kernelspec.app, name="kernelspec", rich_help_panel=SERVERS)
 app.add_typer(tools.app, name="tools", rich_help_panel=TOOLS)
+_show_types_of_values_only()

@@ -26,7 +26,7 @@ _MAX_SHOWN = 200  # characters of a call's arguments
 
 Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions to show.")]
 SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of the session with this id.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, from 'cellblock approvals pending'.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids, from 'cellblock approvals pending'.")]
 All = Annotated[bool, typer.Option("--all", help="Decide about everything that waits.")]
 
 

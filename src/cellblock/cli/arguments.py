@@ -44,11 +44,11 @@ def known_names(incomplete: str) -> list[str]:
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME] [CODE|-]", help="The session, if not by --name; the code, - reads it from standard input."),
+    typer.Argument(metavar="NAME CODE", help="The session, if not by --name; the code, - reads it from standard input."),
 ]
 Session = Annotated[str, typer.Argument(metavar="NAME", help="The session's name or id.", autocompletion=known_names)]
 OptionalSession = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="The session's name or id.", autocompletion=known_names)
+    str | None, typer.Argument(metavar="NAME", help="The session's name or id.", autocompletion=known_names)
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session's name.", autocompletion=known_names)]
 Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="The session's id.")]

@@ -28,7 +28,7 @@ def add_to(app: typer.Typer) -> None:
 
 def checkpoint(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="[CHECKPOINT]", help="A name for the checkpoint.")] = "",
+    name: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A name for the checkpoint.")] = "",
     files: Annotated[bool, typer.Option("--files", help="Keep the files of the workspace, too.")] = False,
     drop: Annotated[bool, typer.Option("--drop", help="Drop the checkpoint of this name or id instead.")] = False,
     as_json: Json = False,
@@ -79,10 +79,10 @@ def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> 
 
 def undo(
     session: Session,
-    count: Annotated[int, typer.Argument(metavar="[N]", min=1, help="How many cells to undo.")] = 1,
+    count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many cells to undo.")] = 1,
     as_json: Json = False,
 ) -> int:
-    """Undo the last cells of a session."""
+    """Undo the last cells of a session, and all changes to the files of its workspace since, whoever made them."""
     undone = ask(messages.Undo(session, count))
     if wants_json(as_json):
         print_json(undone)

@@ -99,7 +99,7 @@ def install() -> int:
 
 @app.command()
 def logs(
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many lines to print.")] = 50,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="How many lines to print.")] = 50,
 ) -> int:
     """Print the end of the daemon's log."""
     try:

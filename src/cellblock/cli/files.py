@@ -29,7 +29,7 @@ Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Include fold
 @app.command()
 def ls(
     session: Session,
-    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A folder in the workspace.")] = ".",
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder in the workspace.")] = ".",
     recursive: Recursive = False,
     as_json: Json = False,
 ) -> int:

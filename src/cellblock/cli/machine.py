@@ -138,7 +138,7 @@ def _session(found: dict[str, Any], isolate: str) -> None:
 def show(
     config: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="A sandbox configuration (JSON); the default policy without it."),
+        typer.Argument(metavar="FILE", help="A sandbox configuration (JSON); the default policy without it."),
     ] = None,
     workspace: Annotated[
         str | None, typer.Option(metavar="DIR", help="The session's working directory; the current one by default.")
@@ -192,7 +192,7 @@ async def _trouble(wanted: Policy, workspace: str | None, isolate: Literal["nati
 
 
 @policy.command()
-def init(file: Annotated[str, typer.Argument(metavar="[FILE]", help="Where to write it.")] = "sandbox.json") -> int:
+def init(file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it.")] = "sandbox.json") -> int:
     """Write a configuration with comments, for you to edit."""
     try:
         with open(file, "x", encoding="utf-8") as new:

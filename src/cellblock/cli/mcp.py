@@ -48,11 +48,14 @@ _Preload = Annotated[
     list[str] | None, typer.Option(metavar="MODULE", help="A module to import when kernels start. Can be repeated.")
 ]
 _Way = Annotated[_Transport, typer.Option(help="stdio for one client, http for many.")]
-_Host = Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=_HTTP)]
-_Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.", rich_help_panel=_HTTP)]
+_Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.", rich_help_panel=_HTTP)]
+_Port = Annotated[
+    int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one.", rich_help_panel=_HTTP)
+]
 _Token = Annotated[
     str,
     typer.Option(
+        metavar="TOKEN",
         envvar="CELLBLOCK_MCP_TOKEN",
         help="The token for clients; a random one by default.",
         rich_help_panel=_HTTP,

@@ -39,7 +39,7 @@ def save(session: Session, file: File, files: Files = False, as_json: Json = Fal
 
 def load(
     file: File,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The name of the new session.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name of the new session.")] = None,
     files: Files = False,
     allow_host: AllowHost = None,
     sandbox_config: SandboxConfig = None,

@@ -157,7 +157,7 @@ def wipe(
     """End all sessions. In a terminal, ask first."""
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
         count = len(ask(messages.List()))
-        if not typer.confirm(f"End all {count} sessions, with everything in their variables?"):
+        if not typer.confirm(f"End all sessions ({count}), with everything in their variables?"):
             return FAILED
     with Progress("ending all sessions"):
         destroyed = ask(messages.Wipe())
@@ -171,7 +171,7 @@ def wipe(
 def logs(
     session: OptionalSession = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Then show what runs from now on, until Ctrl-C.")] = False,
-    last: Annotated[int, typer.Option("--last", "-n", min=1, max=1000, help="How many executions to show.")] = 20,
+    last: Annotated[int, typer.Option("--last", "-n", metavar="N", min=1, max=1000, help="How many executions to show.")] = 20,
     execution: Annotated[str | None, typer.Option("--execution", metavar="ID", help="Show this execution only.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:

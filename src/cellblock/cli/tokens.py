@@ -21,7 +21,7 @@ _DAY = 86400.0
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name for it, to tell it from others.")],
     scope: Annotated[
-        list[str] | None, typer.Option(help="read, run, approve or admin. Can be repeated; run by default.")
+        list[str] | None, typer.Option(metavar="SCOPE", help="read, run, approve or admin. Can be repeated; run by default.")
     ] = None,
     session: Annotated[str, typer.Option(metavar="NAME", help="Allow this session only.")] = "",
     days: Annotated[float | None, typer.Option(metavar="DAYS", help="Days until it expires; never by default.")] = None,

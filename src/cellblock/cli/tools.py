@@ -24,7 +24,7 @@ Pairs = list[str] | None
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of its package in code.")],
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS...]", help="The program that is the server.")
+        list[str] | None, typer.Argument(metavar="-- COMMAND ARGS", help="The program that is the server.")
     ] = None,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The address of a server over HTTP.")] = None,
     env: Annotated[
@@ -116,10 +116,10 @@ def remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> int:
 @app.command("search")
 def search_(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORDS]...", help="Words to search for; without them, all tools are listed.")
+        list[str] | None, typer.Argument(metavar="WORDS", help="Words to search for; without them, all tools are listed.")
     ] = None,
     root: Root = "mcptools",
-    limit: Annotated[int, typer.Option(min=1, help="How many to show at most.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="How many to show at most.")] = 20,
     as_json: Json = False,
 ) -> int:
     """Find tools by words, best match first. Exit with 1 if there are none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, cast, get_args
 
 from cellblock import config
@@ -23,6 +23,7 @@ OURS: frozenset[Isolate] = frozenset(("native", "landlock"))
 """The sandboxes that cellblock makes itself."""
 
 _MAX_BRANCHES = 1000
+_SHOWN = 200  # characters of a message that shows a wrong value
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a cell may take."""
 
@@ -47,6 +48,19 @@ def check_code(code: str) -> None:
         raise InvalidInputError(
             f"the code has {size:,} bytes, over the limit of {MAX_CODE:,}; put the data in a file and read it from there"
         )
+
+
+_FENCE = "```"
+
+
+def without_fence(code: str) -> str:
+    """Return the code in a Markdown fence if that is all there is: language models often write one around a cell."""
+    text = code.strip()
+    if not text.startswith(_FENCE) or not text.endswith("\n" + _FENCE):
+        return code
+    first, _, rest = text.partition("\n")
+    language = first.removeprefix(_FENCE).strip().lower()
+    return rest.removesuffix(_FENCE) if language in ("", "py", "python", "python3", "ipython") else code
 
 
 def check_isolation(isolate: Isolate) -> Isolate:
@@ -156,14 +170,21 @@ def check_forbidding(isolate: Isolate, asked: bool) -> None:
         raise InvalidInputError("forbid_programs needs on_command=, which decides about the commands that are run instead")
 
 
-def check_branches(n: int) -> None:
-    """Check that a session can have this many branches.
+def check_branches(n: int, seeds: Sequence[int] | None) -> None:
+    """Check that a session can have this many branches, with these seeds.
 
     Raises:
         InvalidInputError: It cannot.
     """
     if type(n) is not int or not 1 <= n <= _MAX_BRANCHES:
         raise InvalidInputError(f"n must be a number of branches from 1 to {_MAX_BRANCHES}, not {n!r}")
+    if seeds is None:
+        return
+    if not isinstance(seeds, Sequence) or len(seeds) != n:
+        raise InvalidInputError(f"seeds must be a list with as many seeds as branches, {n}, not {seeds!r}"[:_SHOWN])
+    for seed in seeds:
+        if type(seed) is not int or not -(2**63) <= seed < 2**63:
+            raise InvalidInputError(f"a seed must be an integer of 64 bits, not {seed!r}"[:_SHOWN])
 
 
 def check_timeout(timeout: float | None) -> None:

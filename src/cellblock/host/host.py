@@ -19,12 +19,13 @@ from cellblock import config
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.checkpoints.rolling import Pace
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.host_kernels import Launch, WithKernels
 from cellblock.host.launch.launcher import Launcher
 from cellblock.host.launch.launchers import Launchers, key_of
-from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions
+from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions, check_names
 from cellblock.host.packages import name_places
 from cellblock.host.place import SessionPlace
 from cellblock.leftovers import remove_places
@@ -60,6 +61,7 @@ class Host(WithKernels, AsyncOnly):
         index: Where packages for sessions come from.
         places: The prefix of the paths of each session's own packages.
         keeping: What outlives this process, if something does.
+        pace: When its sessions make automatic checkpoints.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Host(WithKernels, AsyncOnly):
         self._launchers = Launchers(self._make_launcher, start_timeout)
         self._kernels: set[Kernel] = set()
         self._rolled: deque[Checkpoint] = deque()
+        self.pace = Pace()
         self._store: Store | None = None
         self._families: set[Family] = set()
         """Those with copies"""
@@ -241,6 +244,7 @@ class Host(WithKernels, AsyncOnly):
         if start_from is not None and not isinstance(start_from, Beginning):
             start_from = Beginning(start_from)
         default = SessionOptions() if start_from is None else start_from.checkpoint.moment.options
+        check_names(keywords, SessionKeywords.__annotations__)
         asked = replace(options or default, **keywords)
         number = next(self._numbers) if remains is None else remains.number
         session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains, start_from=start_from)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import OnCommand, OnListener
     from cellblock.host.output.limits import Limits
     from cellblock.sandbox.probe import Facts
+
+
+def check_names(names: Iterable[str], known: Collection[str]) -> None:
+    """Check that there are options of these names.
+
+    Raises:
+        InvalidInputError: There is none of one name.
+    """
+    for name in names:
+        if name not in known:
+            import difflib  # only for a mistake
+
+            near = difflib.get_close_matches(name, known, 1)
+            raise InvalidInputError(f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from cellblock.errors import StateError
-from cellblock.host.checks import DEFAULT_TIMEOUT, check_code, check_requirements, check_timeout
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_code, check_requirements, check_timeout, without_fence
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cell_events import Event, Notice
 from cellblock.host.kernels.cells import Cells
@@ -68,7 +68,7 @@ class WithCells:
             StateError: The session is not started, or closed.
             LaunchError: The last kernel had died and no new one could be started.
         """
-        self._check_cell(code, timeout)
+        code = self._checked(code, timeout)
         cell = Cell(
             code,
             on_input,
@@ -116,7 +116,7 @@ class WithCells:
         Raises:
             InvalidInputError, SandboxError, StateError, LaunchError: As for `execute`.
         """
-        self._check_cell(code, timeout)
+        code = self._checked(code, timeout)
         queue = self.wanted.limits.queue if chunks else None
         cell = Cell(
             code,
@@ -233,10 +233,11 @@ class WithCells:
         ready = self._kernels.ready
         return "" if ready is None else ready.position
 
-    def _check_cell(self, code: str, timeout: float | None) -> None:
+    def _checked(self, code: str, timeout: float | None) -> str:
         check_code(code)
         check_timeout(timeout)
         self._cells.check()
+        return without_fence(code)
 
 
 def no_more(cell: Cell, running: asyncio.Task[CodeExecutionResult]) -> None:

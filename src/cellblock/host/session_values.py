@@ -177,7 +177,7 @@ class WithValues(WithCells):
         """The files of the session's working directory, for the caller to write, read and copy."""
         from cellblock.host.files import Files
 
-        return Files(Path(self._cwd))
+        return Files(Path(self._cwd), on_change=self._checkpoints.files_changed)
 
     async def _renew(self) -> None:
         if self.next_count > 1 or self._cells.past.entries:

@@ -10,13 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from cellblock.init import sockets, system_v
 from cellblock.sandbox import abi
 from cellblock.sandbox.syscall import prctl
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
 _OF_DESCRIPTOR = 4096  # half of what the kernel leaves to a pipe of somebody who has many
 
 HIGH = 64
@@ -99,18 +100,18 @@ def execute(command: list[str]) -> None:
 
 def children(pid: int) -> list[int]:
     """Return the direct children of a process; empty if it is gone."""
-    return _named_here(_children(_name_in_proc(pid)))
+    return _numbers_here(_children(_name_in_proc(pid)))
 
 
-def _children(pid: int) -> list[int]:
+def _children(name: int) -> list[int]:
     found: list[int] = []
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        threads = os.listdir(f"/proc/{name}/task")
     except OSError:
         return found
     for thread in threads:
         try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+            with open(f"/proc/{name}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
         except OSError:
             continue  # the thread has ended
@@ -121,33 +122,50 @@ def descendants(pid: int) -> list[int]:
     """Return everything below a process, parents before their children."""
     if sys.platform != "linux":
         return _descendants_by_ps(pid)
-    found = _children(_name_in_proc(pid))
+    return _numbers_here(_descendants(_name_in_proc(pid)))
+
+
+def _descendants(name: int) -> list[int]:
+    found = _children(name)
     for process in found:  # grows while it is walked
         found += _children(process)
-    return _named_here(found)
+    return found
 
 
 def _name_in_proc(pid: int) -> int:
-    """Return what /proc calls a process.
+    """Return what /proc calls a process; 0 if it is not known.
 
-    That is not its number here where /proc is that of a pid namespace further out, as root finds it in srt's sandbox. We
-    know it of this process only.
+    That is not its number here if /proc is that of a pid namespace further out, as it is for root in a sandbox of srt. Then
+    this process and those below it are known.
     """
-    return int(os.readlink("/proc/self")) if pid == os.getpid() else pid
+    own = int(os.readlink("/proc/self"))
+    if own == os.getpid():
+        return pid
+    return own if pid == os.getpid() else {here: name for name, here in _names_and_numbers(_descendants(own))}.get(pid, 0)
 
 
-def _named_here(pids: list[int]) -> list[int]:
+def _numbers_here(names: list[int]) -> list[int]:
     """Return the numbers in this pid namespace of processes by their names in /proc."""
-    if not pids or _name_in_proc(os.getpid()) == os.getpid():
-        return pids
-    found = []
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/status", "rb") as file:
-                found += [int(line.split()[-1]) for line in file if line.startswith(b"NSpid:")]
-        except OSError:
-            continue  # it has ended
-    return found
+    if not names or _name_in_proc(os.getpid()) == os.getpid():
+        return names
+    return [number for _, number in _names_and_numbers(names)]
+
+
+def _names_and_numbers(names: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield what /proc calls processes, and their numbers in this pid namespace."""
+    depth = len(_numbers_by_namespace("self"))
+    for name in names:
+        if len(numbers := _numbers_by_namespace(name)) >= depth:  # otherwise it has ended
+            yield name, numbers[depth - 1]
+
+
+def _numbers_by_namespace(name: int | str) -> list[int]:
+    """Return the numbers of a process, from the namespace of /proc to that of the process; empty if it has ended."""
+    try:
+        with open(f"/proc/{name}/status", "rb") as file:
+            return next(([*map(int, line.split()[1:])] for line in file if line.startswith(b"NSpid:")), [])
+    except OSError:
+        return []
 
 
 def _descendants_by_ps(pid: int) -> list[int]:
@@ -231,7 +249,12 @@ def _used(path: str) -> int:
         usage = os.statvfs(path)
     except OSError:
         return 0  # code of the session has removed it
-    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize + _kept_beside_content(usage)
+
+
+def _kept_beside_content(usage: os.statvfs_result) -> int:
+    """Return about what the kernel keeps for files in memory besides their content: inodes, names, attributes."""
+    return (usage.f_files - usage.f_ffree) * _OF_FILE
 
 
 def _resident(pid: str) -> int:

@@ -70,10 +70,20 @@ def reseed(seed: int | None = None) -> None:
     # Modules that were not preloaded will seed themselves when they are imported.
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
-    numpy = sys.modules.get("numpy.random")
-    if seed is not None and numpy is None:  # it loads this part of itself late, and would draw something new then
-        numpy = getattr(sys.modules.get("numpy"), "random", None)
-    if numpy is not None:
+    seed_unloaded(seed)
+    if (numpy := sys.modules.get("numpy.random")) is not None:
         numpy.seed(None if seed is None else seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
         torch.seed() if seed is None else torch.manual_seed(seed)
+
+
+def seed_unloaded(seed: int | None) -> None:
+    """Seed NumPy's generator if NumPy has not loaded it yet. It does so at its first use, and would draw something new then.
+
+    Args:
+        seed: What it begins with; None to leave that to NumPy.
+    """
+    if seed is None or "numpy.random" in sys.modules:
+        return
+    if (generators := getattr(sys.modules.get("numpy"), "random", None)) is not None:
+        generators.seed(seed % 2**32)

@@ -74,7 +74,10 @@ def _refused(told: str) -> str:
     if (match := _REFUSED.search(told)) is None:
         return ""
     rule = match[1]
-    return f'{rule} was refused: allow it by allow_hosts=["{rule}"], or in sandbox_config (network.allowedDomains)'
+    return (
+        f'{rule} was refused: allow it with allow_hosts=["{rule}"] (on the command line: --allow-host {rule}), or in '
+        "sandbox_config (network.allowedDomains)"
+    )
 
 
 def _shown(result: CodeExecutionResult) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import os
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cellblock.errors import InvalidInputError
-from cellblock.host.options import SessionOptions
+from cellblock.host.options import SessionOptions, check_names
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.named.kernel_types import check_kernel_type
 from cellblock.options import ServiceOptions
@@ -82,11 +81,7 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     Raises:
         InvalidInputError: One is unknown or wrong.
     """
-    known = _SESSION | _SERVICES | _NAMED
-    for name in data:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            raise InvalidInputError(f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    check_names(data, _SESSION | _SERVICES | _NAMED)
     named = NamedOptions(**_checked(data))
     isolate = requested_isolation(named.sandbox, data.get("isolate"), host)
     check_kernel_type(named.kernel_type, isolate)

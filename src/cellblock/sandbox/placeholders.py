@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Self
 
 from cellblock.sandbox.paths import is_inside
-from cellblock.sandbox.policy import PROTECTED
+from cellblock.sandbox.policy import PROTECTED, SECRET
 
 # The sticky bit is what they are known by: it comes with mkdir, so that there never is one without the mark, and nobody makes
 # a directory of that mode by chance. Who wants to use one changes its mode, and so makes it his own.
@@ -95,8 +95,8 @@ class Hold:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return
-        # Others may have asked for other names, but everybody for these.
-        for name in {*self.names, *PROTECTED}:
+        # Others may have asked for other names: mostly for these.
+        for name in {*self.names, *PROTECTED, *SECRET}:
             parts = name.split("/")
             for depth in range(len(parts), 0, -1):
                 _remove(self.descriptor, parts[:depth])

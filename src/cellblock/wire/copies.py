@@ -21,7 +21,7 @@ class Resume:
         env: Variables that change.
         listeners: What to listen on for it, by name.
         stay_in: As for `Setup`.
-        seed: What random generators begin with; None: something new.
+        seed: What random generators begin with; None: something new. If they go on, those without a state begin with it.
         same_random_state: Whether they go on where the copy's were.
     """
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from cellblock.worker.fork_descriptors import Descriptors, is_sqlite, locked_file, reopen_databases, separate
 from cellblock.worker.fork_pools import Reset, forget_workers, leave_processes, reset_of
-from cellblock.worker.fork_threads import file_of, other_threads
+from cellblock.worker.fork_threads import file_of, name_of, other_threads
 
 _SURVIVES = ("openblas", "libiomp", "libomp.", "libarrow", "_duckdb", "cv2.")
 """Parts of the names of libraries whose threads are no loss: they start others, and see to their locks at a fork themselves.
@@ -135,12 +135,10 @@ def _survives(number: int, file: str) -> bool:
     if any(part in os.path.basename(file) for part in _SURVIVES):
         return True
     try:
-        with open(f"/proc/self/task/{number}/comm", encoding="utf-8", errors="replace") as name:
-            return name.read().strip() in _HARMLESS
-    except FileNotFoundError:
-        return True  # it has ended
+        name = name_of(number)
     except OSError:
         return False
+    return name is None or name in _HARMLESS
 
 
 def _look_at_python(found: _Threads, numbers: set[int]) -> None:

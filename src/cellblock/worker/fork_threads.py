@@ -8,6 +8,7 @@ nothing is mapped there, and not through /proc, which a fork in a sandbox of Lan
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -40,12 +41,51 @@ class _Found(ctypes.Structure):
 
 def other_threads() -> dict[int, str]:
     """Return the ids of all threads but the main one, and the file whose code each was started with, if that is known."""
-    main, started = os.getpid(), _started()
+    main = os.getpid()
+    if _numbers() == [main]:  # as mostly
+        return {}
+    started = _started()
+    numbers = _numbers()  # after that: a thread that ends meanwhile is none
+    return {number: started.get(number, "") for number in (started if numbers is None else numbers) if number != main}
+
+
+def _numbers() -> list[int] | None:
+    """Return the ids of all threads, if this machine tells them."""
     try:
-        numbers = [int(name) for name in os.listdir("/proc/self/task")]
+        return list(_names_in_proc())
     except OSError:
-        numbers = list(started)
-    return {number: started.get(number, "") for number in numbers if number != main}
+        return None
+
+
+def name_of(thread: int) -> str | None:
+    """Return the name that a thread was given; None if it has ended.
+
+    Raises:
+        OSError: This process has no /proc.
+    """
+    try:
+        with open(f"/proc/self/task/{_names_in_proc()[thread]}/comm", encoding="utf-8", errors="replace") as name:
+            return name.read().strip()
+    except (KeyError, FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _names_in_proc() -> dict[int, str]:
+    """Return the ids of all threads, and what /proc calls them.
+
+    The two differ if /proc is that of a pid namespace further out, as it is for root in a sandbox of srt.
+
+    Raises:
+        OSError: This process has no /proc.
+    """
+    names = os.listdir("/proc/self/task")
+    if os.readlink("/proc/self") == str(os.getpid()):
+        return {int(name): name for name in names}
+    found: dict[int, str] = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/self/task/{name}/status", "rb") as file:
+            found |= {int(line.split()[-1]): name for line in file if line.startswith(b"NSpid:")}
+    return found
 
 
 def _started() -> dict[int, str]:

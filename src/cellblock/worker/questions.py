@@ -7,6 +7,7 @@ from IPython.utils.tokenutil import token_at_cursor
 
 from cellblock.wire.fields import PIECE
 from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspect, Inspected
+from cellblock.worker import comms
 from cellblock.worker.changes import Variables
 from cellblock.worker.loop import Interrupter
 from cellblock.worker.shell import Shell
@@ -71,10 +72,14 @@ class Questions:
         return Completed(matches, max(found[0].start, 0), max(found[0].end, 0))
 
     def _inspect(self, code: str, cursor: int, detail: int) -> str | None:
+        cursor = min(cursor, len(code))
         try:
             with self._interrupter.query():
-                name = token_at_cursor(code, min(cursor, len(code)))
-                bundle = self._shell.object_inspect_mime(name, detail_level=detail)
+                if comms.other is None:
+                    bundle = self._shell.object_inspect_mime(token_at_cursor(code, cursor), detail_level=detail)
+                else:  # a session of another language
+                    asked = {"code": code, "cursor_pos": cursor, "detail_level": detail}
+                    bundle = comms.other("inspect", asked).get("data", {})
         except (Exception, KeyboardInterrupt):
             return None  # nothing of that name, or an object that cannot be looked at
         text = bundle.get("text/plain")

@@ -11,9 +11,20 @@ from cellblock import Host, Session
 from checkpoint_sessions import made
 
 
-@pytest.fixture(params=["none", "native", "landlock"])
+@pytest.fixture
+async def srt_host() -> AsyncIterator[Host]:
+    """A host whose sandboxes end with their last session, because each test has a workspace of its own."""
+    async with Host(isolate="srt") as host:
+        host._launchers.idle_sandboxes = 0
+        yield host
+
+
+@pytest.fixture(params=["none", "native", "landlock", "srt"])
 def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
     """A warm host of each kind of isolation."""
+    if request.param == "srt":  # it may not be installed
+        srt: Host = request.getfixturevalue("srt_host")
+        return srt
     return {"none": zygote_host, "native": native_host, "landlock": landlock_host}[request.param]
 
 

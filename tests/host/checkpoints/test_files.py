@@ -16,6 +16,7 @@ import pytest
 
 from cellblock import CheckpointError, Host, LaunchError, Rolling, Session, SnapshotError
 from cellblock.host.checkpoints import files as checkpoint_files
+from cellblock.host.checkpoints import filing
 from cellblock.snapshots import SnapshotLimits
 from processes import eventually
 
@@ -76,6 +77,40 @@ async def test_undo_brings_files_back(any_host: Host, tmp_path: Path) -> None:
         assert (len(undone.cells), undone.files, undone.files_left) == (2, ["a", "b"], "")
         assert (tmp_path / "a").read_text() == "1"
         assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("how", ["restored", "crashed", "uploaded"])
+async def test_undo_takes_back_what_its_cells_have_changed_and_nothing_older(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(filing, "_AFTER", 0.001)
+    async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
+        await session.execute("open('a', 'w').write('1')")
+        await kept(session)
+        checkpoint = await session.checkpoint()
+        if how == "uploaded":
+            await session.files.write("a", "2")
+        else:
+            await session.execute("open('a', 'w').write('2')" + ("; import os; os._exit(1)" if how == "crashed" else ""))
+        if how == "restored":
+            await session.restore(checkpoint)
+        await kept(session)
+        await session.execute("open('a', 'w').write('3')")
+        assert (await session.undo()).files == ["a"]
+        assert (tmp_path / "a").read_text() == "2"
+
+
+async def test_a_file_that_comes_before_the_first_cell_stays(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filing, "_AFTER", 0.001)
+    async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
+        await eventually(lambda: session._checkpoints.filing._first)
+        await session.files.write("data.csv", "1")
+        await eventually(lambda: session._checkpoints.filing._first)
+        await session.execute("open('data.csv', 'w').write('2')")
+        assert (await session.undo()).files == ["data.csv"]
+        assert (tmp_path / "data.csv").read_text() == "1"
 
 
 async def test_undo_says_why_files_stay(zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

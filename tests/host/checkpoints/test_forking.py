@@ -24,6 +24,11 @@ async def test_wrong_numbers_are_refused(zygote_host: Host, workspace: Path) -> 
                 await session.fork(wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidInputError, match="as many seeds"):
             await session.fork(2, seeds=[1])
+        for seed in (2**63, True, 1.5, "1", None):
+            with pytest.raises(InvalidInputError, match="a seed must be"):
+                await session.fork(1, seeds=[seed])  # type: ignore[list-item]
+        with pytest.raises(InvalidInputError, match="one of the two"):
+            await session.fork(1, seeds=[1], same_random_state=True)
 
 
 async def test_a_branch_that_cannot_be_made_fails_alone(

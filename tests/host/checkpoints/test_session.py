@@ -41,8 +41,9 @@ async def test_branches_are_independent_and_the_best_is_adopted(any_session: Ses
         await branch.close()
 
 
-async def test_branches_share_no_random_state_unless_they_are_to(session: Session) -> None:
-    await session.execute("import random, numpy.random")
+@pytest.mark.parametrize("imported", ["numpy.random", "numpy"])  # which loads numpy.random when it is first used
+async def test_branches_share_no_random_state_unless_they_are_to(session: Session, imported: str) -> None:
+    await session.execute(f"import random, {imported}")
     own, seeded = await session.fork(2), await session.fork(2, seeds=[7, 7])
     same = await session.fork(2, same_random_state=True)
     branches = (*own, *seeded, *same)

@@ -23,6 +23,13 @@ async def test_what_is_written_is_read(files: Files, workspace: Path) -> None:
     assert written.modified == pytest.approx((workspace / "a/b/data.bin").stat().st_mtime)
 
 
+async def test_the_folders_that_keep_names_from_being_used_are_not_listed(files: Files, workspace: Path) -> None:
+    (workspace / "data").mkdir()
+    (workspace / ".vscode").mkdir(0o1500)
+    (workspace / ".idea").mkdir()
+    assert [info.path for info in await files.list(recursive=True)] == [".idea", "data"]
+
+
 async def test_text_is_utf8_and_keeps_its_line_ends(files: Files) -> None:
     await files.write("t", "é\r\nü\n")
     assert await files.read("t") == "é\r\nü\n".encode()

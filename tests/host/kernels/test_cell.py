@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
 import weakref
 from pathlib import Path
 
@@ -59,10 +60,29 @@ def ended(ending: Reply | Death, reason: Status | None = None, recovery: Recover
         ([stream("a\n"), value("v"), value("w")], "a\nv\nw"),
         ([stream("50%\r100%\n")], "100%"),
         ([stream("50%\r"), stream("100%")], "100%"),
+        ([stream("\n"), stream("\n\n a"), value("v \n"), stream(" \n"), value(" ")], " a\nv"),
     ],
 )
 def test_a_reader_sees_what_was_shown_in_order(items: list[OutputItem], text: str | None) -> None:
     assert readable(items) == text
+
+
+def test_a_result_holds_its_text_twice_at_most() -> None:
+    """In its outputs, and all of it together: the bytes that came have gone."""
+    cell = Cell("code", None, None)
+    collector, size = Collector(Limits()), 10_000_000
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            collector.add_display(Display("display_data", {"text/plain": b"x" * (size // 10)}))
+        cell.attach(collector)
+        cell.finish(Reply(1))
+        result = cell.result(Path("/nowhere"))
+        assert tracemalloc.get_traced_memory()[1] < 2.3 * size
+    finally:
+        tracemalloc.stop()
+    assert result.text == "\n".join(["x" * (size // 10)] * 10)
+    assert result.outputs[9].data == {"text/plain": "x" * (size // 10)}
 
 
 @pytest.mark.parametrize(

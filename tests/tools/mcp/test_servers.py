@@ -211,6 +211,22 @@ async def test_a_server_that_asks_without_end_and_reads_no_answer_is_ended(serve
     assert await still_works(servers)
 
 
+async def test_a_server_cannot_send_descriptors_back_on_its_input(servers: Servers) -> None:
+    """The loop would close them. That takes long for the last descriptor of a large file or of a connection that lingers."""
+    code = """
+import array, socket
+try:
+    with socket.socket(fileno=0) as end:
+        end.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [2]))])
+        said = end.detach()
+except OSError as error:
+    said = error.strerror
+"""
+    outcome = await servers.call("good", "python", {"code": code}, timeout=30)
+    assert outcome.text == "'Socket operation on non-socket'"
+    assert await still_works(servers)
+
+
 async def test_notifications_start_no_tasks(servers: Servers) -> None:
     await still_works(servers)
     before, most = len(asyncio.all_tasks()), 0

@@ -37,7 +37,7 @@ class Beginning(NamedTuple):
         checkpoint: The checkpoint.
         files: ``copy`` if the session gets a directory of its own with the checkpoint's files; ``shared`` if it works where
             the checkpoint's session did.
-        seed: What its random generators begin with; None: something new.
+        seed: What its random generators begin with; None: something new. If they go on, those without a state begin with it.
         same_random_state: Whether they go on where those of the checkpoint were.
     """
 

@@ -127,6 +127,11 @@ class Checkpoint:
         finalizer.atexit = False  # the host removes all of them
         self._drop_files = finalizer
 
+    def let_go(self) -> None:
+        """Hold no files any longer."""
+        self._drop_files()
+        self.snapshot, self._drop_files = None, lambda: None
+
     def discard(self) -> None:
         """Drop it, without waiting until its memory is free."""
         self._drop_files()

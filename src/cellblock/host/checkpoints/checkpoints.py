@@ -14,7 +14,7 @@ from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment
 from cellblock.host.checkpoints.filing import Filing
 from cellblock.host.checkpoints.fitting import check_same_sandbox
-from cellblock.host.checkpoints.rolling import Restored, Rolling
+from cellblock.host.checkpoints.rolling import Pace, Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.model.checkpoints import Changes, FilesMode, Undone
@@ -36,7 +36,13 @@ _MAX_NAME = 200
 
 
 class CheckpointHost(Protocol):
-    """What is needed of a host."""
+    """What is needed of a host.
+
+    Attributes:
+        pace: When its sessions make automatic checkpoints.
+    """
+
+    pace: Pace
 
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
         """Make a kernel of a copy, and wait until it takes cells."""
@@ -164,12 +170,20 @@ class Checkpoints:
 
     def _begin_rolling(self) -> None:
         self._timer = None
-        if self._rolling is not None and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._roll(self._rolling))
+        if self._rolling is None or not (self._task is None or self._task.done()):
+            return
+        if wait := self._host.pace.ask():
+            self._timer = asyncio.get_running_loop().call_later(wait, self._begin_rolling)
+        else:
+            self._task = asyncio.create_task(self._host.pace.run(self._roll(self._rolling)))
 
     async def _roll(self, rolling: Rolling) -> None:
-        """Make a checkpoint while nobody waits for the session."""
-        if self._cells.busy or self._cells.state != "running" or self._is_rolled():
+        """Make a checkpoint while nobody waits for the session, or keep the files of the one that there is."""
+        if self._cells.busy or self._cells.state != "running":
+            return
+        if (made := self._rolled()) is not None:
+            if made.snapshot is None:
+                self._keep_files(made)
             return
         async with self._cells.turn():
             kernel = self._kernels.current
@@ -188,12 +202,31 @@ class Checkpoints:
                 _log.info("%s: no more automatic checkpoints: %s", self._name, self.skipped)
         self._drop_oldest(rolling.keep)
         self._host.rolled(checkpoint)
+        self._keep_files(checkpoint)
+
+    def _rolled(self) -> Checkpoint | None:
+        """Return such a checkpoint of the present state, if there is one."""
+        return next((one for one in self.automatic if one.moment.state == self._cells.past.state), None)
+
+    def _keep_files(self, checkpoint: Checkpoint) -> None:
         drop = self.files.drop
         self.filing.begin(lambda files: checkpoint.hold(files, drop) if checkpoint.alive else drop(files))
 
-    def _is_rolled(self) -> bool:
-        """Whether the present state has such a checkpoint."""
-        return any(one.moment.state == self._cells.past.state for one in self.automatic)
+    def _forget_files(self) -> None:
+        """Take note that the files are no longer those that were kept with the present state: others will be."""
+        if (made := self._rolled()) is not None:
+            made.let_go()
+
+    def files_changed(self) -> None:
+        """Take note that somebody else has changed the session's files, which no undo is to take back."""
+        if self._cells.busy or self._rolling is None or self._cells.state != "running":
+            return
+        self._forget_files()
+        if self._cells.past.line or self._rolled() is not None:
+            self._wait_for_idle()
+        else:
+            self.filing.stop()
+            self.filing.begin_first()
 
     @property
     def automatic(self) -> list[Checkpoint]:
@@ -245,12 +278,13 @@ class Checkpoints:
         try:
             await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint))
         finally:
-            if not checkpoint.automatic:
-                self._wait_for_idle()  # this one may be dropped before the next cell
+            self._wait_for_idle()  # this one may be dropped before the next cell, or hold no files
         return changes
 
     def _has_gone_to(self, checkpoint: Checkpoint) -> None:
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        if checkpoint.snapshot is None:
+            self._forget_files()
         # What was made since is of a state that was left; named ones stay.
         line = checkpoint.moment.numbers
         for other in self.automatic:
@@ -288,7 +322,8 @@ class Checkpoints:
             target, before = line[-count][0], {number for number, _ in line[:-count]}
             candidates = [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
             if candidates:
-                checkpoint = max(candidates, key=lambda one: (len(one.moment.past), one.snapshot is not None))
+                # The files of an automatic one are the newest that there were in its state.
+                checkpoint = max(candidates, key=lambda one: (len(one.moment.past), one.snapshot is not None, one.automatic))
                 changes = await self._go_to(checkpoint)
                 execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
                 if checkpoint.snapshot is None:
@@ -401,6 +436,7 @@ class Checkpoints:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             return None
         lost = self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        self._forget_files()
         kernel.restored = Restored(checkpoint.execution_count, len(lost))
         return kernel
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -43,9 +44,9 @@ class Branching(NamedTuple):
         Raises:
             InvalidInputError: One is wrong.
         """
-        check_branches(self.n)
-        if self.seeds is not None and len(self.seeds) != self.n:
-            raise InvalidInputError(f"there must be as many seeds as branches, {self.n}, not {len(self.seeds)}")
+        check_branches(self.n, self.seeds)
+        if self.seeds is not None and self.same_random_state:
+            raise InvalidInputError("branches have either seeds or the same random state: pass one of the two")
         if self.files not in (None, "shared", "copy"):
             raise InvalidInputError(f"files must be 'shared' or 'copy', not {self.files!r}")
 
@@ -70,11 +71,13 @@ class Branching(NamedTuple):
         self.check()
         files = session.check_files_of_branches(self.files)
         checkpoint = await session.checkpoint(files=files)
+        # Generators without a state yet, as NumPy's before its first use, get the same one by the same seed.
+        common = secrets.randbits(32) if self.same_random_state else None
+        seeds = [common] * self.n if self.seeds is None else self.seeds
         branches: list[B] = []
         try:
-            for index in range(self.n):
-                seed = None if self.seeds is None else self.seeds[index]
-                branches.append(make(Beginning(checkpoint, files, seed, self.same_random_state)))
+            for seed in seeds:
+                branches.append(make(Beginning(checkpoint, files, seed, self.same_random_state)))  # noqa: PERF401  # one may fail
             ends = await asyncio.gather(*map(start, branches), return_exceptions=True)
             await checkpoint.drop()
         except BaseException:  # mostly a cancelled caller, who does not get the branches: nobody else can end them

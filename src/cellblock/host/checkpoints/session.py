@@ -128,8 +128,9 @@ class WithCheckpoints:
             files: ``copy`` gives each branch the files of the workspace in a directory of its own, which is its working
                 directory and is removed with it. With ``shared``, all work in one directory. By default ``copy`` if the
                 session has a ``working_dir``, else ``shared``.
-            seeds: What the random generators of each begin with; by default something new in each.
-            same_random_state: Whether they go on where those of this session are.
+            seeds: What `random`, and NumPy's and PyTorch's own generators if they are imported, begin with in each branch; by
+                default something new. Generators in variables are copied with their state, as all variables are.
+            same_random_state: Whether these generators go on where those of this session are. Not together with `seeds`.
             return_exceptions: Whether a branch that could not be started is returned as its exception. Otherwise the others
                 are closed, and the first exception is raised.
 

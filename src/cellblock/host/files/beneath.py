@@ -23,6 +23,7 @@ from typing import Self
 
 from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import FileLimits, Parts
+from cellblock.sandbox.placeholders import is_placeholder
 
 Walk = Callable[[int, Parts, int], int]
 """Opens what lies at some path below an open directory: (directory, path, flags) to a new descriptor."""
@@ -233,7 +234,8 @@ class Tree:
         """Yield everything below a folder with what it is: each folder's entries by name, its folders' after them.
 
         Each folder is reached from the top again, with one descriptor open at a time: what is moved about meanwhile
-        cannot lead out, and depth costs no descriptors. What vanishes meanwhile is left out.
+        cannot lead out, and depth costs no descriptors. What vanishes meanwhile is left out, and so are the empty folders with
+        which the sandbox keeps names from being used.
 
         Args:
             parts: The folder.
@@ -251,6 +253,8 @@ class Tree:
             folders = []
             for name, info in self._entries(parts + below, below == (), limits, count, verb):
                 count += 1
+                if is_placeholder(info.st_mode):
+                    continue
                 yield (*below, name), info
                 if recursive and stat.S_ISDIR(info.st_mode):
                     folders.append((*below, name))

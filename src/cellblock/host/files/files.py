@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator
 from contextlib import aclosing, nullcontext
 from pathlib import PurePath
 from typing import TypeVar
@@ -39,10 +39,19 @@ class Files:
         root: The workspace. It is opened when it is first needed.
         limits: What one operation may handle.
         walk: How to reach what is beneath; by default, the best way that this system has.
+        on_change: Called when an operation that can change files has ended, whether or not it has changed any.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, limits: FileLimits | None = None, walk: Walk | None = None) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        limits: FileLimits | None = None,
+        walk: Walk | None = None,
+        on_change: Callable[[], object] = lambda: None,
+    ) -> None:
         self._limits = limits or FileLimits()
+        self._on_change = on_change
         self._workspace = Workspace(root, self._limits.max_depth, walk)
 
     # -- single files --------------------------------------------------------------------------------------------------
@@ -76,7 +85,7 @@ class Files:
             data = bytes(data)
         elif not isinstance(data, (bytes, AsyncIterable)):
             raise InvalidInputError(f"data must be bytes, text or an async iterable of bytes, not {type(data).__name__}")
-        return await pour(self._within(lambda tree: _write(tree, parts, mode, self._limits)), data)
+        return await self._changing(pour(self._within(lambda tree: _write(tree, parts, mode, self._limits)), data))
 
     async def read(self, path: str | PurePath, *, max_bytes: int = READ_BYTES) -> bytes:
         """Read a file into memory.
@@ -133,6 +142,8 @@ class Files:
     async def list(self, path: str | PurePath = ".", *, recursive: bool = False) -> list[FileInfo]:
         """List a folder, sorted by path. Links, FIFOs, sockets and devices are listed as such.
 
+        The empty folders with which the sandbox keeps names such as ``.vscode`` from being used are left out.
+
         Args:
             path: The folder.
             recursive: Whether to list what is in its folders too.
@@ -162,7 +173,7 @@ class Files:
             FilesError: It cannot be made, or something else is there.
         """
         parts = self._workspace.parts(path)
-        await complete(self._within(lambda tree: _mkdir(tree, parts)))
+        await self._changing(complete(self._within(lambda tree: _mkdir(tree, parts))))
 
     async def remove(self, path: str | PurePath, *, recursive: bool = False) -> None:
         """Remove a file, a link (not what it points to), an empty folder, or anything else.
@@ -176,7 +187,7 @@ class Files:
             FilesError: Nothing is there, it is not empty, or it cannot be removed; a part may have been removed by then.
         """
         parts = self._workspace.inner(path, "file or folder")
-        await complete(self._within(lambda tree: _remove(tree, parts, recursive)))
+        await self._changing(complete(self._within(lambda tree: _remove(tree, parts, recursive))))
 
     # -- to and from the caller's disk ---------------------------------------------------------------------------------
 
@@ -211,7 +222,7 @@ class Files:
             with telling("upload", str(local)), _on_disk(where, tree) as disk:
                 return (yield from transfer.copy(disk, source, tree, target, self._limits, overwrite=True, verb="upload"))
 
-        return await complete(self._within(work), progress)
+        return await self._changing(complete(self._within(work), progress))
 
     async def download(
         self,
@@ -301,7 +312,14 @@ class Files:
         parts = self._workspace.parts(path)
         if not isinstance(stream, (bytes, AsyncIterable)):
             raise InvalidInputError(f"stream must be bytes or an async iterable of bytes, not {type(stream).__name__}")
-        return await pour(self._within(lambda tree: pack.unpack(tree, parts, self._limits)), stream, progress)
+        return await self._changing(pour(self._within(lambda tree: pack.unpack(tree, parts, self._limits)), stream, progress))
+
+    async def _changing(self, work: Awaitable[R]) -> R:
+        """Wait for something that can change files."""
+        try:
+            return await work
+        finally:
+            self._on_change()
 
     def _within(self, work: Callable[[Tree], Generator[Y, S, R]]) -> Generator[Y, S, R]:
         """Open the workspace for as long as some work takes."""

@@ -152,13 +152,27 @@ def readable(items: list[OutputItem]) -> str | None:
         # Streams go on where they were; a displayed value and a traceback start on a line of their own.
         if item.kind != "stream" and text and not text[-1].endswith("\n"):
             text.append("\n")
-        text.append(item.text if item.kind == "stream" else f"{item.text}\n")
+        text.append(item.text)
+        if item.kind != "stream":
+            text.append("\n")
     if not text:
         return None
-    joined = "".join(text)
-    if "\r" in joined:
-        joined = overwrite(joined)
-    return joined.strip("\n").rstrip()
+    if any("\r" in piece for piece in text):
+        text = [overwrite("".join(text))]
+    return _joined(text)
+
+
+def _joined(text: list[str]) -> str:
+    """Join text, without empty lines around it and space after it. That goes first: there may be no room for two copies."""
+    for place, piece in enumerate(text):
+        text[place] = piece.lstrip("\n")
+        if text[place]:
+            break
+    for place in range(len(text) - 1, -1, -1):
+        text[place] = text[place].rstrip()
+        if text[place]:
+            break
+    return "".join(text)
 
 
 def overwrite(text: str) -> str:

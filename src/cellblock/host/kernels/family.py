@@ -55,7 +55,7 @@ class Anew:
         env: Variables that change.
         listeners: What init is to listen on for it, by name.
         stay_in: The directory that it comes back to after each cell, or None to stay where the code goes.
-        seed: What random generators begin with; None: something new.
+        seed: What random generators begin with; None: something new. If they go on, those without a state begin with it.
         same_random_state: Whether they go on where they were when the copy was made.
     """
 

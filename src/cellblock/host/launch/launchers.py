@@ -130,6 +130,7 @@ class Launchers:
         if self._kernels[launcher] <= 0:
             del self._kernels[launcher]
             self._end_retired(launcher)
+            self._end_idle()
 
     def session_made(self, key: LaunchKey) -> None:
         """Take note of a session whose kernels a launcher will start."""
@@ -160,8 +161,12 @@ class Launchers:
             self._end(launcher)
 
     def _end_idle(self) -> None:
-        """End the oldest sandboxes of srt that no session runs in, but for a few."""
-        idle = [key for key in self._in_use if key[-1] is not None and key not in self._sessions]
+        """End the oldest sandboxes of srt that no session needs, but for a few.
+
+        A sandbox may have checkpoints and branches of sessions that are closed: they count as kernels.
+        """
+        unused = [key for key, launcher in self._in_use.items() if not self._kernels[launcher]]
+        idle = [key for key in unused if key[-1] is not None and key not in self._sessions]
         for key in idle[: max(len(idle) - self.idle_sandboxes, 0)]:
             self._end(self._in_use.pop(key))
 

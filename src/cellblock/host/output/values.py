@@ -7,7 +7,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from cellblock.host.output.spill import Spill
 from cellblock.model import OutputItem, OutputKind, is_text
@@ -22,6 +22,10 @@ MOST_METADATA = 256 * 1024
 
 READ_AS_TEXT = ("text/plain", "text/markdown", "text/latex")
 """What is written to be read, and has a limit of its own: it becomes part of a result's text."""
+
+
+_Raw: TypeAlias = bytes | bytearray | str
+"""A value as it came, or decoded"""
 
 
 class Bundle:
@@ -49,7 +53,7 @@ class Bundle:
         weight = _weigh(metadata, room) if metadata else 0
         self.heavy = weight > room
         self.kind = kind
-        self.data = data
+        self.data: dict[str, _Raw] = {**data}
         self.metadata = {} if self.heavy else metadata
         self.display_id = display_id
         self.size = sum(map(len, data.values())) + _weigh([*data, display_id]) + (0 if self.heavy else weight)
@@ -60,10 +64,12 @@ class Bundle:
         return _readable(self.data, hurried=True)
 
     def item(self, kind: OutputKind) -> OutputItem:
-        """Return it as an output."""
+        """Return it as an output. What is decoded takes the place of its bytes: there is no room for both."""
         if kind == "error":
             return OutputItem(kind, _readable(self.data))
-        data = {mime: _decode(raw) if is_text(mime) else bytes(raw) for mime, raw in self.data.items()}
+        data: dict[str, str | bytes] = {}
+        for mime, raw in self.data.items():
+            self.data[mime] = data[mime] = _decode(raw) if isinstance(raw, str) or is_text(mime) else bytes(raw)
         return OutputItem(kind, _readable(self.data), data=data, metadata=self.metadata, display_id=self.display_id)
 
 
@@ -136,8 +142,10 @@ class Value:
         return self._data if self._in_part or not self.over else None
 
 
-def _decode(data: bytes | bytearray) -> str:
+def _decode(data: _Raw) -> str:
     """Return text. If it is not UTF-8, which takes ten times as long, other threads have their turn in between."""
+    if isinstance(data, str):
+        return data
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -146,12 +154,12 @@ def _decode(data: bytes | bytearray) -> str:
         return "".join([*map(decoder.decode, slices), decoder.decode(b"", final=True)])
 
 
-def _readable(data: Mapping[str, bytes | bytearray], *, hurried: bool = False) -> str | None:
+def _readable(data: Mapping[str, _Raw], *, hurried: bool = False) -> str | None:
     for mime in _READABLE:
         raw = data.get(mime)
         if raw is None or (mime not in READ_AS_TEXT and len(raw) > _MOST_READABLE):
             continue
-        if not hurried or len(raw) <= _MOST_READABLE:
+        if isinstance(raw, str) or not hurried or len(raw) <= _MOST_READABLE:
             return _decode(raw)
         try:
             return raw.decode()

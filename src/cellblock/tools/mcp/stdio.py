@@ -28,6 +28,7 @@ from cellblock.tools.mcp.large import LargeResults, NotJsonError, RefusedMessage
 from cellblock.tools.mcp.lines import Lines, Oversized, edges
 from cellblock.tools.mcp.params import StdioServer
 from cellblock.tools.mcp.place import empty_directory
+from cellblock.tools.mcp.server_input import ServerInput
 
 if TYPE_CHECKING:
     # Imported where it is used: the SDK loads while the program starts.
@@ -78,15 +79,15 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._env |= params.env
         self._lines = Lines(MAX_MESSAGE)
         self._turn, self._lines_read = 0.0, 0  # when the reader's turn began, and how many lines it read
-        self._readable, self._writable, self._gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._writable.set()
-        self._finished = self._broken = self._leaving = False
+        self._readable, self._gone = asyncio.Event(), asyncio.Event()
+        self._finished = self._leaving = False
         self._left = False  # it ended without being asked to
         self._stray: bytes | None = None
         self._strays = self._blanks = 0
         self._stderr = bytearray()
         self._failure: str | None = None
         self._transport: asyncio.SubprocessTransport | None = None
+        self._input: ServerInput | None = None
         self._lifeline = -1
         self._paused = False
         self._place = contextlib.ExitStack()
@@ -101,6 +102,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
             except BaseException as error:
                 if isinstance(error, OSError | ValueError):
                     self._failure = f"it cannot be started: {error}"
+                if self._input is not None:
+                    self._input.close()
                 self._cut_lifeline()
                 await self._leave_place()
                 raise
@@ -116,16 +119,22 @@ class StdioTransport(asyncio.SubprocessProtocol):
         else:
             sandbox, cwd = "-", self._params.cwd or self._place.enter_context(empty_directory())
         keeper = [sys.executable, "-I", "-S", str(_KEEPER), str(lifeline), sandbox]
-        self._transport, _ = await asyncio.get_running_loop().subprocess_exec(
-            lambda: self,
-            *keeper,
-            self._params.command,
-            *self._params.args,
-            env=self._env,
-            cwd=cwd,
-            pass_fds=(lifeline, *passed),
-            start_new_session=True,
-        )
+        loop = asyncio.get_running_loop()
+        self._input, stdin = await ServerInput.open()
+        try:
+            self._transport, _ = await loop.subprocess_exec(
+                lambda: self,
+                *keeper,
+                self._params.command,
+                *self._params.args,
+                stdin=stdin,
+                env=self._env,
+                cwd=cwd,
+                pass_fds=(lifeline, *passed),
+                start_new_session=True,
+            )
+        finally:
+            stdin.close()
         if self._sandbox is not None:
             self._sandbox.started()
 
@@ -141,12 +150,13 @@ class StdioTransport(asyncio.SubprocessProtocol):
         """Stop the server: close its input, and end it where that is not enough. Returns when it is gone."""
         transport = self._transport
         assert transport is not None
+        assert self._input is not None
         with anyio.CancelScope(shield=True):
             try:
                 self._leaving = True
                 self._lines.clear()
                 self._pause(False)  # a paused pipe would not report its end
-                cast(asyncio.WriteTransport, transport.get_pipe_transport(0)).close()
+                self._input.close()
                 if not await self._wait_until_gone(_SECONDS_TO_LEAVE):
                     self._cut_lifeline()
                     await self._wait_until_gone(_SECONDS_TO_END)
@@ -208,19 +218,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         """Take note of the end of a stream."""
-        if fd == 0:
-            self._broken = True
-            self._writable.set()
-        elif fd == 1:
+        if fd == 1:
             self._finish()
-
-    def pause_writing(self) -> None:
-        """Let writers wait: the server does not read what it is sent."""
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        """Let writers go on."""
-        self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note that the process is gone and everything that it wrote was read."""
@@ -314,10 +313,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     async def _send(self, message: SessionMessage) -> None:
         data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-        await self._writable.wait()
-        if self._broken or self._leaving or self._transport is None:
+        if self._leaving or self._input is None:
             raise anyio.BrokenResourceError
-        cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0)).write(data)
+        await self._input.write(data)
 
 
 def _id_of(line: Oversized) -> int | None:

@@ -1,0 +1,75 @@
+"""The standard input of a server: a pipe.
+
+Python 3.11's asyncio would make a socket. A server can send descriptors on its end of a socket, and the system closes those
+that were not received together with our end, in the event loop. That takes long if the last descriptor of a large file is
+among them, or a connection that lingers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import ExitStack
+from typing import BinaryIO
+
+import anyio
+
+
+class ServerInput(asyncio.BaseProtocol):
+    """Writes to the standard input of a server. `open` makes one."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    @classmethod
+    async def open(cls) -> tuple[ServerInput, BinaryIO]:
+        """Make a pipe; return our end, and the server's."""
+        theirs, ours = _pipe()
+        with ExitStack() as undo:
+            undo.callback(theirs.close)
+            _, made = await asyncio.get_running_loop().connect_write_pipe(cls, ours)
+            undo.pop_all()
+        return made, theirs
+
+    async def write(self, data: bytes) -> None:
+        """Write, once the server has read enough of what was written before.
+
+        Raises:
+            BrokenResourceError: The server reads no more, or the input was closed.
+        """
+        await self._writable.wait()
+        if self._transport is None or self._transport.is_closing():
+            raise anyio.BrokenResourceError
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Let the input end after what was written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # Callbacks of the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take note that it can be written to."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take note that the server reads no more."""
+        self._transport = None
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        """Let writers wait: the server does not read what it is sent."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Let writers go on."""
+        self._writable.set()
+
+
+def _pipe() -> tuple[BinaryIO, BinaryIO]:
+    reader, writer = os.pipe()
+    return open(reader, "rb", 0), open(writer, "wb", 0)  # whoever asked for them closes them

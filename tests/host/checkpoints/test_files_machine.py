@@ -1,0 +1,195 @@
+"""Files of sessions are what a model in Python says, whatever cells, uploads, checkpoints, undos and crashes follow."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from cellblock import Checkpoint, Host, Rolling, Session
+from cellblock.host.checkpoints import filing
+from processes import eventually
+
+T = TypeVar("T")
+IN_FOLDER = ("d/c", "d/e")
+NAMES = ("a", "b", *IN_FOLDER)
+FILES = st.sampled_from(NAMES)
+WRITE = "import os\nos.makedirs('d', exist_ok=True)\nopen('{name}', 'w').write('NUMBER')"
+
+
+class Kept(NamedTuple):
+    """What a checkpoint has: the numbers of the cells that made its state, and its files, if it holds any."""
+
+    line: tuple[int, ...]
+    files: dict[str, str] | None
+
+
+class FilesMachine(RuleBasedStateMachine):
+    """One session with a directory of its own, and a model of its files. Each cell sets `x` to its number."""
+
+    runner: asyncio.Runner
+    host: Host
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = count(1)
+        self.place = tempfile.TemporaryDirectory()
+        self.workspace = Path(self.place.name, "workspace")
+        self.workspace.mkdir()
+        self.line: tuple[int, ...] = ()
+        self.files: dict[str, str] = {}
+        self.first: dict[str, str] = {}
+        self.automatic: dict[tuple[int, ...], dict[str, str]] = {}
+        self.named: list[tuple[Checkpoint, Kept]] = []
+        self.session: Session
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    @initialize()
+    def start(self) -> None:
+        self.run(self._start())
+        self.settle()
+
+    async def _start(self) -> None:
+        rolling = Rolling(keep=100, after=0.001, longest=10)
+        self.session = self.host.session(working_dir=self.workspace, images_dir=self.place.name, recovery=rolling)
+        await self.session.start()
+
+    # -- what is done --------------------------------------------------------------------------------------------------
+
+    @rule(name=FILES)
+    def write(self, name: str) -> None:
+        self.cell(WRITE.format(name=name), {name: "NUMBER"})
+
+    @rule(name=FILES)
+    def append_by_shell(self, name: str) -> None:
+        self.cell(f"!mkdir -p d; printf +NUMBER >> {name}", {name: self.files.get(name, "") + "+NUMBER"})
+
+    @rule(name=FILES)
+    def remove_by_shell(self, name: str) -> None:
+        self.cell(f"!rm -f {name}", {name: ""})
+
+    @rule()
+    def remove_folder(self) -> None:
+        self.cell("import shutil\nshutil.rmtree('d', ignore_errors=True)", dict.fromkeys(IN_FOLDER, ""))
+
+    @rule(name=FILES)
+    def upload(self, name: str) -> None:
+        """Have somebody else write a file: no later undo takes it back."""
+        content = f"uploaded {next(self.numbers)}"
+        self.run(self.session.files.write(name, content))
+        self.files = {**self.files, name: content}
+        self.settle()
+
+    @precondition(lambda self: self.line)
+    @rule(files=st.sampled_from(["shared", "copy"]))
+    def keep(self, files: Any) -> None:
+        checkpoint = self.run(self.session.checkpoint(files=files))
+        self.named.append((checkpoint, Kept(self.line, self.files if files == "copy" else None)))
+        self.settle()
+
+    @precondition(lambda self: self.named)
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        checkpoint, kept = data.draw(st.sampled_from(self.named))
+        self.run(self.session.restore(checkpoint))
+        self.go_to(kept)
+
+    @precondition(lambda self: self.line)
+    @rule(cells=st.integers(1, 3))
+    def undo(self, cells: int) -> None:
+        cells = min(cells, len(self.line))
+        before = {*self.line[:-cells]}
+        kept = [kept for _, kept in self.named] + [Kept(*item) for item in self.automatic.items()]
+        found = [one for one in kept if {*one.line} <= before]
+        undone = self.run(self.session.undo(cells))
+        to = max(reversed(found), key=lambda one: (len(one.line), one.files is not None)) if found else Kept((), self.first)
+        assert len(undone.cells) == len(self.line) - len(to.line)
+        assert (undone.files_left == "") == (to.files is not None)
+        self.go_to(to)
+
+    @precondition(lambda self: self.line)
+    @rule(name=FILES)
+    def crash(self, name: str) -> None:
+        """Change a file and die: the file stays as it is then."""
+        number = str(next(self.numbers))
+        result = self.run(self.session.execute(f"{WRITE.format(name=name).replace('NUMBER', number)}; os._exit(3)"))
+        assert (result.status, result.recovery) == ("died", "restored")
+        self.files = {**self.files, name: number}
+        self.settle()
+
+    # -- what is compared ----------------------------------------------------------------------------------------------
+
+    def cell(self, code: str, changes: dict[str, str]) -> None:
+        """Run a cell that changes files to what `changes` says; those without content are removed."""
+        number = next(self.numbers)
+        result = self.run(self.session.execute(f"{code}\nx = NUMBER".replace("NUMBER", str(number))))
+        assert result.ok, result.text
+        changed = {**self.files, **{name: text.replace("NUMBER", str(number)) for name, text in changes.items()}}
+        self.files = {name: text for name, text in changed.items() if text}
+        self.line = (*self.line, number)
+        self.settle()
+
+    def go_to(self, kept: Kept) -> None:
+        self.line = kept.line
+        self.files = self.files if kept.files is None else kept.files
+        self.automatic = {line: files for line, files in self.automatic.items() if {*line} <= {*kept.line} and kept.line}
+        self.settle()
+
+    def settle(self) -> None:
+        """Compare, and wait until the files are kept without being asked for."""
+        assert {name: path.read_text() for name in NAMES if (path := self.workspace / name).exists()} == self.files
+        checkpoints = self.session._checkpoints
+
+        def kept() -> bool:
+            made = checkpoints._rolled()
+            return made is not None and made.snapshot is not None if self.line else checkpoints.filing._first is not None
+
+        self.run(eventually(kept))
+        if self.line:
+            self.automatic[self.line] = self.files
+        else:
+            self.first = self.files
+
+    def teardown(self) -> None:
+        if hasattr(self, "session"):
+            self.run(self.session.close())
+        for checkpoint, _ in self.named:
+            self.run(checkpoint.drop())
+        self.place.cleanup()
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FilesMachine]]:
+    """The machine, with a loop and a host that keeps files at once."""
+    monkeypatch.setattr(filing, "_AFTER", 0.001)
+    with asyncio.Runner() as runner:
+        host = Host(isolate="none")
+        try:
+            yield type("Machine", (FilesMachine,), {"runner": runner, "host": host})
+        finally:
+            runner.run(host.close())
+
+
+@pytest.mark.parametrize(
+    ("examples", "steps"), [pytest.param(3, 8, id="few"), pytest.param(15, 30, id="many", marks=pytest.mark.slow)]
+)
+def test_files_are_what_the_model_says(machine: type[FilesMachine], examples: int, steps: int) -> None:
+    limits = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=[*HealthCheck],
+        database=None,
+        phases=[Phase.generate],
+    )
+    run_state_machine_as_test(machine, settings=limits)
