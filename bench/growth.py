@@ -135,7 +135,7 @@ def memory_in_use() -> float:
 
 def line(point: Point) -> str:
     """Return a point as a row of the table."""
-    values = (point[key] for key in ("again", "round_trip", "close", "memory", "create", "pages"))  # type: ignore[literal-required]
+    values = (point[key] for key in ("again", "round_trip", "close", "memory", "create", "pages"))
     figures = (report.number(value) for value in values)
     return f"| {point['alive']:,} | {'yes' if point['isolate'] == 'native' else 'no'} | {' | '.join(figures)} |"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from cellblock.errors import SnapshotError
@@ -46,8 +47,13 @@ class Plan:
         kept: Paths that the snapshot does not have and that stay, because no snapshot would hold them.
     """
 
-    def __init__(self, now: Folder, target: Folder) -> None:
+    def __init__(self, now: Folder, target: Folder, changed: Callable[[str], bool] = lambda _: True) -> None:
         """Compute the plan.
+
+        Args:
+            now: What there is.
+            target: What there is to be.
+            changed: Whether what stands under a path is to be replaced or removed, if it differs. Otherwise it stays as it is.
 
         Raises:
             SnapshotError: Something that no snapshot would hold is in the way.
@@ -60,6 +66,7 @@ class Plan:
         self._moves: list[Step] = []
         self._modes: list[Step] = []
         self._number = 0
+        self._changed = changed
         self._folder("", now, target)
         # Folders are opened from the top down, and closed from the bottom up: nothing is reached through one that is closed.
         self.steps = [*sorted(self._opened, key=_path), *self._moves, *sorted(self._modes, key=_path, reverse=True)]
@@ -77,9 +84,10 @@ class Plan:
             elif new is None:
                 if old is not None and target.complete:
                     self._remove(where, old)
-            elif not isinstance(new, LeftOut) and not same(old, new):
-                if old is not None:
-                    self._clear(where, old)
+            elif old is None and not isinstance(new, LeftOut):
+                self._put(where, new)
+            elif old is not None and not isinstance(new, LeftOut) and not same(old, new) and self._changed(where):
+                self._clear(where, old)
                 self._put(where, new)
         if path:
             self._set_modes(path, now.mode, target.mode, moves=len(self._moves) > begun)
@@ -92,16 +100,23 @@ class Plan:
             self._modes.append(Step("mode", path, mode=wanted, before=now))
 
     def _remove(self, path: str, entry: Entry) -> None:
-        """Remove what the snapshot does not have, and keep what no snapshot would hold."""
+        """Remove what the snapshot does not have, and keep what no snapshot would hold, and what is not to be removed."""
         if _is_removable(entry):
-            self._move_away(path, entry)
-            self.removed.append(path)
-        elif isinstance(entry, Folder):
+            if self._goes(path, entry):
+                self._move_away(path, entry)
+                self.removed.append(path)
+                return
+        elif not isinstance(entry, Folder):
+            self.kept.append(path)
+        if isinstance(entry, Folder):
             for name, inner in entry.entries.items():
                 self._remove(f"{path}/{name}", inner)
             self._set_modes(path, entry.mode, entry.mode, moves=True)
-        else:
-            self.kept.append(path)
+
+    def _goes(self, path: str, entry: Entry) -> bool:
+        if isinstance(entry, Folder) and entry.entries:
+            return all(self._goes(f"{path}/{name}", inner) for name, inner in entry.entries.items())
+        return self._changed(path)
 
     def _clear(self, path: str, entry: Entry) -> None:
         """Make room for something else."""

@@ -17,6 +17,7 @@ from cellblock.snapshots.content import digest_of
 from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan
 from cellblock.snapshots.store import Store
+from cellblock.snapshots.times import Spans, changed_within
 from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences, facts
 from cellblock.snapshots.walk import StoppedError, Walk
 
@@ -94,12 +95,16 @@ class Snapshots:
                     self._store.release_file(digest)
         return snapshot
 
-    def restore(self, snapshot: Snapshot, then: Callable[[], object] = lambda: None) -> Changes:
+    def restore(
+        self, snapshot: Snapshot, then: Callable[[], object] = lambda: None, *, within: Spans | None = None
+    ) -> Changes:
         """Bring the workspace to the state of a snapshot: all of it, or nothing. Files that are the same are not touched.
 
         Args:
             snapshot: One that was not dropped.
             then: Called when everything is in its place. If it fails, the files become again what they were.
+            within: Replace and remove only what was last changed in one of these spans of time; see `changed_within`. What is
+                missing comes back in any case.
 
         Returns:
             What was done.
@@ -111,7 +116,7 @@ class Snapshots:
         with self._lock, self._opened("restore the files of") as top, self._journal.locked():
             restoring.recover(top, self._journal)
             for _ in range(_TRIES):
-                plan = self._restore_once(top, snapshot, then)
+                plan = self._restore_once(top, snapshot, then, within)
                 if plan is not None:
                     return _done(plan)
         raise SnapshotError(
@@ -119,11 +124,11 @@ class Snapshots:
             "there, then try again. Nothing was changed"
         )
 
-    def _restore_once(self, top: int, snapshot: Snapshot, then: Callable[[], object]) -> Plan | None:
+    def _restore_once(self, top: int, snapshot: Snapshot, then: Callable[[], object], within: Spans | None) -> Plan | None:
         """Return what was done, or None if the workspace was changed meanwhile."""
         walk, now = self._search(top, snapshot.root)
         try:
-            plan = Plan(now, snapshot.root)
+            plan = Plan(now, snapshot.root) if within is None else Plan(now, snapshot.root, changed_within(top, within))
             if plan.steps:
                 restoring.restore(top, plan, self._store, self._journal, then)
             else:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from cellblock import CheckpointError, Host, LaunchError, Rolling, Session, SnapshotError
 from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.host.checkpoints import filing
+from cellblock.host.checkpoints.past import files_time
 from cellblock.snapshots import SnapshotLimits
 from processes import eventually
 
@@ -98,6 +100,30 @@ async def test_undo_takes_back_what_its_cells_have_changed_and_nothing_older(
         await session.execute("open('a', 'w').write('3')")
         assert (await session.undo()).files == ["a"]
         assert (tmp_path / "a").read_text() == "2"
+
+
+async def test_what_somebody_else_saves_between_cells_stays(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filing, "_AFTER", 0.001)
+    async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
+
+        async def save(name: str) -> None:
+            rested = time.time_ns()
+            await eventually(lambda: files_time() > rested)
+            (tmp_path / name).write_text("mine")
+            saved = time.time_ns()
+            await eventually(lambda: files_time() > saved)
+
+        await eventually(lambda: session._checkpoints.filing._first)
+        await save("n0")
+        for count in (1, 2, 3):
+            await session.execute(f"open('a{count}', 'w').write('1'); open('b', 'w').write('{count}')")
+            await kept(session)
+            await save(f"n{count}")
+        assert (await session.undo()).files == ["a3", "b"]
+        assert (await session.undo(2)).files == ["a1", "a2", "b"]
+        assert sorted(path.name for path in tmp_path.glob("[abn]*")) == ["n0", "n1", "n2", "n3"]
 
 
 async def test_a_file_that_comes_before_the_first_cell_stays(

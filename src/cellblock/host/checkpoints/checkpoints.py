@@ -14,6 +14,7 @@ from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment
 from cellblock.host.checkpoints.filing import Filing
 from cellblock.host.checkpoints.fitting import check_same_sandbox
+from cellblock.host.checkpoints.past import files_time
 from cellblock.host.checkpoints.rolling import Pace, Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import SessionOptions
+    from cellblock.snapshots import Snapshot
+    from cellblock.snapshots.times import Spans
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
@@ -209,8 +212,14 @@ class Checkpoints:
         return next((one for one in self.automatic if one.moment.state == self._cells.past.state), None)
 
     def _keep_files(self, checkpoint: Checkpoint) -> None:
-        drop = self.files.drop
-        self.filing.begin(lambda files: checkpoint.hold(files, drop) if checkpoint.alive else drop(files))
+        def hold(files: Snapshot) -> None:
+            self._cells.past.rest(checkpoint.moment.state)
+            if checkpoint.alive:
+                checkpoint.hold(files, self.files.drop)
+            else:
+                self.files.drop(files)
+
+        self.filing.begin(hold)
 
     def _forget_files(self) -> None:
         """Take note that the files are no longer those that were kept with the present state: others will be."""
@@ -267,22 +276,23 @@ class Checkpoints:
             raise CheckpointError("the checkpoint belongs to another host; sessions go back to those of their own host only")
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
-    async def _go_to(self, checkpoint: Checkpoint) -> Changes:
-        changes = Changes()
+    async def _go_to(self, checkpoint: Checkpoint, within: Spans | None = None) -> Changes:
+        changes, began = Changes(), files_time()
 
         async def launch() -> Kernel:
             nonlocal changes
-            kernel, changes = await self._resume_with_files(checkpoint)
+            kernel, changes = await self._resume_with_files(checkpoint, within=within)
             return kernel
 
         try:
-            await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint))
+            await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint, began))
         finally:
             self._wait_for_idle()  # this one may be dropped before the next cell, or hold no files
         return changes
 
-    def _has_gone_to(self, checkpoint: Checkpoint) -> None:
+    def _has_gone_to(self, checkpoint: Checkpoint, began: int) -> None:
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        self._cells.past.brought_back(began)
         if checkpoint.snapshot is None:
             self._forget_files()
         # What was made since is of a state that was left; named ones stay.
@@ -291,7 +301,9 @@ class Checkpoints:
             if not other.moment.numbers <= line:
                 other.discard()
 
-    async def _resume_with_files(self, checkpoint: Checkpoint, beginning: Beginning | None = None) -> tuple[Kernel, Changes]:
+    async def _resume_with_files(
+        self, checkpoint: Checkpoint, beginning: Beginning | None = None, *, within: Spans | None = None
+    ) -> tuple[Kernel, Changes]:
         """Make a kernel of a checkpoint, after its files are back, if it holds any: the kernel opens its files again."""
         made: list[Kernel] = []
 
@@ -302,7 +314,7 @@ class Checkpoints:
             if checkpoint.snapshot is None:
                 await resume()
                 return made[0], Changes()
-            changes = await self.files.restore(checkpoint.snapshot, resume)
+            changes = await self.files.restore(checkpoint.snapshot, resume, within=within)
             return made[0], changes
         except BaseException:  # also a cancellation: nobody else has the kernel
             for kernel in made:
@@ -324,17 +336,17 @@ class Checkpoints:
             if candidates:
                 # The files of an automatic one are the newest that there were in its state.
                 checkpoint = max(candidates, key=lambda one: (len(one.moment.past), one.snapshot is not None, one.automatic))
-                changes = await self._go_to(checkpoint)
+                changes = await self._go_to(checkpoint, past.spans_after(checkpoint.moment.state) or None)
                 execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
                 if checkpoint.snapshot is None:
                     left = self._why_files_stay(checkpoint)
             elif target == line[0][0] and self._fresh:
-                first = self.filing.take_first()
+                first, within = self.filing.take_first(), past.spans_after(0) or None
                 try:
                     await self._kernels.renew()
                 finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
                     past.abandon(number for number, _ in line)
-                    changes, left = await self.filing.bring_back(first)
+                    changes, left = await self.filing.bring_back(first, within)
                 execution_count, since = 0, 0.0
             else:
                 raise CheckpointError(self._cannot_undo())

@@ -16,6 +16,7 @@ from cellblock import config
 from cellblock.errors import SnapshotError
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store
+from cellblock.snapshots.times import Spans
 from cellblock.snapshots.tree import MIB
 
 _log = logging.getLogger("cellblock.sessions")
@@ -86,12 +87,15 @@ class CheckpointFiles:
             )
         return snapshot
 
-    async def restore(self, snapshot: Snapshot, then: Callable[[], Coroutine[Any, Any, object]]) -> Changes:
+    async def restore(
+        self, snapshot: Snapshot, then: Callable[[], Coroutine[Any, Any, object]], *, within: Spans | None = None
+    ) -> Changes:
         """Bring the files back.
 
         Args:
             snapshot: The files.
             then: Runs when they are back: makes what opens them. If it fails, they become again what they were.
+            within: Replace and remove only what was last changed in these spans of time; see `Snapshots.restore`.
 
         Raises:
             SnapshotError: They are as they were, unless the message says more.
@@ -102,7 +106,7 @@ class CheckpointFiles:
         def finish() -> None:
             asyncio.run_coroutine_threadsafe(then(), loop).result()
 
-        return await _owned(lambda: self._snapshots(store).restore(snapshot, finish), _forget)
+        return await _owned(lambda: self._snapshots(store).restore(snapshot, finish, within=within), _forget)
 
     async def diff(self, before: Snapshot) -> FileChanges:
         """Return what has changed since.

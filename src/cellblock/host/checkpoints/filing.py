@@ -12,6 +12,7 @@ from cellblock.model.checkpoints import Changes
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.files import CheckpointFiles
     from cellblock.snapshots import Snapshot
+    from cellblock.snapshots.times import Spans
 
 _AFTER = 0.1
 """Seconds until files are looked at: that takes tens of milliseconds, in which the loop is slower."""
@@ -97,8 +98,12 @@ class Filing:
         if (first := self.take_first()) is not None:
             self._files.drop(first)
 
-    async def bring_back(self, first: Snapshot | None) -> tuple[Changes, str]:
+    async def bring_back(self, first: Snapshot | None, within: Spans | None) -> tuple[Changes, str]:
         """Bring back the files that `take_first` has returned, after the kernel was replaced by a fresh one.
+
+        Args:
+            first: The files.
+            within: Replace and remove only what was last changed in these spans of time.
 
         Returns:
             What was done, and why the files stay, if they do.
@@ -108,7 +113,7 @@ class Filing:
         self.stop()
         self._hold_first(first)  # it is true again
         try:
-            return await self._files.restore(first, _nothing), ""
+            return await self._files.restore(first, _nothing, within=within), ""
         except SnapshotError as error:
             return Changes(), str(error)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
+import time
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -12,6 +14,9 @@ from cellblock.model import HistoryEntry
 _KEPT = 1000
 _numbers = itertools.count(1)
 _states = itertools.count(1)
+_COARSE = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
+"""Linux's CLOCK_REALTIME_COARSE, which Python does not name. Some file systems read this clock, which goes in steps of
+milliseconds; others read the usual one, which is ahead of it."""
 
 Numbered: TypeAlias = tuple[int, HistoryEntry]
 """A cell, with the number that it has in this process."""
@@ -29,6 +34,8 @@ class Past:
         self._entries: dict[int, HistoryEntry] = {}
         self._line: list[int] = []
         self.state = next(_states)
+        self._spans: list[tuple[int, int, int | None]] = []
+        """The states that led to the present one, and when something changed files for each: from when until when"""
 
     @property
     def entries(self) -> list[HistoryEntry]:
@@ -48,6 +55,23 @@ class Past:
     def begin(self) -> None:
         """Take note that a cell begins, a silent one perhaps: whatever it does, the state is another one."""
         self.state = next(_states)
+        self._spans.append((self.state, files_time(), None))
+        del self._spans[:-_KEPT]
+
+    def rest(self, state: int) -> None:
+        """Take note that the files were kept as they are after a cell: whatever changes from now on is not its work."""
+        if self._spans and self._spans[-1][0] == state and self._spans[-1][2] is None:
+            self._spans[-1] = (state, self._spans[-1][1], time.time_ns())
+
+    def brought_back(self, began: int) -> None:
+        """Take note that files were brought back for the present state, from some time on until now."""
+        self._spans.append((self.state, began, time.time_ns()))
+
+    def spans_after(self, state: int) -> list[tuple[int, int]]:
+        """Return when files were changed to get from a state to the present one: from when until when, in nanoseconds."""
+        spans = [span for span in self._spans if span[0] > state]
+        nexts = [began for _, began, _ in spans[1:]] + [sys.maxsize]
+        return [(began, after if ended is None else ended) for (_, began, ended), after in zip(spans, nexts, strict=True)]
 
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
         """Take note of a cell that has ended; if the kernel died with it, it has made no state."""
@@ -61,6 +85,7 @@ class Past:
         """Take note that the session has the past of another one: it was loaded."""
         self._entries.clear()
         self._line.clear()
+        self._spans.clear()
         for entry in entries:
             self.add(entry)
         self.state = next(_states)
@@ -68,6 +93,7 @@ class Past:
     def begin_anew(self) -> None:
         """Take note that the kernel is fresh: no cell has made its state. The cells before it are done with."""
         self._line.clear()
+        self._spans.clear()
         self.state = next(_states)
 
     def go_to(self, line: Iterable[Numbered], state: int) -> list[HistoryEntry]:
@@ -86,6 +112,7 @@ class Past:
         self._entries = dict(sorted(self._entries.items()))  # some may be back that were forgotten, or come from elsewhere
         self._line = [number for number, _ in line]
         self._forget()
+        self._spans = [span for span in self._spans if span[0] <= state]
         self.state = state
         return [self._entries[number] for number in left if number in self._entries]
 
@@ -101,3 +128,8 @@ class Past:
             del self._entries[oldest]
             if self._line and self._line[0] == oldest:
                 del self._line[0]
+
+
+def files_time() -> int:
+    """Return a time, in nanoseconds, that is not later than that of any file that is changed from now on."""
+    return time.clock_gettime_ns(_COARSE)
