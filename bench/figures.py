@@ -212,6 +212,8 @@ FIGURES = (
         15,
         times={"kernelbox": 30},
     ),
+    Figure("named sessions: 100 adopted after SIGKILL of the daemon", "named: adoption", "s", "max", "s", 2),
+    Figure("… then a first cell in each, one after the other", "named: adoption", "a cell in each, s", "max", "s"),
     Figure("approval by the last of ten rules, with its record, p50", "tools: rules", "ms", "p50", "ms", 0.2),
     Figure("1,000 tool calls, gathered; ipybox: one by one", "tools: many", "usual", "p50", "ms", times=_MANY, chart=True),
     Figure("… gathered", "tools: many", "gathered", "p50", "ms"),

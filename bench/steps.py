@@ -134,6 +134,13 @@ STEPS = (
         {"cellblock": {"n": 200, "sessions": 5}, "kernelbox": {"n": 20, "sessions": 1}},
     ),
     Step(
+        "named: adoption",
+        "adopting.adopt",
+        {"cellblock": {"n": 100, "times": 3}},
+        {"cellblock": {"n": 5, "times": 1}},
+        rounds=1,
+    ),
+    Step(
         "snapshots: undo",
         "snapshots.undo",
         {"cellblock": {"n": 30, "files": 10_000}},

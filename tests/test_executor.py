@@ -391,7 +391,6 @@ async def test_an_interpreter_without_ipython_says_how_to_get_it(host: Host, tmp
 
 _BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "images_dir": ({"images_dir": "/proc/images"}, InvalidInputError, "images_dir: /proc cannot be written"),
-    "a misspelled name": ({"workdir": "/tmp"}, InvalidInputError, "there is no option 'workdir'; did you mean 'working_dir'"),
     "working_dir": ({"working_dir": "/nowhere"}, InvalidInputError, "working_dir: /nowhere is not a directory; create it"),
     "kernel_env": ({"kernel_env": {"A": 1}}, InvalidInputError, "kernel_env: 'A' and its value must be strings"),
     "preload": ({"preload": "numpy"}, InvalidInputError, r"must be a sequence of module names: preload=\('numpy',\)"),
@@ -425,6 +424,7 @@ _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         InvalidInputError,
         "isolate must be 'native', 'landlock' or 'srt', not 'none'",
     ),
+    "a misspelled name": ({"workdir": "/tmp"}, InvalidInputError, "there is no option 'workdir'; did you mean 'working_dir'"),
     "a level": ({"log_level": "LOUD"}, InvalidInputError, "log_level must be one of DEBUG, INFO.*not 'LOUD'"),
     "a negative wait": ({"approval_timeout": -1}, InvalidInputError, "approval_timeout must be a positive number.*not -1"),
     "no wait at all": ({"connect_timeout": 0}, InvalidInputError, "connect_timeout must be a positive number.*not 0"),

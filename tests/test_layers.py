@@ -138,7 +138,6 @@ TESTED_IN: dict[str, str] = {
     "host/files/info": "host/files/test_files.py",
     "host/files/steps": "host/files/test_transfer.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
-    "host/checkpoints/rolling": "host/checkpoints/test_checkpoints.py",
     "model/checkpoints": "host/checkpoints/test_diff.py",
     "init/making": "init/test_init.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",

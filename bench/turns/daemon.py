@@ -126,6 +126,20 @@ async def case_large_displays_to_100_followers() -> None:
             await execution.log.settle()
 
 
+async def case_results_of_many_megabytes() -> None:
+    """Cells whose results are as large as may be: each is written to the journal."""
+    code = (
+        "from IPython.display import HTML, display\n"
+        "display({'image/png': bytes(20 * 2**20), 'text/plain': ''}, raw=True)\n"
+        "display(HTML('é' * (5 * 2**20)))"
+    )
+    async with _daemon() as daemon:
+        for _ in range(5):
+            execution = await daemon.run(code)
+            await execution.log.settle()
+            assert len(execution.packed or b"") > 25 * 2**20
+
+
 async def case_late_followers() -> None:
     """100 clients that follow an execution with 10,000 events from its beginning."""
     async with _daemon() as daemon:

@@ -61,6 +61,7 @@ DIFFERENT: dict[str, str] = {
         f"a_session_over_its_memory_dies_and_its_result_names_the_limit[{where}]": outcome
         for where, outcome in (
             ("in files", PRIVATE),
+            ("in attributes", PRIVATE),
             ("in sockets", "the buffers of sockets are not counted"),
             ("in segments", NO_QUEUES),
             ("in queues", NO_QUEUES),

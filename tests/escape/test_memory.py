@@ -89,6 +89,20 @@ for _ in range(20_000):
         libc.msgsnd(queue, (1).to_bytes(8, 'little') + bytes(8192), ctypes.c_size_t(8192), 0o4000)
 time.sleep(60)
 """
+ATTRIBUTES = """
+import os, time
+for place in '/tmp', '/dev/shm', os.path.expanduser('~'):
+    try:
+        for name in range(10):
+            path = f'{place}/{name}'
+            open(path, 'w').close()
+            for number in range(2500):
+                os.setxattr(path, f'user.{number}', bytes(60_000))
+    except OSError as error:
+        if error.errno != 28:
+            raise
+time.sleep(60)
+"""
 LATER = """
 import os, threading
 def grow():
@@ -119,7 +133,16 @@ def _children() -> set[int]:
     return {pid for pid, parent in parents().items() if parent == os.getpid()}
 
 
-MANY = ["mapped by one process", "over children", "in files", "in sockets", "in page tables", "in segments", "in queues"]
+CODES = {
+    "mapped by one process": MAPPED,
+    "over children": SPREAD,
+    "in files": FILES,
+    "in attributes": ATTRIBUTES,
+    "in sockets": SOCKETS,
+    "in page tables": TABLES,
+    "in segments": SEGMENTS,
+    "in queues": QUEUES,
+}
 
 
 async def test_memory_of_one_process_is_an_error_that_names_the_limit(small: Session) -> None:
@@ -131,7 +154,7 @@ async def test_memory_of_one_process_is_an_error_that_names_the_limit(small: Ses
     assert await value(small, "kept.clear(); mine") == 1
 
 
-@pytest.mark.parametrize("code", [MAPPED, SPREAD, FILES, SOCKETS, TABLES, SEGMENTS, QUEUES], ids=MANY)
+@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
 async def test_a_session_over_its_memory_dies_and_its_result_names_the_limit(small: Session, code: str) -> None:
     result = await small.execute(code, timeout=60)
     assert result.status == "died"

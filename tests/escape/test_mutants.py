@@ -41,6 +41,7 @@ ENDLESS = frozenset(
         "44 callbacks that wait for themselves",
         "44 the last rung",
         "45 all processes together",
+        "45 attributes of files",
         "45 buffers of sockets",
         "45 page tables",
         "45 shared memory and queues of System V",
@@ -375,6 +376,10 @@ MUTANTS: dict[str, Mutant] = {
     "45 all processes together": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[over children]", CONDEMNED
     ),
+    "45 attributes of files": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in attributes]",
+        Edit("init/processes.py", "_kept_beside_content", "return 0"),
+    ),
     "45 buffers of sockets": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in sockets]",
         Edit("init/sockets.py", "buffered", "return 0"),
@@ -464,6 +469,10 @@ MUTANTS: dict[str, Mutant] = {
             "ours, theirs = socket.socketpair()\n"
             "return (await asyncio.get_running_loop().connect_write_pipe(cls, ours))[1], theirs",
         ),
+    ),
+    "54 large events": mutant(
+        "store/test_beside.py::test_a_disk_that_stalls_holds_up_nothing_but_the_event_that_is_written",
+        Edit("store/beside.py", "Beside.write_ahead", "return None"),
     ),
     "54 notifications of servers": mutant(
         "tools/mcp/test_servers.py::test_notifications_start_no_tasks",

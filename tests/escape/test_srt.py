@@ -110,6 +110,18 @@ async def test_system_calls_that_lead_out_are_refused(attacker: Session, call: s
     assert await value(attacker, f"call(NR[{call!r}], 0, 0, 0, 0, 0)") in ("EPERM", "ENOSYS")
 
 
+async def test_connections_do_not_linger(attacker: Session) -> None:
+    """Whoever closes one last waits for it, and on Linux before 6.16 it can be sent to the host."""
+    code = """
+import socket, struct
+with socket.socket() as it:
+    it.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 1000))
+    lingers = it.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+"""
+    await ok(attacker, code)
+    assert await value(attacker, "lingers") == bytes(8)
+
+
 @pytest.fixture(scope="module")
 async def jailed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Session]:
     """A session that may be lost, and may use little memory."""

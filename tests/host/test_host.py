@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,29 @@ async def test_closing_a_host_ends_its_sessions_and_processes() -> None:
     await host.close()
     assert (await running).status == "interrupted"
     await eventually(lambda: below(os.getpid()) <= before)
+
+
+class _Unwalked(set[Any]):
+    """A set that refuses to be walked over, by any way that takes longer the more is in it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("somebody walks over all sessions")
+
+    __reversed__ = copy = __or__ = __sub__ = __and__ = __iter__  # type: ignore[assignment]
+
+
+async def test_making_using_and_closing_a_session_walks_over_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Host() as host:
+        others = [host.session() for _ in range(2)]
+        await asyncio.gather(*(other.start() for other in others))
+        with monkeypatch.context() as patch:
+            for name in ("_sessions", "_kernels", "_families"):
+                patch.setattr(host, name, _Unwalked([*getattr(host, name)]))
+            async with host.session() as one:
+                assert await value(one, "6 * 7") == 42
+            for kept in ("_sessions", "_kernels"):
+                assert len(getattr(host, kept)) == 2
+        assert [await value(other, "1") for other in others] == [1, 1]
 
 
 async def test_a_host_that_is_closed_while_it_starts_leaves_nothing() -> None:

@@ -157,7 +157,7 @@ def wipe(
     """End all sessions. In a terminal, ask first."""
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
         count = len(ask(messages.List()))
-        if not typer.confirm(f"End all {count} sessions, with everything in their variables?"):
+        if not typer.confirm(f"End all sessions ({count}), with everything in their variables?"):
             return FAILED
     with Progress("ending all sessions"):
         destroyed = ask(messages.Wipe())

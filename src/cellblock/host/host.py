@@ -19,6 +19,7 @@ from cellblock import config
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.checkpoints.rolling import Pace
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.host_kernels import Launch, WithKernels
@@ -60,6 +61,7 @@ class Host(WithKernels, AsyncOnly):
         index: Where packages for sessions come from.
         places: The prefix of the paths of each session's own packages.
         keeping: What outlives this process, if something does.
+        pace: When its sessions make automatic checkpoints.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Host(WithKernels, AsyncOnly):
         self._launchers = Launchers(self._make_launcher, start_timeout)
         self._kernels: set[Kernel] = set()
         self._rolled: deque[Checkpoint] = deque()
+        self.pace = Pace()
         self._store: Store | None = None
         self._families: set[Family] = set()
         """Those with copies"""

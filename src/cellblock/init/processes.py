@@ -17,6 +17,7 @@ from cellblock.sandbox import abi
 from cellblock.sandbox.syscall import prctl
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
 _OF_DESCRIPTOR = 4096  # half of what the kernel leaves to a pipe of somebody who has many
 
 HIGH = 64
@@ -248,7 +249,12 @@ def _used(path: str) -> int:
         usage = os.statvfs(path)
     except OSError:
         return 0  # code of the session has removed it
-    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize + _kept_beside_content(usage)
+
+
+def _kept_beside_content(usage: os.statvfs_result) -> int:
+    """Return about what the kernel keeps for files in memory besides their content: inodes, names, attributes."""
+    return (usage.f_files - usage.f_ffree) * _OF_FILE
 
 
 def _resident(pid: str) -> int:

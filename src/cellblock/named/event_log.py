@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from cellblock.model import CodeExecutionResult
+from cellblock.host.kernels.cell_events import Cleared
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 from cellblock.model.sessions import EventKind, ExecutionEvent
 from cellblock.store.journal import Journal
+from cellblock.wire.messages import Comm
 from cellblock.wire.packed import Packed, pack
 
 MAX_EVENTS = 10_000
@@ -16,6 +19,18 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 """How much is kept of the events of one execution: the last ones. The result has the rest, within `Limits`."""
 
 _DROPPED_AT_ONCE = 256
+
+
+class Prepared(NamedTuple):
+    """Data that is ready to become an event.
+
+    Attributes:
+        packed: The data, packed.
+        ahead: The file that it was written to already; None if it is small.
+    """
+
+    packed: Packed
+    ahead: Path | None = None
 
 
 class EventLog:
@@ -56,33 +71,45 @@ class EventLog:
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
-    def add(self, kind: EventKind, data: Mapping[str, Any]) -> None:
-        """Add an event. The oldest are dropped if there are too many."""
-        self._enter(kind, data, pack(data))
+    async def prepare(self, data: Mapping[str, Any]) -> Prepared:
+        """Pack data for an event. What is very large is written to a file, and meanwhile other events can be added."""
+        packed = pack(data)
+        return Prepared(packed, await self._journal.write_ahead(packed))
+
+    def add(self, kind: EventKind, data: Mapping[str, Any], prepared: Prepared | None = None) -> None:
+        """Add an event. The oldest are dropped if there are too many.
+
+        Args:
+            kind: What it is.
+            data: Its data.
+            prepared: What `prepare` has returned for it, if it can be large.
+        """
+        self._enter(kind, data, prepared or Prepared(pack(data)))
 
     def end(
-        self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, packed: Packed, *, kept: bool = False
+        self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, prepared: Prepared, *, kept: bool = False
     ) -> None:
         """Add the last event.
 
         Args:
             kind: What it is.
             data: Its data.
-            packed: The same, packed.
+            prepared: What `prepare` has returned for it.
             kept: Whether the next process would come to the same event if this one is killed now. Then its readers are told
                 before it is entered, if the only event before it is ``begun``: they need not wait for the journal.
         """
         self.ended = True
-        self._enter(kind, data, packed)
+        self._enter(kind, data, prepared)
         if kept and self._seq == 2:
             self._tell()
             self._journal.writer.flush()
         else:
             self._tell_soon()
 
-    def _enter(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, packed: Packed) -> None:
+    def _enter(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, prepared: Prepared) -> None:
+        packed, ahead = prepared
         self._seq += 1
-        self._journal.event(self._execution, self._seq, kind, packed, self.given)
+        self._journal.event(self._execution, self._seq, kind, packed, self.given, ahead)
         self._events[self._seq] = (kind, data, len(packed))
         self.size += len(packed)
         if len(self._events) > MAX_EVENTS or (self.size > MAX_EVENT_BYTES and len(self._events) > 1):
@@ -182,3 +209,16 @@ class EventLog:
             if event.seq > self._before:
                 return
             yield event
+
+
+def shown(event: CodeExecutionChunk | OutputItem | Comm | Cleared) -> tuple[EventKind, dict[str, Any]]:
+    """Return what becomes an event for the readers of an execution: its kind and its data."""
+    match event:
+        case CodeExecutionChunk(text=text, name=name):
+            return "stream", {"name": name or "stdout", "text": text}
+        case OutputItem():
+            return "display", event.to_dict(raw=True)
+        case Comm(kind=kind, content=content, buffers=buffers):
+            return "comm", {"kind": kind, "content": content, "buffers": [*buffers]}
+        case Cleared(wait=wait):
+            return "clear", {"wait": wait}

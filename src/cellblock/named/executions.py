@@ -16,8 +16,15 @@ from cellblock.errors import CellblockError, NotRunError, StateError
 from cellblock.host.kernels.cell import Prompt
 from cellblock.host.kernels.cell_events import Cleared, Event, Notice
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
-from cellblock.model.sessions import OWN_KERNEL, ExecutionEvent, ExecutionRecord, ExecutionState, Language, PendingApproval
-from cellblock.named.event_log import EventLog
+from cellblock.model.sessions import (
+    OWN_KERNEL,
+    ExecutionEvent,
+    ExecutionRecord,
+    ExecutionState,
+    Language,
+    PendingApproval,
+)
+from cellblock.named.event_log import EventLog, Prepared, shown
 from cellblock.named.kernel_types import cell
 from cellblock.store.journal import Journal, new_id
 from cellblock.turns import turns
@@ -243,7 +250,7 @@ class Execution:
             await self._take_all(session.stream(self.code, rich=True, **options), approvals, auto)
         else:
             notice = functools.partial(self._decide, approvals, auto)
-            self._end(await session.execute(self.code, on_notice=notice, **options), kept=session.kept)
+            await self._end(await session.execute(self.code, on_notice=notice, **options), kept=session.kept)
 
     async def _take_all(
         self, events: AsyncGenerator[Event | CodeExecutionResult, None], approvals: PendingApprovals, auto: bool
@@ -252,29 +259,24 @@ class Execution:
         assert self._journal is not None
         async with aclosing(events):
             async for event in events:
-                self.log.given += not isinstance(event, Notice | CodeExecutionResult)
-                self._take(event, approvals, auto)
-                if not self.ended:
-                    self._journal.writer.flush()
-                    await self._journal.writer.caught_up()
-                    await turns().give_way()  # thousands can be there, which are read without waiting
+                if isinstance(event, CodeExecutionResult):
+                    await self._end(event)
+                    continue
+                if isinstance(event, Notice):
+                    self._decide(approvals, auto, event.about)
+                else:
+                    await self._add(event)
+                self._journal.writer.flush()
+                await self._journal.writer.caught_up()
+                await turns().give_way()  # thousands can be there, which are read without waiting
 
-    def _take(self, event: object, approvals: PendingApprovals, auto: bool) -> None:
-        match event:
-            case CodeExecutionChunk(text=text, name=name):
-                self.said = (self.said + text)[-_SAID:]
-                self.log.add("stream", {"name": name or "stdout", "text": text})
-            case OutputItem():
-                data = event.to_dict(raw=True)
-                self.log.add("display", data)
-            case Comm(kind=kind, content=content, buffers=buffers):
-                self.log.add("comm", {"kind": kind, "content": content, "buffers": [*buffers]})
-            case Cleared(wait=wait):
-                self.log.add("clear", {"wait": wait})
-            case Notice(about=request):
-                self._decide(approvals, auto, request)
-            case CodeExecutionResult():
-                self._end(event)
+    async def _add(self, event: CodeExecutionChunk | OutputItem | Comm | Cleared) -> None:
+        kind, data = shown(event)
+        if isinstance(event, CodeExecutionChunk):
+            self.said = (self.said + event.text)[-_SAID:]
+        prepared = await self.log.prepare(data)
+        self.log.given += 1  # only now: what was added meanwhile must not say that this event is in the journal
+        self.log.add(kind, data, prepared)
 
     def _decide(self, approvals: PendingApprovals, auto: bool, request: object) -> None:
         assert isinstance(request, ApprovalRequest)
@@ -317,22 +319,23 @@ class Execution:
         self._line.set_result(line)
         return True
 
-    def _end(self, result: CodeExecutionResult, *, kept: bool = False) -> None:
-        self.result = replace(result, recovery="restarted") if self._lost else result
-        self.packed = pack(self.result.to_dict(raw=True))
+    async def _end(self, result: CodeExecutionResult, *, kept: bool = False) -> None:
+        result = replace(result, recovery="restarted") if self._lost else result
+        prepared = await self.log.prepare(result.to_dict(raw=True))
+        self.result, self.packed = result, prepared.packed
         self.record = replace(self.record, state="done", ended=time.time())
         self._note_end(len(self.packed))
         # Pictures would be written once more, with other names.
-        self.log.end("result", self.result, self.packed, kept=kept and not result.images)
+        self.log.end("result", result, prepared, kept=kept and not result.images)
 
     def _fail(self, error: CellblockError, ran: str) -> None:
         self.failed = error
         begun = self.record.begun if self._begun else None
         self.record = replace(self.record, state="unknown" if ran == "unknown" else "done", begun=begun, ended=time.time())
         data = {"error": type(error).__name__, "message": str(error), "ran": ran}
-        packed = pack(data)
-        self._note_end(len(packed))
-        self.log.end("failed", data, packed)
+        prepared = Prepared(pack(data))
+        self._note_end(len(prepared.packed))
+        self.log.end("failed", data, prepared)
 
     def _note_end(self, size: int) -> None:
         assert self._journal is not None

@@ -6,18 +6,18 @@ age, number and bytes; the oldest executions that have ended go first.
 
 from __future__ import annotations
 
+import errno
 import logging
-import os
 import re
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from cellblock.errors import ConflictError, ProtocolError
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord
+from cellblock.store.beside import Beside
 from cellblock.store.writer import Writer
 from cellblock.wire.packed import unpack
 
@@ -87,8 +87,8 @@ _ENDS = (
     "SELECT coalesce((SELECT min(seq) FROM events WHERE execution = ?), 0), "
     "coalesce((SELECT max(seq) FROM events WHERE execution = ?), 0)"
 )
+_LARGE = "SELECT seq FROM events WHERE execution = ? AND seq <= ? AND data IS NULL"
 _PAGE = 50
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _ID = re.compile("[0-7][0-9a-f]{31}")
 
 
@@ -112,9 +112,7 @@ class Journal:
             directory: Where what is large is kept; None to keep it with the rest.
         """
         self.writer = writer
-        self._directory = directory
-        if directory is not None:
-            directory.mkdir(mode=0o700, exist_ok=True)
+        self._beside = None if directory is None else Beside(directory)
         ((self._count, self._bytes),) = writer.read("SELECT count(*), coalesce(sum(size), 0) FROM executions")
         self._until_trim = 0
         known = {name for (name,) in writer.read("SELECT name FROM pragma_table_info('executions')")}
@@ -158,7 +156,20 @@ class Journal:
         """
         self.writer.write((_BEGIN, (record.state, record.begun, position, _number(record.id))))
 
-    def event(self, execution: str, seq: int, kind: EventKind, packed: bytes, given: int = 0) -> None:
+    async def write_ahead(self, packed: bytes) -> Path | None:
+        """Write what is about to become an event to a file, in a thread, if it is very large.
+
+        Args:
+            packed: The event's data, packed.
+
+        Returns:
+            The file, for `event`; None if it has to be written then.
+        """
+        return None if self._beside is None else await self._beside.write_ahead(packed)
+
+    def event(
+        self, execution: str, seq: int, kind: EventKind, packed: bytes, given: int = 0, ahead: Path | None = None
+    ) -> None:
         """Add an event soon.
 
         Args:
@@ -167,12 +178,14 @@ class Journal:
             kind: What it is.
             packed: Its data, packed (`wire.packed`).
             given: How many events its session has given, up to this one.
+            ahead: What `write_ahead` has returned for it.
         """
         if self._until_trim <= 0:
             self.trim()
         self._until_trim -= 1
         number = _number(execution)
-        data = packed if len(packed) <= MAX_INLINE or not self._put_beside(number, seq, packed) else None
+        large = self._beside is not None and len(packed) > MAX_INLINE and self._beside.put(number, seq, packed, ahead)
+        data = None if large else packed
         self.writer.later(_EVENT, (number, seq, kind, data, given), 0 if data is None else len(data))
 
     def end(self, record: ExecutionRecord, size: int, status: str = "", execution_count: int | None = None) -> None:
@@ -191,7 +204,7 @@ class Journal:
     def drop(self, execution: str, until: int) -> None:
         """Forget the first events of an execution, up to a number."""
         number = _number(execution)
-        self._unlink("SELECT seq FROM events WHERE execution = ? AND seq <= ? AND data IS NULL", (number, until))
+        self._remove_beside(number, until)
         self.writer.later("DELETE FROM events WHERE execution = ? AND seq <= ?", (number, until))
 
     def trim(self) -> None:
@@ -207,13 +220,18 @@ class Journal:
         """Forget an execution, or only its first events, if there are many; return how many rows that were."""
         ((first, last),) = self.writer.read(_ENDS, (number, number))
         until = min(last, first + room)
-        self._unlink("SELECT seq FROM events WHERE execution = ? AND seq <= ? AND data IS NULL", (number, until))
+        self._remove_beside(number, until)
         self.writer.later("DELETE FROM events WHERE execution = ? AND seq <= ?", (number, until))
         if until == last:
             self.writer.later("DELETE FROM executions WHERE n = ?", (number,))
             self._count -= 1
             self._bytes -= size
         return int(until - first) + 2
+
+    def close(self) -> None:
+        """Finish what was begun with files. The writer is closed by whoever has made it."""
+        if self._beside is not None:
+            self._beside.close()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -303,7 +321,7 @@ class Journal:
 
     def _event(self, number: int, seq: int, kind: EventKind, data: bytes | None) -> ExecutionEvent:
         try:
-            return ExecutionEvent(seq, kind, unpack(self._file(number, seq).read_bytes() if data is None else data))
+            return ExecutionEvent(seq, kind, unpack(self._read_beside(number, seq) if data is None else data))
         except (OSError, ProtocolError) as error:
             _log.warning("event %d of execution %x is lost: %s", seq, number, error)
             if kind == "result":
@@ -311,29 +329,15 @@ class Journal:
                 return ExecutionEvent(seq, "failed", lost)
             return ExecutionEvent(seq, "gap", {"dropped": 1})
 
-    def _put_beside(self, number: int, seq: int, packed: bytes) -> bool:
-        """Write an event to a file of its own; return whether that was possible."""
-        if self._directory is None:
-            return False
-        path = self._file(number, seq)
-        try:
-            with open(os.open(path, _NEW_FILE, 0o600), "wb") as file:
-                file.write(packed)
-        except OSError as error:
-            _log.warning("%s cannot be written: %s", path, error)
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-            return False
-        return True
+    def _read_beside(self, number: int, seq: int) -> bytes:
+        if self._beside is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no directory for what is large")
+        return self._beside.read(number, seq)
 
-    def _unlink(self, query: str, values: tuple[int, ...]) -> None:
-        """Remove the files of the events that a query finds."""
-        for (seq,) in self.writer.read(query, values):
-            self._file(values[0], seq).unlink(missing_ok=True)
-
-    def _file(self, number: int, seq: int) -> Path:
-        assert self._directory is not None
-        return self._directory / f"{number:x}-{seq}"
+    def _remove_beside(self, number: int, until: int) -> None:
+        """Remove the files of the first events of an execution, up to a number."""
+        if self._beside is not None:
+            self._beside.remove(number, (seq for (seq,) in self.writer.read(_LARGE, (number, until))))
 
 
 def _number(execution: str) -> int:

@@ -36,4 +36,5 @@ class NamedStore:
 
     def close(self) -> None:
         """Write what waits to be written, and close it."""
+        self.journal.close()
         self.writer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,17 @@ async def test_files_from_before_the_first_cell_come_back(any_host: Host, tmp_pa
 async def test_a_first_cell_that_comes_at_once_does_not_wait(zygote_host: Host, tmp_path: Path) -> None:
     async with made(zygote_host, tmp_path) as session:
         await session.execute("open('a', 'w').write('1')")
-        assert (await session.undo()).files_left == "the next cell came at once"
+        assert (await session.undo()).files_left == "the next cell came before they could be kept"
         assert (tmp_path / "a").exists()
+
+
+async def test_no_task_waits_for_its_time(zygote_host: Host, tmp_path: Path) -> None:
+    async with made(zygote_host, tmp_path) as session:
+        await eventually(lambda: session._checkpoints.filing._first)
+        before = asyncio.all_tasks()
+        session._checkpoints.filing.begin(lambda files: None)
+        assert asyncio.all_tasks() == before
+        session._checkpoints.filing.stop()
 
 
 async def test_a_large_workspace_is_not_kept_and_it_is_said_why(

@@ -14,7 +14,7 @@ from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment
 from cellblock.host.checkpoints.filing import Filing
 from cellblock.host.checkpoints.fitting import check_same_sandbox
-from cellblock.host.checkpoints.rolling import Restored, Rolling
+from cellblock.host.checkpoints.rolling import Pace, Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.model.checkpoints import Changes, FilesMode, Undone
@@ -36,7 +36,13 @@ _MAX_NAME = 200
 
 
 class CheckpointHost(Protocol):
-    """What is needed of a host."""
+    """What is needed of a host.
+
+    Attributes:
+        pace: When its sessions make automatic checkpoints.
+    """
+
+    pace: Pace
 
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
         """Make a kernel of a copy, and wait until it takes cells."""
@@ -166,8 +172,12 @@ class Checkpoints:
 
     def _begin_rolling(self) -> None:
         self._timer = None
-        if self._rolling is not None and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._roll(self._rolling))
+        if self._rolling is None or not (self._task is None or self._task.done()):
+            return
+        if wait := self._host.pace.ask():
+            self._timer = asyncio.get_running_loop().call_later(wait, self._begin_rolling)
+        else:
+            self._task = asyncio.create_task(self._host.pace.run(self._roll(self._rolling)))
 
     async def _roll(self, rolling: Rolling) -> None:
         """Make a checkpoint while nobody waits for the session, or keep the files of the one that there is."""

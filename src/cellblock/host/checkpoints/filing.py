@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _AFTER = 0.1
 """Seconds until files are looked at: that takes tens of milliseconds, in which the loop is slower."""
 
-_AT_ONCE = "the next cell came at once"
+_AT_ONCE = "the next cell came before they could be kept"
 
 
 class Filing:
@@ -55,16 +55,18 @@ class Filing:
             hold: Takes them.
         """
         if self._files.automatic:
-            self._task = asyncio.create_task(self._keep(hold, self._activity, self._task, _AFTER))
+            self.skipped = _AT_ONCE
+            # Not a task that sleeps: Python complains about tasks that are left when a program drops its event loop.
+            self._timer = asyncio.get_running_loop().call_later(_AFTER, self._begin, hold)
 
-    async def _keep(
-        self, hold: Callable[[Snapshot], None], begun: int, before: asyncio.Task[None] | None, delay: float
-    ) -> None:
-        self.skipped = _AT_ONCE
+    def _begin(self, hold: Callable[[Snapshot], None]) -> None:
+        self._timer = None
+        self._task = asyncio.create_task(self._keep(hold, self._activity, self._task))
+
+    async def _keep(self, hold: Callable[[Snapshot], None], begun: int, before: asyncio.Task[None] | None) -> None:
         if before is not None and not before.done():
             before.cancel()
             await asyncio.wait([before])
-        await asyncio.sleep(delay)
         try:
             snapshot = await self._files.take_small(lambda: self._activity != begun)
         except SnapshotError as error:
@@ -79,13 +81,7 @@ class Filing:
     def begin_first(self) -> None:
         """Begin to keep the files as they are before the first cell, if that does not come at once."""
         self.drop_first()
-        if self._files.automatic:
-            self.skipped = _AT_ONCE
-            self._timer = asyncio.get_running_loop().call_later(_AFTER, self._keep_first)
-
-    def _keep_first(self) -> None:
-        self._timer = None
-        self._task = asyncio.create_task(self._keep(self._hold_first, self._activity, self._task, 0))
+        self.begin(self._hold_first)
 
     def _hold_first(self, snapshot: Snapshot) -> None:
         self.drop_first()

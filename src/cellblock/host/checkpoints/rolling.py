@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Literal
 
 from cellblock.errors import InvalidInputError
+
+_PAUSE = 9
+_LONGEST_PAUSE = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,7 +19,8 @@ class Rolling:
 
     Attributes:
         keep: How many are kept: how far `Session.undo` can go back.
-        after: Seconds from the end of a cell. If the next cell comes earlier, none is made.
+        after: Seconds from the end of a cell, or a little more if the host has many sessions. If the next cell comes earlier,
+            none is made.
         longest: Seconds that one may take. After one that took longer, no more are made.
 
     Raises:
@@ -32,6 +38,34 @@ class Rolling:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value < 3600:
                 raise InvalidInputError(f"{name} must be a positive number of seconds, not {value!r}")
+
+
+class Pace:
+    """Keeps automatic checkpoints to a tenth of the time: a host makes one at a time, and pauses after each.
+
+    A copy takes the processors as long as several small cells, and the next cell copies the pages that it writes to. Many
+    sessions that each wait for a moment between two cells would spend more time on copies than on cells.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def ask(self) -> float:
+        """Return for how many seconds to wait; 0: it is the caller's turn, and `run` follows."""
+        now = time.monotonic()
+        if now < self._until:
+            return self._until - now
+        self._until = now + _LONGEST_PAUSE
+        return 0.0
+
+    async def run(self, making: Awaitable[None]) -> None:
+        """Make one, if it turns out to be needed, and pause."""
+        began = time.monotonic()
+        try:
+            await making
+        finally:
+            now = time.monotonic()
+            self._until = now + min(_PAUSE * (now - began), _LONGEST_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
