@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -48,12 +49,20 @@ def pytest_configure(config: pytest.Config) -> None:
     # try the same ones wherever it finds that it runs in CI.
     settings.register_profile("cellblock", parent=settings.get_profile("default"), deadline=None, max_examples=40)
     settings.load_profile("cellblock")
+    _heed_signals()
     selection["slow"] = "not slow" not in config.option.markexpr
     gc.disable()  # until everything is collected, which makes a million objects that stay
     if hasattr(config, "workerinput"):
         _collect_elsewhere_first(config)
     if config.getoption("--one-line") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress())
+
+
+def _heed_signals() -> None:
+    """Heed signals that end a program, as programs of the tests do: started in the background or by nohup, none would."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def _collect_elsewhere_first(config: pytest.Config) -> None:

@@ -111,6 +111,7 @@ def test_what_a_server_asks_is_answered_in_the_terminal(tmp_path: Path) -> None:
             if typed:
                 screen.enter("perhaps")
                 screen.wait_for("it takes a value of the type boolean")
+                screen.wait_for("nothing to refuse > ")  # what was typed before is forgotten
             screen.enter(typed)
             screen.wait_for(said)
             assert screen.end() == 0

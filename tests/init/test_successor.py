@@ -134,3 +134,22 @@ def test_with_a_c_library_that_says_nothing_of_threads_it_is_a_fork_more() -> No
         """
     )
     assert said == "True 0\n"
+
+
+def test_what_was_looked_up_before_the_fork_is_not_looked_up_again() -> None:
+    """In the fork, each look copies pages that it shares with the original."""
+    said = run(
+        """
+        def fail(*_arguments):
+            os._exit(9)
+        top = os.getpid()
+        successor.look_up()
+        successor.place_of_id = successor.thread_pointer = successor._robust_list = fail
+        if (status := fork()) is None:
+            os.write(writer, repr((os.getppid() == top, kept_id() == os.getpid())).encode())
+            os._exit(0)
+        os.wait()
+        print(os.read(reader, 100).decode() if os.WTERMSIG(status) == 9 else os.waitstatus_to_exitcode(status))
+        """
+    )
+    assert said == "(True, True)\n"

@@ -251,6 +251,8 @@ async def test_tools_are_found_step_by_step(client: Connect, tmp_path: Path) -> 
     async with client(tmp_path) as connected:
         await connected.call_tool("register_mcp_server", {"server_name": "time", "server_params": TIME})
         assert text(await connected.call_tool("search_tools", {"words": "convert"})) == "mcptools.time.convert_time"
+        one = await connected.call_tool("search_tools", {"tools": "mcptools.time.convert_time"})
+        assert one == await connected.call_tool("search_tools", {"tools": ["mcptools.time.convert_time"]})
         assert text(await connected.call_tool("search_tools", {"tools": ["mcptools.time.convert_time"]})).startswith(
             "time.convert_time("
         )

@@ -16,7 +16,7 @@ async def test_a_reader_resumes_without_a_gap_in_another_process(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:
     named = await sessions.create("one", OPTIONS)
-    execution = submit(sessions, named, "for i in range(50): print(i, flush=True)\n'x' * 100_000", live=True)
+    execution = submit(sessions, named, "for i in range(50): print(i, flush=True)\n'x' * 2_000_000", live=True)
     first = []
     async for event in execution.follow():
         first.append(event)

@@ -16,7 +16,7 @@ from typing import Any
 
 from cellblock.init import processes
 from cellblock.init.specialise import reseed, seed_unloaded
-from cellblock.init.successor import end_at_once, go_on_in_successor
+from cellblock.init.successor import end_at_once, go_on_in_successor, look_up
 from cellblock.wire.copies import TO_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.worker import fork_safety
@@ -97,6 +97,7 @@ def _settle_in(start: Start, state: Any) -> None:
 
 def _fork_below(init: int) -> bool:
     """Fork, so that the new process is a child of init, in a session of its own; return whether this is the new one."""
+    look_up()
     pid = _fork()
     if pid:
         with contextlib.suppress(ChildProcessError):  # the code waits for whatever ends

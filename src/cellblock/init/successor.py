@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import platform
 import posix
 import signal
+from typing import NamedTuple
 
 from cellblock.sandbox import abi
 from cellblock.sandbox.syscall_numbers import number
@@ -32,16 +34,36 @@ _ignored = ctypes.c_int()
 """Where the system notes that the process has ended, for which nobody waits"""
 
 
+class _Thread(NamedTuple):
+    """Where the C library keeps what the system knows of this thread. A fork has it at the same addresses.
+
+    Attributes:
+        id: The place of its number.
+        robust: The list of locks that the system frees at its end, and the length of that.
+        rseq: The arguments with which the system notes on which processor it runs; None if the C library does not have that.
+    """
+
+    id: int
+    robust: tuple[int, int]
+    rseq: tuple[int, int, int, int] | None
+
+
+def look_up() -> None:
+    """Find out what `go_on_in_successor` needs to know. Before a fork, because in the fork it would copy 80 pages."""
+    with contextlib.suppress(ValueError):  # as there
+        _thread()
+
+
 def go_on_in_successor() -> None:
     """Go on in a new process, which is a child of whoever takes in this one's orphans. This one is killed.
 
-    It must have one thread only.
+    It must have one thread only, the main one.
 
     Raises:
         OSError: There is no room for a process. This one goes on.
     """
     try:
-        own, robust, place = os.getpid(), _robust_list(), place_of_id()
+        own, thread = os.getpid(), _thread()
     except ValueError:  # of this C library nothing is known
         if os.fork():
             end_at_once(0)
@@ -50,11 +72,12 @@ def go_on_in_successor() -> None:
     _call("set_tid_address", ctypes.byref(_ignored))
     _before_fork()
     # The place of the number is the fourth argument or the fifth, depending on the machine.
-    if (made := _call("clone", _FLAGS, 0, 0, place, place)) == 0:
+    if (made := _call("clone", _FLAGS, 0, 0, thread.id, thread.id)) == 0:
         _kill(own, signal.SIGKILL)
         _after_fork()
-        _call("set_robust_list", *robust)
-        _register_rseq()
+        _call("set_robust_list", *thread.robust)
+        if thread.rseq is not None:
+            _call("rseq", *thread.rseq)
         return
     code = ctypes.get_errno()
     ctypes.pythonapi.PyOS_AfterFork_Parent()
@@ -69,6 +92,11 @@ def _call(name: str, *arguments: object) -> int:
     return result
 
 
+@functools.cache
+def _thread() -> _Thread:
+    return _Thread(place_of_id(), _robust_list(), _rseq())
+
+
 def _robust_list() -> tuple[int, int]:
     """Return the list of locks that the system frees at this thread's end, and its length: a new process has none at first."""
     head, length = ctypes.c_void_p(), ctypes.c_size_t()
@@ -76,10 +104,10 @@ def _robust_list() -> tuple[int, int]:
     return head.value or 0, length.value
 
 
-def _register_rseq() -> None:
-    """Have the system note again on which processor this thread runs, where the C library says so (since glibc 2.35)."""
+def _rseq() -> tuple[int, int, int, int] | None:
+    """Return the arguments of a registration for restartable sequences, if the C library says so (since glibc 2.35)."""
     with contextlib.suppress(ValueError):  # no such symbol
         offset, size = (ctypes.c_ssize_t.in_dll(_libc, "__rseq_offset"), ctypes.c_uint.in_dll(_libc, "__rseq_size"))
         if size.value and platform.machine() in _RSEQ_SIGNATURE:
-            place = thread_pointer() + offset.value
-            _call("rseq", place, max(size.value, 32), 0, _RSEQ_SIGNATURE[platform.machine()])
+            return thread_pointer() + offset.value, max(size.value, 32), 0, _RSEQ_SIGNATURE[platform.machine()]
+    return None

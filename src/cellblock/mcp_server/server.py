@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from cellblock import __version__
 from cellblock.errors import CellblockError, InvalidInputError
@@ -37,6 +37,8 @@ _FOUND = 30_000
 _Ctx = Context[Any, Any]
 _Answer = CallToolResult | InputRequiredResult
 
+_LIST = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+"""Takes one name for a list of one, as models write it."""
 _SESSION = Annotated[str, Field(description="handle of your session, from an earlier answer; leave it out for a new one")]
 
 
@@ -120,7 +122,7 @@ class Tools:
     async def search_tools(
         self,
         words: Annotated[str, Field(description="what to look for; nothing lists all tools")] = "",
-        tools: Annotated[list[str] | None, Field(description="modules whose signatures to see")] = None,
+        tools: Annotated[list[str] | None, _LIST, Field(description="modules whose signatures to see")] = None,
         module: Annotated[str, Field(description="a module whose whole interface to see")] = "",
         session: _SESSION = "",
     ) -> _Answer:

@@ -41,12 +41,20 @@ class _Found(ctypes.Structure):
 
 def other_threads() -> dict[int, str]:
     """Return the ids of all threads but the main one, and the file whose code each was started with, if that is known."""
-    main, started = os.getpid(), _started()
+    main = os.getpid()
+    if _numbers() == [main]:  # as mostly
+        return {}
+    started = _started()
+    numbers = _numbers()  # after that: a thread that ends meanwhile is none
+    return {number: started.get(number, "") for number in (started if numbers is None else numbers) if number != main}
+
+
+def _numbers() -> list[int] | None:
+    """Return the ids of all threads, if this machine tells them."""
     try:
-        numbers = list(_names_in_proc())
+        return list(_names_in_proc())
     except OSError:
-        numbers = list(started)
-    return {number: started.get(number, "") for number in numbers if number != main}
+        return None
 
 
 def name_of(thread: int) -> str | None:

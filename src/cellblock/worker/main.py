@@ -304,10 +304,8 @@ class Worker:
         lost = fork_safety.repair()
         self._waiting.clear()
         self.stay_in = anew.stay_in
-        with contextlib.suppress(OSError):  # the code has removed the directory it was in
-            if self.stay_in is not None:
-                os.chdir(self.stay_in)
-            self._shell.note_directory(Path.cwd())
+        with contextlib.suppress(OSError):  # somebody has removed the directory
+            self._enter_own_directory()
         self._outbox.send(Ready(VERSION))
         for sentence in lost:
             self._outbox.write("stderr", f"[cellblock] {sentence}\n")
@@ -323,19 +321,22 @@ class Worker:
         self._outbox.settle()
 
     def _go_back(self) -> None:
-        if self.stay_in is None:
-            return
         try:
-            if os.getcwd() == self.stay_in:
-                return
-        except OSError:
-            pass  # the code removed the directory it was in
-        try:
-            os.chdir(self.stay_in)
-            self._shell.note_directory(Path(self.stay_in))
-            self._outbox.write("stderr", f"[cellblock] back in the working directory {self.stay_in}\n")
+            if self._enter_own_directory():
+                self._outbox.write("stderr", f"[cellblock] back in the working directory {self.stay_in}\n")
         except OSError as error:
             self._outbox.write("stderr", f"[cellblock] cannot go back to the working directory: {error}\n")
+
+    def _enter_own_directory(self) -> bool:
+        """Enter the directory to stay in, if there is one; return whether the code was elsewhere."""
+        if self.stay_in is None:
+            return False
+        with contextlib.suppress(OSError):  # the code removed the directory it was in
+            if os.getcwd() == self.stay_in:
+                return False
+        os.chdir(self.stay_in)
+        self._shell.note_directory(Path(self.stay_in))
+        return True
 
 
 def _leave_child(error: CellError | None) -> NoReturn:

@@ -29,8 +29,8 @@ async def test_a_session_goes_back_to_a_checkpoint_any_number_of_times(any_sessi
         await session.execute("x.append(2)\ny = 3\nos.environ['STAGE'] = 'two'\nos.chdir('/tmp')")
         await session.restore(checkpoint)
         assert (
-            await value(session, "(x, 'y' in globals(), os.environ['STAGE'], random.random())")
-            == f"([1], False, 'one', {first})"
+            await value(session, "(x, 'y' in globals(), os.environ['STAGE'], len(_dh), random.random())")
+            == f"([1], False, 'one', 1, {first})"
         )
         assert session.next_count == 3
     assert [entry.abandoned for entry in session.history()] == [False, True, True, True, True, True, True, False]
@@ -129,6 +129,15 @@ async def test_too_many_automatic_checkpoints_are_dropped_and_named_ones_never(h
             await rolled(session)
         await eventually(lambda: len(session.checkpoints()) == 3)
         assert session.checkpoints()[0] is kept
+
+
+async def test_after_a_checkpoint_that_was_refused_an_automatic_one_is_tried(host: Host, tmp_path: Path) -> None:
+    async with made(host, tmp_path, Rolling(after=0.05)) as session:
+        await session.execute("import threading; go = threading.Event(); threading.Thread(target=go.wait).start()")
+        with pytest.raises(CheckpointError, match="is running"):
+            await session.checkpoint()
+        await eventually(lambda: "is running" in session.checkpoint_refused)
+        await session.execute("go.set()")
 
 
 async def test_a_state_that_was_gone_back_to_keeps_its_automatic_checkpoint(host: Host, tmp_path: Path) -> None:

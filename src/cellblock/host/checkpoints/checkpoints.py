@@ -124,16 +124,18 @@ class Checkpoints:
             raise InvalidInputError(f"a checkpoint's name must be a text of at most {_MAX_NAME} characters, not {name!r:.250}")
         if files not in ("shared", "copy"):
             raise InvalidInputError(f"files must be 'shared' or 'copy', not {files!r}")
-        async with self._cells.turn():
-            checkpoint = await self._copy(await self._kernels.live(), name=name, automatic=False)
-            if files == "copy":
-                try:
-                    checkpoint.hold(await self.files.take(), self.files.drop)
-                except BaseException:  # also a cancellation: nobody else has the checkpoint
-                    checkpoint.discard()
-                    raise
-            self._wait_for_idle()  # again: this one may be dropped before the next cell
-            return checkpoint
+        try:
+            async with self._cells.turn():
+                checkpoint = await self._copy(await self._kernels.live(), name=name, automatic=False)
+                if files == "copy":
+                    try:
+                        checkpoint.hold(await self.files.take(), self.files.drop)
+                    except BaseException:  # also a cancellation: nobody else has the checkpoint
+                        checkpoint.discard()
+                        raise
+                return checkpoint
+        finally:
+            self._wait_for_idle()  # again: there may be none, or this one may be dropped before the next cell
 
     async def _copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
         """Make a checkpoint of a kernel, while it is nobody else's turn."""
