@@ -177,7 +177,7 @@ class Checkpoints:
         if wait := self._host.pace.ask():
             self._timer = asyncio.get_running_loop().call_later(wait, self._begin_rolling)
         else:
-            self._task = asyncio.create_task(self._host.pace.run(self._roll(self._rolling)))
+            self._task = asyncio.create_task(self._roll(self._rolling))
 
     async def _roll(self, rolling: Rolling) -> None:
         """Make a checkpoint while nobody waits for the session, or keep the files of the one that there is."""
