@@ -17,6 +17,7 @@ Series = dict[str, list[float]]
 
 PLOT_STACK = ("pandas", "matplotlib.pyplot")
 SETTLE = 0.5  # seconds until nothing of a start still runs
+_CHECKPOINT = 0.05  # seconds for the first checkpoint of each kernel: a host makes one after the other, with pauses
 
 
 def ms(since: float) -> float:
@@ -111,7 +112,7 @@ async def idle(system: System, *, n: int) -> Series:
     series = _weigh("started", n)
     for kernel in kernels:
         await kernel.execute("x = 1")
-    await asyncio.sleep(SETTLE)
+    await asyncio.sleep(SETTLE + n * _CHECKPOINT)
     series |= _weigh("used", n)
     for kernel in kernels:
         await kernel.close()

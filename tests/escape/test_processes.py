@@ -210,14 +210,15 @@ def mine():
         [status[name] for name in ('CapEff', 'CapBnd', 'NoNewPrivs', 'Seccomp', 'Seccomp_filters')],
     ]
 reader, writer = os.pipe()
-if os.fork() == 0:
+if (child := os.fork()) == 0:
+    parent = os.getpid()
     if os.fork() == 0:
-        while os.getppid() != 1:
+        while os.getppid() == parent:
             pass
         os.write(writer, json.dumps(mine()).encode())
     os._exit(0)
 os.close(writer)
-os.wait()
+os.waitpid(child, 0)
 with open(reader) as file:
     theirs = file.read()
 theirs == json.dumps(mine())

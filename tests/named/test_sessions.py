@@ -50,7 +50,8 @@ async def test_a_session_that_nobody_uses_is_ended(sessions: NamedSessions, zygo
 
 
 async def test_the_startup_code_runs_again_in_the_kernel_after_one_that_died(sessions: NamedSessions) -> None:
-    named = await sessions.create("one", {**OPTIONS, "startup_code": "start = globals().get('start', 0) + 1"})
+    options = {"startup_code": "start = globals().get('start', 0) + 1", "recovery": "none"}  # else a checkpoint may be there
+    named = await sessions.create("one", {**OPTIONS, **options})
     assert (await submit(sessions, named, "start").wait()).return_value == "1"
     died = await submit(sessions, named, "import os; os._exit(3)").wait()
     assert (died.status, died.recovery) == ("died", "restarted")

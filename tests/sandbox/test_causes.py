@@ -57,6 +57,7 @@ UBUNTU = Surroundings(forbidding=frozenset({"kernel.apparmor_restrict_unprivileg
         ("user namespace", errno.ENOSYS, Surroundings(), "built without", "uname -r"),
         ("worker", errno.EINVAL, Surroundings(open_files=64), "only 64 open files", r"prlimit --pid \$\$ --nofile"),
         ("shared mounts", errno.EMFILE, Surroundings(open_files=20), "only 20 open files", "nofile"),
+        ("process", errno.ETOOMANYREFS, Surroundings(open_files=20), "only 20 open files", "nofile"),
         ("process", errno.ENFILE, Surroundings(), "whole machine", "fs.file-max"),
         ("worker", errno.EAGAIN, Surroundings(processes=5), "only 5 processes", r"prlimit --pid \$\$ --nproc"),
         ("worker", errno.EAGAIN, Surroundings(processes=5, container="podman"), "only 5", "podman run --ulimit nproc"),

@@ -56,19 +56,24 @@ assert ctypes.CDLL(None).unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0
 if child := os.fork():
     os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print(os.getpid(), other_threads())
-go = threading.Event()
-thread = threading.Thread(target=go.wait)
+named, go = threading.Event(), threading.Event()
+def wait():
+    with open("/proc/thread-self/comm", "w") as name: name.write("waits")
+    named.set()
+    go.wait()
+thread = threading.Thread(target=wait)
 thread.start()
+named.wait()
 found = other_threads()
 ours = file_of(ctypes.cast(ctypes.pythonapi.Py_GetVersion, ctypes.c_void_p).value)
-print(found == {thread.native_id: ours}, name_of(thread.native_id) == open("/proc/self/comm").read().strip(), flush=True)
+print(found == {thread.native_id: ours}, name_of(thread.native_id), flush=True)
 go.set()
 thread.join()
 while len(os.listdir("/proc/self/task")) > 1: pass
 print(name_of(thread.native_id), flush=True)
 os._exit(0)
 """
-    assert printed(script) == ["1 {}", "True True", "None"]
+    assert printed(script) == ["1 {}", "True waits", "None"]
 
 
 def test_memory_where_nothing_is_mapped_is_an_error_and_not_the_end() -> None:

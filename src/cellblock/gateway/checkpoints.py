@@ -118,7 +118,8 @@ class WantedBranches(BaseModel):
         Field(description="copy: each branch gets the files in a directory of its own. By default as for `Session.fork`."),
     ] = None
     seeds: Annotated[
-        list[int], Field(max_length=100, description="What random numbers begin with in each branch; empty: something new.")
+        list[Annotated[int, Field(ge=-(2**63), lt=2**63)]],
+        Field(max_length=100, description="What random numbers begin with in each branch; empty: something new."),
     ] = []
     same_random_state: Annotated[bool, Field(description="Whether all branches draw the same random numbers.")] = False
 

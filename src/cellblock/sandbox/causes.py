@@ -96,7 +96,9 @@ def _old_kernel(failure: Failure, around: Surroundings) -> Cause | None:
 
 def _too_few_files(failure: Failure, around: Surroundings) -> Cause | None:
     few = NO_LIMIT < around.open_files < _LEAST_FILES
-    if failure.code not in (errno.EMFILE, errno.ENFILE) and not (few and failure.code in (0, errno.EINVAL)):
+    # The last one: the limit is also that of the descriptors which are on their way between all of this user's processes.
+    met = failure.code in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS)
+    if not met and not (few and failure.code in (0, errno.EINVAL)):
         return None
     if failure.code == errno.ENFILE:
         return Cause(

@@ -131,6 +131,15 @@ async def test_too_many_automatic_checkpoints_are_dropped_and_named_ones_never(h
         assert session.checkpoints()[0] is kept
 
 
+async def test_after_a_checkpoint_that_was_refused_an_automatic_one_is_tried(host: Host, tmp_path: Path) -> None:
+    async with made(host, tmp_path, Rolling(after=0.05)) as session:
+        await session.execute("import threading; go = threading.Event(); threading.Thread(target=go.wait).start()")
+        with pytest.raises(CheckpointError, match="is running"):
+            await session.checkpoint()
+        await eventually(lambda: "is running" in session.checkpoint_refused)
+        await session.execute("go.set()")
+
+
 async def test_a_state_that_was_gone_back_to_keeps_its_automatic_checkpoint(host: Host, tmp_path: Path) -> None:
     """Another one of the same state would only push out older ones."""
     async with made(host, tmp_path, Rolling(keep=2, after=0.001)) as session:

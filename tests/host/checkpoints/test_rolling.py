@@ -10,25 +10,12 @@ from cellblock.host.checkpoints.rolling import Pace
 from checkpoint_sessions import made, rolled
 
 
-async def test_no_other_begins_while_one_is_made_nor_right_after_it() -> None:
-    pace, done = Pace(), asyncio.Event()
-    assert pace.ask() == 0
-    making = asyncio.create_task(pace.run(_wait(done)))
-    assert 0 < pace.ask() <= 1
-    await asyncio.sleep(0.1)  # the pause is nine times as long
-    done.set()
-    await making
-    assert 0 < pace.ask() <= 1
-
-
-async def test_one_that_fails_leaves_the_turn_to_others() -> None:
+def test_only_a_few_begin_at_once() -> None:
     pace = Pace()
-    assert pace.ask() == 0
-    making = asyncio.create_task(pace.run(_wait(asyncio.Event())))
-    await asyncio.sleep(0)
-    making.cancel()
-    await asyncio.wait([making])
-    assert pace.ask() < 1
+    waits = [pace.ask() for _ in range(1000)]
+    assert waits[0] == 0
+    assert waits.count(0) < 500  # more than one if this takes long
+    assert max(waits) <= 0.02
 
 
 async def test_sessions_whose_cells_end_together_take_turns_and_each_gets_one(host: Host, tmp_path: Path) -> None:
@@ -37,7 +24,3 @@ async def test_sessions_whose_cells_end_together_take_turns_and_each_gets_one(ho
         await asyncio.gather(*(session.execute("x = 1") for session in sessions))
         for session in sessions:
             await rolled(session)
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, Session
+from cellblock import Host, InvalidInputError, Session
 from checkpoint_sessions import made, value
 from processes import eventually
 
@@ -35,6 +35,8 @@ async def test_branches_are_independent_and_the_best_is_adopted(any_session: Ses
     await eventually(lambda: branches[1].reader.running)
     await branches[1].interrupt()
     assert (await running).status == "interrupted"
+    with pytest.raises(InvalidInputError, match="itself"):
+        await any_session.adopt(any_session)
     await any_session.adopt(branches[2])
     assert await value(any_session, "x") == "3"
     for branch in branches:

@@ -127,16 +127,18 @@ class Checkpoints:
             raise InvalidInputError(f"a checkpoint's name must be a text of at most {_MAX_NAME} characters, not {name!r:.250}")
         if files not in ("shared", "copy"):
             raise InvalidInputError(f"files must be 'shared' or 'copy', not {files!r}")
-        async with self._cells.turn():
-            checkpoint = await self._copy(await self._kernels.live(), name=name, automatic=False)
-            if files == "copy":
-                try:
-                    checkpoint.hold(await self.files.take(), self.files.drop)
-                except BaseException:  # also a cancellation: nobody else has the checkpoint
-                    checkpoint.discard()
-                    raise
-            self._wait_for_idle()  # again: this one may be dropped before the next cell
-            return checkpoint
+        try:
+            async with self._cells.turn():
+                checkpoint = await self._copy(await self._kernels.live(), name=name, automatic=False)
+                if files == "copy":
+                    try:
+                        checkpoint.hold(await self.files.take(), self.files.drop)
+                    except BaseException:  # also a cancellation: nobody else has the checkpoint
+                        checkpoint.discard()
+                        raise
+                return checkpoint
+        finally:
+            self._wait_for_idle()  # again: there may be none, or this one may be dropped before the next cell
 
     async def _copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
         """Make a checkpoint of a kernel, while it is nobody else's turn."""
@@ -178,7 +180,7 @@ class Checkpoints:
         if wait := self._host.pace.ask():
             self._timer = asyncio.get_running_loop().call_later(wait, self._begin_rolling)
         else:
-            self._task = asyncio.create_task(self._host.pace.run(self._roll(self._rolling)))
+            self._task = asyncio.create_task(self._roll(self._rolling))
 
     async def _roll(self, rolling: Rolling) -> None:
         """Make a checkpoint while nobody waits for the session, or keep the files of the one that there is."""

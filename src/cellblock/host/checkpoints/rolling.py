@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Literal
 
 from cellblock.errors import InvalidInputError
 
-_PAUSE = 9
-_LONGEST_PAUSE = 1.0
+_APART = 0.02
+"""Seconds from the beginning of one automatic checkpoint of a host to that of the next one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,31 +40,22 @@ class Rolling:
 
 
 class Pace:
-    """Keeps automatic checkpoints to a tenth of the time: a host makes one at a time, and pauses after each.
+    """Keeps the automatic checkpoints of all sessions of a host from taking the processors: 50 begin in a second at most.
 
     A copy takes the processors as long as several small cells, and the next cell copies the pages that it writes to. Many
     sessions that each wait for a moment between two cells would spend more time on copies than on cells.
     """
 
     def __init__(self) -> None:
-        self._until = 0.0
+        self._next = 0.0
 
     def ask(self) -> float:
-        """Return for how many seconds to wait; 0: it is the caller's turn, and `run` follows."""
+        """Return for how many seconds to wait; 0: it is the caller's turn."""
         now = time.monotonic()
-        if now < self._until:
-            return self._until - now
-        self._until = now + _LONGEST_PAUSE
+        if now < self._next:
+            return self._next - now
+        self._next = now + _APART
         return 0.0
-
-    async def run(self, making: Awaitable[None]) -> None:
-        """Make one, if it turns out to be needed, and pause."""
-        began = time.monotonic()
-        try:
-            await making
-        finally:
-            now = time.monotonic()
-            self._until = now + min(_PAUSE * (now - began), _LONGEST_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)

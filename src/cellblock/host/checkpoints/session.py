@@ -176,7 +176,10 @@ class WithCheckpoints:
         Raises:
             CheckpointError, SnapshotError, StateError, LaunchError: As for `checkpoint` and `restore`. Both sessions stay as
                 they are.
+            InvalidInputError: It is this session.
         """
+        if branch is self:
+            raise InvalidInputError("a session cannot adopt itself")
         files = branch.files_mode
         if files == "copy":
             self.check_files_of_branches(files)
