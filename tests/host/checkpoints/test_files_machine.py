@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from collections.abc import Coroutine, Iterator
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from cellblock import Checkpoint, Host, Rolling, Session
 from cellblock.host.checkpoints import filing
+from cellblock.host.checkpoints.past import files_time
 from processes import eventually
 
 T = TypeVar("T")
@@ -46,6 +48,8 @@ class FilesMachine(RuleBasedStateMachine):
         self.workspace.mkdir()
         self.line: tuple[int, ...] = ()
         self.files: dict[str, str] = {}
+        self.changed_by: dict[str, int] = {}
+        """The cell that has last changed a file, or to whose state it was brought back; somebody else, if it is not there"""
         self.first: dict[str, str] = {}
         self.automatic: dict[tuple[int, ...], dict[str, str]] = {}
         self.named: list[tuple[Checkpoint, Kept]] = []
@@ -88,6 +92,7 @@ class FilesMachine(RuleBasedStateMachine):
         content = f"uploaded {next(self.numbers)}"
         self.run(self.session.files.write(name, content))
         self.files = {**self.files, name: content}
+        self.changed_by.pop(name, None)
         self.settle()
 
     @precondition(lambda self: self.line)
@@ -102,7 +107,7 @@ class FilesMachine(RuleBasedStateMachine):
     def restore(self, data: st.DataObject) -> None:
         checkpoint, kept = data.draw(st.sampled_from(self.named))
         self.run(self.session.restore(checkpoint))
-        self.go_to(kept)
+        self.go_to(kept, {*NAMES})
 
     @precondition(lambda self: self.line)
     @rule(cells=st.integers(1, 3))
@@ -115,7 +120,10 @@ class FilesMachine(RuleBasedStateMachine):
         to = max(reversed(found), key=lambda one: (len(one.line), one.files is not None)) if found else Kept((), self.first)
         assert len(undone.cells) == len(self.line) - len(to.line)
         assert (undone.files_left == "") == (to.files is not None)
-        self.go_to(to)
+        # What is missing comes back; what somebody else has changed stays.
+        self.go_to(
+            to, {name for name in NAMES if name not in self.files or self.changed_by.get(name, 0) in {*self.line} - {*to.line}}
+        )
 
     @precondition(lambda self: self.line)
     @rule(name=FILES)
@@ -125,6 +133,7 @@ class FilesMachine(RuleBasedStateMachine):
         result = self.run(self.session.execute(f"{WRITE.format(name=name).replace('NUMBER', number)}; os._exit(3)"))
         assert (result.status, result.recovery) == ("died", "restored")
         self.files = {**self.files, name: number}
+        self.changed_by.pop(name, None)
         self.settle()
 
     # -- what is compared ----------------------------------------------------------------------------------------------
@@ -135,13 +144,20 @@ class FilesMachine(RuleBasedStateMachine):
         result = self.run(self.session.execute(f"{code}\nx = NUMBER".replace("NUMBER", str(number))))
         assert result.ok, result.text
         changed = {**self.files, **{name: text.replace("NUMBER", str(number)) for name, text in changes.items()}}
+        self.changed_by |= {name: number for name in changes if changed[name] != self.files.get(name)}
         self.files = {name: text for name, text in changed.items() if text}
         self.line = (*self.line, number)
         self.settle()
 
-    def go_to(self, kept: Kept) -> None:
+    def go_to(self, kept: Kept, names: set[str]) -> None:
+        """Have another state, with the files that it has of some names, if it has any."""
         self.line = kept.line
-        self.files = self.files if kept.files is None else kept.files
+        self.changed_by = {name: number for name, number in self.changed_by.items() if number in kept.line}
+        if kept.files is not None:
+            brought = {name for name in names if self.files.get(name) != kept.files.get(name)}
+            self.changed_by |= dict.fromkeys(brought, kept.line[-1] if kept.line else 0)
+            files = {name: (kept.files if name in brought else self.files).get(name) for name in NAMES}
+            self.files = {name: text for name, text in files.items() if text is not None}
         self.automatic = {line: files for line, files in self.automatic.items() if {*line} <= {*kept.line} and kept.line}
         self.settle()
 
@@ -151,10 +167,14 @@ class FilesMachine(RuleBasedStateMachine):
         checkpoints = self.session._checkpoints
 
         def kept() -> bool:
+            if checkpoints.filing.skipped:  # they are kept again after an undo
+                return False
             made = checkpoints._rolled()
             return made is not None and made.snapshot is not None if self.line else checkpoints.filing._first is not None
 
         self.run(eventually(kept))
+        done = time.time_ns()
+        self.run(eventually(lambda: files_time() > done))  # the clock of files goes in steps
         if self.line:
             self.automatic[self.line] = self.files
         else:

@@ -217,6 +217,7 @@ class Checkpoints:
         def hold(files: Snapshot) -> None:
             self._cells.past.rest(checkpoint.moment.state)
             if checkpoint.alive:
+                checkpoint.let_go()
                 checkpoint.hold(files, self.files.drop)
             else:
                 self.files.drop(files)
@@ -339,6 +340,8 @@ class Checkpoints:
                 # The files of an automatic one are the newest that there were in its state.
                 checkpoint = max(candidates, key=lambda one: (len(one.moment.past), one.snapshot is not None, one.automatic))
                 changes = await self._go_to(checkpoint, past.spans_after(checkpoint.moment.state) or None)
+                if (made := self._rolled()) is not None:
+                    self._keep_files(made)  # again, with what has stayed
                 execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
                 if checkpoint.snapshot is None:
                     left = self._why_files_stay(checkpoint)

@@ -111,11 +111,13 @@ class Filing:
         if first is None:
             return Changes(), self.skipped or "no files were kept before the first cell"
         self.stop()
-        self._hold_first(first)  # it is true again
+        self._hold_first(first)  # it is true again, but for what stays
         try:
-            return await self._files.restore(first, _nothing, within=within), ""
+            changes = await self._files.restore(first, _nothing, within=within)
         except SnapshotError as error:
             return Changes(), str(error)
+        self.begin(self._hold_first)
+        return changes, ""
 
     async def close(self) -> None:
         """Give up, and forget everything. It can be repeated."""
