@@ -83,7 +83,7 @@ def undo(
     count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many cells to undo.")] = 1,
     as_json: Json = False,
 ) -> int:
-    """Undo the last cells of a session, and all changes to the files of its workspace since, whoever made them."""
+    """Undo the last cells of a session, and what they have changed in its workspace."""
     undone = ask(messages.Undo(session, count))
     if wants_json(as_json):
         print_json(undone)

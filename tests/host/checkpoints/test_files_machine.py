@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from cellblock import Checkpoint, Host, Rolling, Session
+from cellblock import Checkpoint, CheckpointError, Host, Rolling, Session
 from cellblock.host.checkpoints import filing
 from cellblock.host.checkpoints.past import files_time
 from processes import eventually
@@ -116,6 +116,10 @@ class FilesMachine(RuleBasedStateMachine):
         before = {*self.line[:-cells]}
         kept = [kept for _, kept in self.named] + [Kept(*item) for item in self.automatic.items()]
         found = [one for one in kept if {*one.line} <= before]
+        if not found and before:  # going back to the start ends the automatic ones, and a named one may be beyond them
+            with pytest.raises(CheckpointError, match="no checkpoint from before"):
+                self.run(self.session.undo(cells))
+            return
         undone = self.run(self.session.undo(cells))
         to = max(reversed(found), key=lambda one: (len(one.line), one.files is not None)) if found else Kept((), self.first)
         assert len(undone.cells) == len(self.line) - len(to.line)

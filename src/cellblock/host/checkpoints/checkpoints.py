@@ -296,7 +296,7 @@ class Checkpoints:
     def _has_gone_to(self, checkpoint: Checkpoint, began: int) -> None:
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         self._cells.past.brought_back(began)
-        if checkpoint.snapshot is None:
+        if self._rolled() is not checkpoint:
             self._forget_files()
         # What was made since is of a state that was left; named ones stay.
         line = checkpoint.moment.numbers
