@@ -340,8 +340,8 @@ class Checkpoints:
                 # The files of an automatic one are the newest that there were in its state.
                 checkpoint = max(candidates, key=lambda one: (len(one.moment.past), one.snapshot is not None, one.automatic))
                 changes = await self._go_to(checkpoint, past.spans_after(checkpoint.moment.state) or None)
-                if (made := self._rolled()) is not None:
-                    self._keep_files(made)  # again, with what has stayed
+                if checkpoint.snapshot is not None and self._rolled() is checkpoint:
+                    self._keep_files(checkpoint)  # again, with what has stayed
                 execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
                 if checkpoint.snapshot is None:
                     left = self._why_files_stay(checkpoint)
