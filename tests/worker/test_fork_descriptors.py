@@ -1,4 +1,4 @@
-"""Locks on files, which a copy of a process would not have. What libraries make of their descriptors in a copy: tests/fork."""
+"""Locks on files, which a copy would not have, and sockets within a process. What libraries make of theirs: tests/fork."""
 
 from __future__ import annotations
 
@@ -62,3 +62,24 @@ os.kill(child, 9)
     own, other = told(script)
     assert "is locked by this session" in own
     assert other == "None"
+
+
+def test_a_loop_in_a_copy_has_wake_up_sockets_of_its_own() -> None:
+    script = """
+import asyncio
+from cellblock.worker.fork_descriptors import Descriptors, separate
+loop = asyncio.new_event_loop()
+closed = asyncio.new_event_loop()
+closed.close()
+seen = Descriptors.now()
+if not (child := os.fork()):
+    separate(seen, 2)
+    loop.call_soon_threadsafe(loop.stop)  # would wake up the original
+    loop.run_forever()
+    loop.call_soon_threadsafe(abs, 1)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+import select
+print(select.select([loop._ssock], [], [], 0)[0])
+"""
+    assert told(script) == ["0", "[]"]

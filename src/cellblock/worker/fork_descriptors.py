@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cellblock.worker.fork_pools import instances
+from cellblock.worker.loop import renew_wakeup
 
 _FLOCK = struct.Struct("hhqqi4x")
 _SQLITE = b"SQLite format 3\0"
@@ -138,6 +139,8 @@ def separate(seen: Descriptors, above: int) -> list[str]:
                 pipes.setdefault((status.st_dev, status.st_ino), {})[descriptor] = way
     for ends in pipes.values():
         _renew_pipe(ends)
+    if seen.watched:
+        _renew_loops()
     for epoll, targets in seen.watched.items():
         with contextlib.suppress(OSError):
             _renew_epoll(epoll, targets)
@@ -236,6 +239,14 @@ def _address(name: Any) -> str:
     if isinstance(name, tuple):
         return f"{name[0]}:{name[1]}"
     return repr(os.fsdecode(name))
+
+
+def _renew_loops() -> None:
+    """See to the event loops that code has made, which wait with epoll objects."""
+    asyncio: Any = sys.modules["asyncio"]
+    for loop in instances(asyncio.SelectorEventLoop):
+        if not loop.is_closed():
+            renew_wakeup(loop)
 
 
 def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:

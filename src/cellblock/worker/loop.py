@@ -27,18 +27,25 @@ def new_loop() -> asyncio.AbstractEventLoop:
 def renew(loop: asyncio.AbstractEventLoop) -> None:
     """In a copy of this process, in a callback of the loop: have the loop go on here, and share nothing with the original's.
 
-    A fork has no running and no current loop for asyncio, which means well. The loop's wake-up pipe is put behind the
-    descriptors of the one that it shares.
+    A fork has no running and no current loop for asyncio, which means well.
+    """
+    renew_wakeup(loop)
+    asyncio.set_event_loop(loop)
+    events._set_running_loop(loop)  # noqa: SLF001  # likewise
+    if getattr(loop, "_signal_handlers", None):
+        signal.set_wakeup_fd(loop._csock.fileno())  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def renew_wakeup(loop: asyncio.AbstractEventLoop) -> None:
+    """In a copy of this process: put new sockets behind the descriptors of those with which other threads wake up a loop.
+
+    Of a pair that both share, one would take what is to wake up the other.
     """
     ours, theirs = socket.socketpair()
     for new, name in ((ours, "_ssock"), (theirs, "_csock")):
         with new:
             new.setblocking(False)
             os.dup2(new.fileno(), getattr(loop, name).fileno(), inheritable=False)  # no public way to it
-    asyncio.set_event_loop(loop)
-    events._set_running_loop(loop)  # noqa: SLF001  # likewise
-    if getattr(loop, "_signal_handlers", None):
-        signal.set_wakeup_fd(loop._csock.fileno())  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class Interrupter:
