@@ -225,7 +225,7 @@ class Checkpoints:
         self.filing.begin(hold)
 
     def _forget_files(self) -> None:
-        """Take note that the files are no longer those that were kept with the present state: others will be."""
+        """Drop the files that were kept for the present state: the workspace has changed. They are kept again later."""
         if (made := self._rolled()) is not None:
             made.let_go()
 
