@@ -132,6 +132,8 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
+    # Checkpoints and branches of named sessions, through the daemon.
+    "sync/states": "daemon/test_checkpoints.py",
     # What a system call means by its arguments: by calls that are answered.
     "init/caller": "init/test_supervisor.py",
     # What several modules do together for `session.files`, attacked while they work.

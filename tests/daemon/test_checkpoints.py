@@ -32,6 +32,8 @@ def workspace(home: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_branches_have_files_of_their_own_and_are_adopted_with_them(workspace: Path) -> None:
+    with pytest.raises(cellblock.InvalidInputError, match="integer of 64 bits"):
+        cellblock.fork("s", ["left"], seeds=[2**64])
     records = cellblock.fork("s", ["left", "right"], seeds=[1, 1])
     assert [Path(record.workspace).parent for record in records] == [workspace, workspace]
     drawn = [cellblock.execute(name, "open('a', 'w').write('1'); random.random()").text for name in ("left", "right")]

@@ -12,7 +12,6 @@ from cellblock.cli.client import ask
 from cellblock.cli.output import print_json, print_table, since, wants_json
 from cellblock.cli.problems import OK, say
 from cellblock.daemon import messages
-from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
 
 CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
@@ -152,8 +151,9 @@ def fork(
     as_json: Json = False,
 ) -> int:
     """Make sessions that begin with the state that another one has now."""
-    if wrong := [one for one in seed or () if not -(2**63) <= one < 2**63]:
-        raise InvalidInputError(f"a seed must be an integer of 64 bits, not {wrong[0]}")
+    from cellblock.model.checkpoints import check_seeds
+
+    check_seeds(seed or ())
     made = ask(messages.Fork(session, tuple(names), files or "", tuple(seed or ()), same_random_state))
     if wants_json(as_json):
         print_json({"kernels": made})

@@ -11,6 +11,7 @@ from typing import Literal, cast, get_args
 from cellblock import config
 from cellblock.errors import InvalidInputError, SandboxError
 from cellblock.host.launch.failures import launch_error
+from cellblock.model.checkpoints import check_seeds
 from cellblock.sandbox import landlock, probe, srt
 from cellblock.sandbox.fitting import fit
 from cellblock.sandbox.paths import is_inside
@@ -182,9 +183,7 @@ def check_branches(n: int, seeds: Sequence[int] | None) -> None:
         return
     if not isinstance(seeds, Sequence) or len(seeds) != n:
         raise InvalidInputError(f"seeds must be a list with as many seeds as branches, {n}, not {seeds!r}"[:_SHOWN])
-    for seed in seeds:
-        if type(seed) is not int or not -(2**63) <= seed < 2**63:
-            raise InvalidInputError(f"a seed must be an integer of 64 bits, not {seed!r}"[:_SHOWN])
+    check_seeds(seeds)
 
 
 def check_timeout(timeout: float | None) -> None:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
+from cellblock.errors import InvalidInputError
 from cellblock.model import HistoryEntry
 from cellblock.model.variables import VariableChanges
 
 FilesMode: TypeAlias = Literal["shared", "copy"]
 """What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
+
+
+def check_seeds(seeds: Iterable[object]) -> None:
+    """Check that random states can begin with these.
+
+    Raises:
+        InvalidInputError: One of them is not an integer of 64 bits.
+    """
+    for seed in seeds:
+        if type(seed) is not int or not -(2**63) <= seed < 2**63:
+            raise InvalidInputError(f"a seed must be an integer of 64 bits, not {seed!r:.100}")
 
 
 @dataclass(frozen=True, slots=True)

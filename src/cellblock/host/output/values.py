@@ -64,7 +64,7 @@ class Bundle:
         return _readable(self.data, hurried=True)
 
     def item(self, kind: OutputKind) -> OutputItem:
-        """Return it as an output. What is decoded takes the place of its bytes: there is no room for both."""
+        """Return it as an output. Decoded text replaces its bytes, so that no large value is held twice."""
         if kind == "error":
             return OutputItem(kind, _readable(self.data))
         data: dict[str, str | bytes] = {}
