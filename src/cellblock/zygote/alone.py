@@ -24,7 +24,7 @@ def serve_alone(preload: tuple[str, ...], native: bool) -> NoReturn:
     """Be a session of one's own, without a zygote, with the handover socket as standard input.
 
     The worker is forked before anything but this module is loaded, and imports IPython itself, so that nothing forks that
-    cannot stand it (macOS's system libraries, mostly).
+    do not survive a fork (mostly macOS's system libraries).
     """
     with socket.socket(fileno=os.dup(0)) as handover:
         data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS)

@@ -1,4 +1,4 @@
-"""Makes a zygote cheap to fork: its memory in 2 MiB pages, where the kernel can do that.
+"""Makes a zygote cheap to fork: its memory in 2 MiB pages, if the kernel supports that.
 
 A fork copies an entry for every page. With pandas loaded that is 20,000 entries and 6 ms; in huge pages it is 2 ms. A child
 that writes still copies 4 KiB at a time, so kernels stay small.

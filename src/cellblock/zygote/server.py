@@ -23,6 +23,7 @@ from cellblock.wire.control import FORK_DESCRIPTORS, TO_LAUNCHER, End, Failed, F
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.worker.warm import warm
 from cellblock.zygote.hugepages import collapse
+from cellblock.zygote.immortal import immortalise
 
 if TYPE_CHECKING:
     from cellblock.worker.outbox import Outbox
@@ -53,6 +54,7 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
     with _ending_with(control):
         warmed = warm(preload)
         rehearse(() if ground is None else ground.beginning)
+        immortalise()
         collapse()
         if ground is not None:
             _end_threads()
