@@ -47,7 +47,7 @@ def client(gateway: Gateway) -> Iterator[Client]:
 
 def test_both_clients_have_the_same_methods() -> None:
     def described(kind: type) -> dict[str, list[str]]:
-        methods = {name: value for name, value in vars(kind).items() if not name.startswith("__") and callable(value)}
+        methods = {name: value for name, value in inspect.getmembers(kind, callable) if not name.startswith("_")}
         return {name: [str(one) for one in inspect.signature(value).parameters.values()] for name, value in methods.items()}
 
     sync, asynchronous = described(Client), described(AsyncClient)

@@ -8,7 +8,15 @@ import pytest
 
 from cellblock.daemon.codec import decode_answer, decode_request, encode_error, encode_reply, encode_request
 from cellblock.daemon.messages import Create, Decide, Request, Submit
-from cellblock.errors import BusyError, CellblockError, DaemonError, FilesError, OutcomeUnknownError, ProtocolError
+from cellblock.errors import (
+    BusyError,
+    CellblockError,
+    DaemonError,
+    FilesError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    ProtocolError,
+)
 from cellblock.wire.frames import Frame, FrameParser
 
 
@@ -45,6 +53,20 @@ def test_a_request_arrives_as_it_was_sent(request_: Request) -> None:
 def test_what_is_not_a_request_is_refused(header: dict[str, Any], said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         decode_request(Frame(header, b""))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Create("a\ud800", {}, {}),
+        Create("a", {"memory": float("nan")}, {}),
+        Create("a", {"env": [[[[[[[[[]]]]]]]]]}, {}),
+        Create("a", {"env": "a" * 65536}, {}),
+    ],
+)
+def test_a_request_that_cannot_be_sent_is_the_callers_mistake(request_: Request) -> None:
+    with pytest.raises(InvalidInputError, match="the request 'create' cannot be sent"):
+        encode_request(1, request_)
 
 
 @pytest.mark.parametrize("answer", [None, {"a": [1, "ü", b"\0"]}, b"raw"])

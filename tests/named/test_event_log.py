@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from cellblock import Host
+from cellblock.custody.client import Custodian
+from cellblock.named.executions import Execution
+from cellblock.named.limits import NamedLimits
 from cellblock.named.sessions import NamedSessions
+from cellblock.store.named import NamedStore
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import eventually
+
+
+@pytest.fixture
+async def kept_sessions(tmp_path: Path) -> AsyncIterator[NamedSessions]:
+    """Sessions whose kernels a custodian holds."""
+    state = tmp_path / "kept"
+    state.mkdir(0o700)
+    custodian = Custodian.connect(state)
+    host = Host(isolate="none", custodian=custodian)
+    sessions = NamedSessions(host, NamedStore(state), NamedLimits())
+    await sessions.adopt()
+    yield sessions
+    await sessions.close()
+    await host.close()
+    custodian.end()
 
 
 async def test_a_reader_resumes_without_a_gap_in_another_process(
@@ -46,3 +66,33 @@ async def test_more_events_than_are_kept_leave_a_gap(sessions: NamedSessions, mo
         assert [event.seq for event in events] == list(range(events[0].seq, events[-1].seq + 1))
         assert (events[0].data["dropped"], events[-1].kind) == (events[0].seq, "result")
         assert len(events) <= 401
+
+
+async def test_a_result_is_written_with_the_next_code_and_before_its_kernel_forgets_it(
+    kept_sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cellblock.store.writer._SOON", 3600.0)
+    named = await kept_sessions.create("one", OPTIONS)
+    writer = kept_sessions.store.writer
+    query = "SELECT count(*) FROM events WHERE kind = 'result'"
+
+    def written() -> int:
+        return int(writer.read(query, only_written=True)[0][0])
+
+    for number in range(5):
+        commits = writer.commits
+        assert (await submit(kept_sessions, named, f"{number}").wait()).return_value == f"{number}"
+        assert (written(), writer.commits) == (number, commits + 1)
+    told: list[str] = []
+    last = submit(kept_sessions, named, "'last'", key="last")
+    await last.wait()
+    again = submit(kept_sessions, named, "'last'", key="last")
+    assert isinstance(again, Execution)  # the journal does not have its result yet
+    again.when_settled(lambda: told.append("settled"))
+    assert told == ["settled"]
+    await named.session.execute("a = 1")  # not by way of the journal: the result before it must be there
+    assert written() == 6
+    await submit(kept_sessions, named, "a").wait()
+    assert written() == 6
+    await kept_sessions.destroy("one")
+    assert written() == 7

@@ -27,6 +27,8 @@ def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
         ({"on_command": "x"}, "there is no option 'on_command'"),
         ({"approve": "never"}, "approve: "),
         ({"idle_timeout": "soon"}, "idle_timeout: "),
+        ({"idle_timeout": -1}, "idle_timeout must be a positive number of seconds, or 0 for never, not -1"),
+        ({"idle_timeout": float("nan")}, "not nan"),
         ({"limits": {"tetx": 1}}, "limits can be .*, not tetx"),
         ({"rules": "/missing"}, "missing"),
     ],

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.model.sessions import ExecutionRecord
+from cellblock.model.sessions import ExecutionEvent, ExecutionRecord
 from cellblock.named.event_log import EventLog
+from cellblock.named.past import PastExecution
 from cellblock.store.beside import MAX_AT_ONCE, Beside
 from cellblock.store.journal import new_id
 from cellblock.store.named import NamedStore
+from cellblock.wire.packed import pack
 from processes import eventually
 
 LARGE = b"x" * (MAX_AT_ONCE + 1)
@@ -70,9 +72,11 @@ async def test_what_a_killed_process_has_not_finished_is_removed_and_events_stay
     assert first is not None
     assert second is not None
     assert killed.put(1, 1, LARGE, first)
+    assert killed.put(1, 2, pack("x"), None)
     later = Beside(tmp_path)
     assert not second.exists()
-    assert later.read(1, 1) == LARGE
+    assert (tmp_path / "1-1").read_bytes() == LARGE
+    assert await later.read(1, 2) == "x"
     later.remove(1, [1, 2])
     later.close()
     killed.close()
@@ -87,3 +91,26 @@ async def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, size: int) 
     assert await beside.write_ahead(LARGE[:size]) is None
     assert not beside.put(1, 1, LARGE[:size], None)
     beside.close()
+
+
+async def test_reading_a_large_event_holds_up_nobody(tmp_path: Path) -> None:
+    store = NamedStore(tmp_path)
+    execution = ExecutionRecord(new_id(), "s", "done", 1.0, 1.0, 2.0)
+    store.journal.add(execution, b"", "x")
+    packed = pack({"error": "NotRunError", "message": LARGE.decode(), "ran": "no"})
+    store.journal.event(execution.id, 1, "failed", packed)
+    (file,) = (tmp_path / "named").glob("*-1")
+    file.unlink()
+    os.mkfifo(file)  # whoever reads it waits until somebody writes
+    past = PastExecution(execution, store.journal)
+    first: asyncio.Task[object] = asyncio.ensure_future(anext(past.follow()))
+    last = asyncio.ensure_future(store.journal.last_event(execution.id))
+    for _ in range(20):
+        await asyncio.sleep(0)  # with the old code, the loop stood still here
+    assert not first.done()
+    for task in (first, last):
+        await asyncio.to_thread(file.write_bytes, packed)
+        await task
+    assert last.result() == first.result()
+    assert last.result() == ExecutionEvent(1, "failed", {"error": "NotRunError", "message": LARGE.decode(), "ran": "no"})
+    store.close()

@@ -31,8 +31,8 @@ def record(session: str = "s", key: str = "", state: str = "queued") -> Executio
     return ExecutionRecord(new_id(), session, state, submitted=time.time(), key=key)  # type: ignore[arg-type]
 
 
-def shown(journal: Journal, execution: str, after: int = 0) -> list[tuple[int, str, object]]:
-    return [(event.seq, event.kind, event.data) for event in journal.events(execution, after)]
+async def shown(journal: Journal, execution: str, after: int = 0) -> list[tuple[int, str, object]]:
+    return [(event.seq, event.kind, event.data) async for event in journal.events(execution, after)]
 
 
 class JournalMachine(RuleBasedStateMachine):
@@ -115,7 +115,7 @@ class JournalMachine(RuleBasedStateMachine):
                 now = self.store.journal.find(number)
                 assert now is not None
                 assert now.state == ("done" if known.state == "queued" else "unknown")
-                (last,) = shown(self.store.journal, number, len(events))
+                (last,) = self.loop.run_until_complete(shown(self.store.journal, number, len(events)))
                 assert isinstance(last[2], dict)
                 assert last[2]["ran"] == ("no" if known.state == "queued" else "unknown")
                 self.known[number] = (now, [*events, last])
@@ -127,8 +127,8 @@ class JournalMachine(RuleBasedStateMachine):
         for number, (known, events) in self.known.items():
             found = self.store.journal.find(number)
             assert found == known
-            assert shown(self.store.journal, number) == events
-            assert shown(self.store.journal, number, 2) == events[2:]
+            assert self.loop.run_until_complete(shown(self.store.journal, number)) == events
+            assert self.loop.run_until_complete(shown(self.store.journal, number, 2)) == events[2:]
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -149,11 +149,11 @@ async def test_what_is_large_lies_beside(tmp_path: Path) -> None:
     store.journal.event(execution.id, 1, "result", pack(data))
     store.journal.event(execution.id, 2, "display", pack(data))
     (first, second) = sorted((tmp_path / "named").glob("*-*"))
-    assert [event.data for event in store.journal.events(execution.id)] == [data, data]
+    assert [event.data async for event in store.journal.events(execution.id)] == [data, data]
     # A power cut may leave a file without its content.
     first.write_bytes(b"")
     second.unlink()
-    kinds = [(event.kind, event.data.get("ran")) for event in store.journal.events(execution.id)]
+    kinds = [(event.kind, event.data.get("ran")) async for event in store.journal.events(execution.id)]
     assert kinds == [("failed", "yes"), ("gap", None)]
     store.close()
 
@@ -165,10 +165,10 @@ async def test_the_first_events_can_be_forgotten(tmp_path: Path) -> None:
     for seq in range(1, 400):
         store.journal.event(execution.id, seq, "stream", pack({"text": "x" * (70_000 if seq == 2 else 1)}))
     store.journal.drop(execution.id, 100)
-    events = list(store.journal.events(execution.id))
+    events = [event async for event in store.journal.events(execution.id)]
     assert events[0] == ExecutionEvent(100, "gap", {"dropped": 100})
     assert [event.seq for event in events[1:]] == list(range(101, 400))
-    assert [event.seq for event in store.journal.events(execution.id, 390)] == list(range(391, 400))
+    assert [event.seq async for event in store.journal.events(execution.id, 390)] == list(range(391, 400))
     store.close()
     assert list((tmp_path / "named").glob("*-*")) == []
 
@@ -211,17 +211,17 @@ async def test_what_is_too_much_is_forgotten_in_small_pieces(tmp_path: Path, mon
             store.journal.event(execution.id, seq, "stream", pack({"text": "x"}))
         store.journal.end(replace(execution, state="done", ended=time.time()), 10)
 
-    def left() -> int:
-        return sum(event.kind == "stream" for event in store.journal.events(executions[0].id))
+    async def left(execution: ExecutionRecord) -> int:
+        return len([event async for event in store.journal.events(execution.id) if event.kind == "stream"])
 
     monkeypatch.setattr("cellblock.store.journal.MAX_EXECUTIONS", 1)
     pieces = []
     while store.journal.find(executions[0].id) is not None:
-        before = left()
+        before = await left(executions[0])
         store.journal.trim()
-        pieces.append(before - left())
+        pieces.append(before - await left(executions[0]))
     assert sum(pieces) == 3000
     assert max(pieces) <= 500
     assert store.journal.find(executions[1].id) is not None
-    assert sum(event.kind == "stream" for event in store.journal.events(executions[1].id)) == 3000
+    assert await left(executions[1]) == 3000
     store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -13,6 +13,7 @@ import httpx2
 
 from cellblock.client import calls
 from cellblock.client.calls import Call
+from cellblock.client.states import AsyncStates
 from cellblock.client.transport import (
     EVENTS,
     Attempts,
@@ -32,14 +33,11 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
-    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
-    from cellblock.model.saving import LoadReport, SaveReport
-    from cellblock.model.variables import Variable
 
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncStates):
     """A client of a gateway, with the names of `cellblock`'s own functions, as coroutines. It belongs to one event loop.
 
     It raises the same errors; a server that cannot be reached is a `DaemonError`, a token that is refused an `AccessError`.
@@ -263,72 +261,6 @@ class AsyncClient:
         """Return the signatures of tools that words are about."""
         return await self._send(calls.search_tools(kernel, words, limit))
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------------
-
-    async def checkpoint(
-        self, kernel: SessionRecord | str, name: str = "", *, files: FilesMode = "shared"
-    ) -> CheckpointRecord:
-        """Keep the state that a session has now, as `cellblock.checkpoint`."""
-        return await self._send(calls.make_checkpoint(kernel, name, files))
-
-    async def checkpoints(self, kernel: SessionRecord | str) -> list[CheckpointRecord]:
-        """Return the checkpoints of a session, oldest first."""
-        return await self._send(calls.checkpoints(kernel))
-
-    async def restore(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
-        """Go back to a checkpoint of a session."""
-        await self._send(calls.restore(kernel, checkpoint))
-
-    async def drop_checkpoint(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
-        """Drop a checkpoint of a session, and free its memory."""
-        await self._send(calls.drop_checkpoint(kernel, checkpoint))
-
-    async def undo(self, kernel: SessionRecord | str, count: int = 1) -> Undone:
-        """Go back over the last cells of a session."""
-        return await self._send(calls.undo(kernel, count))
-
-    async def diff(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
-        """Return what has changed in a session since a checkpoint."""
-        return await self._send(calls.diff(kernel, checkpoint))
-
-    async def fork(
-        self,
-        kernel: SessionRecord | str,
-        names: Sequence[str],
-        *,
-        files: FilesMode | None = None,
-        seeds: Sequence[int] | None = None,
-        same_random_state: bool = False,
-    ) -> list[SessionRecord]:
-        """Make sessions of these names that begin with the state that a session has now; see `Session.fork`."""
-        return await self._send(calls.fork(kernel, names, files, seeds, same_random_state))
-
-    async def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
-        """Go on with the state of another session, mostly a branch, which is ended by that; return which files changed."""
-        return await self._send(calls.adopt(kernel, branch))
-
-    # -- files of a whole session --------------------------------------------------------------------------------------
-
-    async def variables(self, kernel: SessionRecord | str) -> list[Variable]:
-        """Return the variables of a session: type, size, shape, and a short text of each."""
-        return await self._send(calls.variables(kernel))
-
-    async def save(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> SaveReport:
-        """Save a session to this machine's disk; return what was saved, and what could not be."""
-        await self._receive("POST", calls.saved(kernel), local, calls.files(workspace))
-        return calls.save_report(local)
-
-    async def load(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> LoadReport:
-        """Continue a saved session of this machine's disk in a session, which gets a fresh kernel."""
-        with opened(local) as file, errors():
-            content = async_pieces(file)
-            response = await self._http.post(calls.loaded(kernel), content=content, params=calls.files(workspace))
-        return calls.load_report(read_answer(response))
-
-    async def export(self, kernel: SessionRecord | str, local: str | os.PathLike[str]) -> None:
-        """Write the cells of a session to this machine's disk: ``.ipynb`` for a notebook, ``.py`` for a script."""
-        await self._receive("GET", calls.exported(kernel, local), local)
-
     # -- approvals -----------------------------------------------------------------------------------------------------
 
     async def pending(self, kernel: SessionRecord | str | None = None) -> list[PendingApproval]:
@@ -376,11 +308,9 @@ class AsyncClient:
         return bytes(response.content)
 
     async def write_file(self, kernel: SessionRecord | str, path: str, data: bytes | str | AsyncIterable[bytes]) -> FileInfo:
-        """Write a file, whole or not at all. Text is written as UTF-8; what is large can come in pieces."""
+        """Write a file, whole or not at all. Text is written as UTF-8. Large data can come in pieces."""
         content = data.encode() if isinstance(data, str) else data
-        with errors():
-            response = await self._http.put(calls.file(kernel, path), content=content)
-        return calls.file_info(read_answer(response))
+        return calls.file_info(await self._upload("PUT", calls.file(kernel, path), content))
 
     async def download(self, kernel: SessionRecord | str, path: str, local: str | os.PathLike[str]) -> None:
         """Copy a file of a session to this machine's disk. It appears when it is complete."""
@@ -390,6 +320,14 @@ class AsyncClient:
         """Copy a file of this machine's disk to a session, by default under its name."""
         with opened(local) as file:
             return await self.write_file(kernel, path or os.path.basename(local), async_pieces(file))
+
+    async def _upload(
+        self, method: str, path: str, content: bytes | AsyncIterable[bytes], query: Mapping[str, str] | None = None
+    ) -> Any:
+        """Send bytes, and return the JSON that is answered."""
+        with errors():
+            response = await self._http.request(method, path, content=content, params=query)
+        return read_answer(response)
 
     async def _receive(
         self, method: str, path: str, local: str | os.PathLike[str], query: Mapping[str, str] | None = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx2
 
 from cellblock.client import calls
 from cellblock.client.calls import Call
+from cellblock.client.states import States
 from cellblock.client.transport import (
     EVENTS,
     Attempts,
@@ -31,14 +32,11 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo
-    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
-    from cellblock.model.saving import LoadReport, SaveReport
-    from cellblock.model.variables import Variable
 
 T = TypeVar("T")
 
 
-class Client:
+class Client(States):
     """A client of a gateway, with the names of `cellblock`'s own functions. Threads may share it.
 
     It raises the same errors; a server that cannot be reached is a `DaemonError`, a token that is refused an `AccessError`.
@@ -257,70 +255,6 @@ class Client:
         """Return the signatures of tools that words are about."""
         return self._send(calls.search_tools(kernel, words, limit))
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------------
-
-    def checkpoint(self, kernel: SessionRecord | str, name: str = "", *, files: FilesMode = "shared") -> CheckpointRecord:
-        """Keep the state that a session has now, as `cellblock.checkpoint`."""
-        return self._send(calls.make_checkpoint(kernel, name, files))
-
-    def checkpoints(self, kernel: SessionRecord | str) -> list[CheckpointRecord]:
-        """Return the checkpoints of a session, oldest first."""
-        return self._send(calls.checkpoints(kernel))
-
-    def restore(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
-        """Go back to a checkpoint of a session."""
-        self._send(calls.restore(kernel, checkpoint))
-
-    def drop_checkpoint(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
-        """Drop a checkpoint of a session, and free its memory."""
-        self._send(calls.drop_checkpoint(kernel, checkpoint))
-
-    def undo(self, kernel: SessionRecord | str, count: int = 1) -> Undone:
-        """Go back over the last cells of a session."""
-        return self._send(calls.undo(kernel, count))
-
-    def diff(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
-        """Return what has changed in a session since a checkpoint."""
-        return self._send(calls.diff(kernel, checkpoint))
-
-    def fork(
-        self,
-        kernel: SessionRecord | str,
-        names: Sequence[str],
-        *,
-        files: FilesMode | None = None,
-        seeds: Sequence[int] | None = None,
-        same_random_state: bool = False,
-    ) -> list[SessionRecord]:
-        """Make sessions of these names that begin with the state that a session has now; see `Session.fork`."""
-        return self._send(calls.fork(kernel, names, files, seeds, same_random_state))
-
-    def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
-        """Go on with the state of another session, mostly a branch, which is ended by that; return which files changed."""
-        return self._send(calls.adopt(kernel, branch))
-
-    # -- files of a whole session --------------------------------------------------------------------------------------
-
-    def variables(self, kernel: SessionRecord | str) -> list[Variable]:
-        """Return the variables of a session: type, size, shape, and a short text of each."""
-        return self._send(calls.variables(kernel))
-
-    def save(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> SaveReport:
-        """Save a session to this machine's disk; return what was saved, and what could not be."""
-        self._receive("POST", calls.saved(kernel), local, calls.files(workspace))
-        return calls.save_report(local)
-
-    def load(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> LoadReport:
-        """Continue a saved session of this machine's disk in a session, which gets a fresh kernel."""
-        with opened(local) as file, errors():
-            content = pieces(file)
-            response = self._http.post(calls.loaded(kernel), content=content, params=calls.files(workspace))
-        return calls.load_report(read_answer(response))
-
-    def export(self, kernel: SessionRecord | str, local: str | os.PathLike[str]) -> None:
-        """Write the cells of a session to this machine's disk: ``.ipynb`` for a notebook, ``.py`` for a script."""
-        self._receive("GET", calls.exported(kernel, local), local)
-
     # -- approvals -----------------------------------------------------------------------------------------------------
 
     def pending(self, kernel: SessionRecord | str | None = None) -> list[PendingApproval]:
@@ -368,11 +302,9 @@ class Client:
         return bytes(response.content)
 
     def write_file(self, kernel: SessionRecord | str, path: str, data: bytes | str | Iterable[bytes]) -> FileInfo:
-        """Write a file, whole or not at all. Text is written as UTF-8; what is large can come in pieces."""
+        """Write a file, whole or not at all. Text is written as UTF-8. Large data can come in pieces."""
         content = data.encode() if isinstance(data, str) else data
-        with errors():
-            response = self._http.put(calls.file(kernel, path), content=content)
-        return calls.file_info(read_answer(response))
+        return calls.file_info(self._upload("PUT", calls.file(kernel, path), content))
 
     def download(self, kernel: SessionRecord | str, path: str, local: str | os.PathLike[str]) -> None:
         """Copy a file of a session to this machine's disk. It appears when it is complete."""
@@ -382,6 +314,12 @@ class Client:
         """Copy a file of this machine's disk to a session, by default under its name."""
         with opened(local) as file:
             return self.write_file(kernel, path or os.path.basename(local), pieces(file))
+
+    def _upload(self, method: str, path: str, content: bytes | Iterable[bytes], query: Mapping[str, str] | None = None) -> Any:
+        """Send bytes, and return the JSON that is answered."""
+        with errors():
+            response = self._http.request(method, path, content=content, params=query)
+        return read_answer(response)
 
     def _receive(self, method: str, path: str, local: str | os.PathLike[str], query: Mapping[str, str] | None = None) -> None:
         """Write what the gateway sends to a file."""

@@ -33,7 +33,7 @@ class Entry:
 
     Attributes:
         data: Bytes.
-        fds: Descriptors: copies, which belong to whoever has the entry.
+        fds: Descriptors: copies, which belong to the owner of the entry.
     """
 
     data: bytes

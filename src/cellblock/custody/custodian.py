@@ -62,7 +62,7 @@ def receive(sock: socket.socket) -> Message | None:
     """Receive one message; None at the end of the connection.
 
     Raises:
-        BlockingIOError: There is none.
+        BlockingIOError: There is no message.
         OSError, ValueError, KeyError, TypeError: It is not a message, or not all of its descriptors arrived. Those that did
             are closed.
     """
@@ -300,7 +300,7 @@ def open_directory(path: str) -> int:
 
 
 def _is_private(found: os.stat_result) -> bool:
-    """Whether nobody but this user can enter a directory."""
+    """Whether this user alone can enter a directory."""
     return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 

@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
 
     Args:
         arguments: The state directory, and the number of a descriptor that is closed when connections are taken. With it, the
-            daemon is nobody's child to wait for; without, it stays in the foreground.
+            daemon leaves the process that started it; without it, the daemon stays in the foreground.
     """
     place, ready = Place(Path(arguments[0])), int(arguments[1]) if arguments[1:] else None
     if ready is not None and os.fork():

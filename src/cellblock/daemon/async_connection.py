@@ -24,7 +24,7 @@ _TRIES = 5
 
 
 async def open_connection(connect: Callable[[], Awaitable[socket.socket]]) -> AsyncConnection:
-    """Return a connection to a daemon. One that is just ending is waited for.
+    """Return a connection to a daemon. If one is just ending, this waits for its end.
 
     Args:
         connect: Connects to it, or to the next one.
@@ -35,7 +35,7 @@ async def open_connection(connect: Callable[[], Awaitable[socket.socket]]) -> As
     for _ in range(_TRIES):
         with suppress(NotRunError):
             return await AsyncConnection.open(await connect(), __version__)
-    raise DaemonError("the daemon ends as soon as it has started; see its log")
+    raise DaemonError("the daemon ended right after it started; see its log")
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -74,7 +74,7 @@ class AsyncConnection(asyncio.Protocol):
         _, made = await asyncio.get_running_loop().create_unix_connection(cls, sock=sock)
         try:
             made.daemon = await made.call(Hello(PROTOCOL, version))
-        except BaseException as error:  # also a cancellation: the caller never gets what is to be closed
+        except BaseException as error:  # also a cancellation: the caller never gets the connection, and cannot close it
             lost = not made.usable  # an answer leaves it open
             made.abort()
             if lost and isinstance(error, DaemonError):
@@ -132,7 +132,7 @@ class AsyncConnection(asyncio.Protocol):
             self._may_read()
 
     def _checked(self, answer: Any) -> Any:
-        """Return an answer that is no error."""
+        """Return an answer, unless it is an error."""
         if answer is REFUSED:
             self._ending = True
             raise NotRunError("the daemon was shutting down, and the request was not sent")

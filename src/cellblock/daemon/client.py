@@ -150,7 +150,7 @@ class Client(asyncio.Protocol):
         """Take note of a session that is to end with this connection, before it is made.
 
         Raises:
-            InvalidInputError: It could be a session of somebody else.
+            InvalidInputError: It could be another client's session.
         """
         if isinstance(request, Create) and request.bound:
             if not (request.name and request.fresh):

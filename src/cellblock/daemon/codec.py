@@ -6,7 +6,15 @@ from typing import Any
 
 from cellblock import errors
 from cellblock.daemon.messages import MAX_REQUEST, Request
-from cellblock.errors import BusyError, CellblockError, DaemonError, FilesError, OutcomeUnknownError, ProtocolError
+from cellblock.errors import (
+    BusyError,
+    CellblockError,
+    DaemonError,
+    FilesError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    ProtocolError,
+)
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.frames import Frame, encode_frame
 from cellblock.wire.packed import Packed, pack, unpack
@@ -16,7 +24,7 @@ MAX_REPLY = 512 * 1024 * 1024
 
 
 REFUSED = object()
-"""The answer of a daemon that is ending and has not taken the request: the next daemon is to be asked."""
+"""The answer of a daemon that is ending and has not taken the request: ask the next daemon."""
 UNREADABLE = 0
 """The number in the answer to a request that the daemon could not read; it then closes the connection. Requests begin at 1."""
 
@@ -27,18 +35,21 @@ def encode_request(number: int, request: Request, body: bytes = b"") -> bytes:
     """Return a request as a frame.
 
     Raises:
-        ProtocolError: It is too large.
+        InvalidInputError: It is too large, nested too deep, or has something that JSON lacks, such as a lone surrogate.
     """
     convert = encoder(type(request))
     assert convert is not None
-    return encode_frame({"type": request.op, "id": number, "fields": convert(request)}, body, max_body=MAX_REQUEST)
+    try:
+        return encode_frame({"type": request.op, "id": number, "fields": convert(request)}, body, max_body=MAX_REQUEST)
+    except ProtocolError as error:  # the caller has given these fields
+        raise InvalidInputError(f"the request {request.op!r} cannot be sent: {error}") from None
 
 
 def decode_request(frame: Frame) -> tuple[int, Request]:
     """Return the number of a request, and the request.
 
     Raises:
-        ProtocolError: It is none, or a field of it is wrong.
+        ProtocolError: It is not a request, or a field of it is wrong.
     """
     kind = _KINDS.get(frame.header["type"])
     number = frame.header.get("id")
@@ -91,7 +102,7 @@ def decode_answer(frame: Frame) -> tuple[int, Any, bool]:
     """Return the number of the request that was answered, the answer, and whether there is more to come.
 
     Raises:
-        ProtocolError: It is no answer.
+        ProtocolError: It is not an answer.
     """
     match frame.header:
         case {"type": "reply", "id": int(number), "more": bool(more), "raw": bool(raw)}:

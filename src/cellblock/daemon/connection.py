@@ -15,11 +15,12 @@ from cellblock.daemon.messages import PROTOCOL, Hello, Request, may_repeat
 from cellblock.errors import CellblockError, DaemonError, NotRunError, OutcomeUnknownError, ProtocolError
 from cellblock.wire.frames import Frame, FrameParser
 
-_READ = 256 * 1024
+_READ = 64 * 1024
+"""Bytes that are read at once. The C library would fetch memory for more from the system, each time."""
 
 
 class Connection:
-    """One connection to a daemon. A thread that uses it has it for itself; others wait for their turn.
+    """One connection to a daemon. One thread uses it at a time; others wait for their turn.
 
     Attributes:
         daemon: What the daemon has said of itself: ``protocol``, ``version``, ``pid``, ``started``.
@@ -38,6 +39,8 @@ class Connection:
             DaemonError: It speaks another version.
         """
         self._socket = sock
+        self._readable = select.poll()
+        self._readable.register(sock, select.POLLIN)
         self._process = os.getpid()
         self._parser = FrameParser(MAX_REPLY)
         self._lock = threading.Lock()
@@ -47,7 +50,7 @@ class Connection:
         try:
             self.daemon: dict[str, Any] = {}
             self.daemon = self.call(Hello(PROTOCOL, version))
-        except BaseException as error:  # also Ctrl-C: the caller never gets what is to be closed
+        except BaseException as error:  # also Ctrl-C: the caller never gets the connection, and cannot close it
             lost = self.closed  # an answer leaves it open
             if any_daemon and not lost and isinstance(error, DaemonError):
                 return
@@ -91,7 +94,7 @@ class Connection:
     def follow(self, request: Request, body: bytes = b"") -> Iterator[Any]:
         """Ask for something that has an answer in many parts, and yield them as they come.
 
-        A caller that stops early closes the connection: what is still to come is of no use to the next request.
+        A caller that stops early closes the connection: otherwise, the rest would be read as the answer to the next request.
         """
         with self._lock:
             try:
@@ -110,7 +113,7 @@ class Connection:
         """
         if self._received:
             return True
-        watched = select.poll()  # which a descriptor that is closed does not fail
+        watched = select.poll()  # does not fail for a closed descriptor
         watched.register(self._socket, select.POLLIN)
         watched.register(descriptor, select.POLLIN)
         return any(number == self._socket.fileno() for number, _ in watched.poll())
@@ -135,7 +138,7 @@ class Connection:
                     self.close()
                     raise unreadable(answer)
                 if number != self._number:
-                    continue  # of a request that somebody interrupted
+                    continue  # of a request that was interrupted
                 if answer is REFUSED:
                     self.close()
                     raise NotRunError("the daemon was shutting down, and the request was not sent")
@@ -156,6 +159,7 @@ class Connection:
 
     def _receive(self) -> tuple[int, Any, bool]:
         while not self._received:
+            self._readable.poll()  # a thread that waits in `recv` also wakes up when the daemon reads the request
             data = self._socket.recv(_READ)
             if not data:
                 raise ConnectionResetError(0, "it has ended")

@@ -67,7 +67,7 @@ def stop(place: Place | None = None, *, keep: bool = False) -> bool:
     while place.is_held():
         if time.monotonic() > deadline:
             raise DaemonError(f"the daemon does not end; see {place.log}")
-        time.sleep(0.01)  # its lock is the last that it lets go, and cannot be waited for with a limit
+        time.sleep(0.01)  # it releases its lock last, and waiting for a lock has no time limit
     return True
 
 
@@ -110,9 +110,9 @@ WantedBy=default.target
 
 
 def install_unit(place: Place | None = None) -> Path:
-    """Write the unit to where systemd finds this user's units, and return its path. systemd does not know of it yet.
+    """Write the unit to where systemd finds this user's units, and return its path. systemd does not load it by itself.
 
-    ``systemctl --user daemon-reload`` and ``systemctl --user enable --now cellblock`` have it run.
+    ``systemctl --user daemon-reload`` and ``systemctl --user enable --now cellblock`` start it.
 
     Raises:
         DaemonError: It cannot be written.

@@ -1,4 +1,4 @@
-"""When the daemon has to end: it is told to, nobody needs it, or its directory is no longer its own."""
+"""When the daemon has to end: it is told to, it is not used, or its directory is no longer its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
         server: What it serves.
         place: Its directory.
         lock: The descriptor of its lock.
-        idle: Seconds without a kernel and without a client after which nobody needs it; None: it stays.
+        idle: Seconds without a kernel and without a client after which it ends; None: it stays.
     """
     used = time.monotonic()
     look = _LOOK if idle is None else min(_LOOK, idle / 4)

@@ -23,8 +23,8 @@ class Place:
         directory: The state directory.
         socket: What the daemon listens on.
         lock: Held by the daemon for as long as it lives.
-        starting: Held by whoever starts one.
-        log: What the daemon has to say.
+        starting: A lock, held by the process that starts a daemon.
+        log: What the daemon logs.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -56,7 +56,7 @@ class Place:
         """Connect to the daemon; None if there is none.
 
         Raises:
-            DaemonError: Another user has put a socket there.
+            DaemonError: The socket belongs to another user.
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

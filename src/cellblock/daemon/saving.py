@@ -1,4 +1,4 @@
-"""What clients ask to have a session written to a file, and read from one."""
+"""Answers requests to write a session to a file, and to read one from a file."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Server:
         return self.asked_to_end.is_set()
 
     def end_session(self, name: str) -> None:
-        """Begin to end a session whose connection is gone."""
+        """Begin to end a session whose connection is closed."""
         task = asyncio.create_task(self.sessions.destroy(name))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)

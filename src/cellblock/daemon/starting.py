@@ -1,4 +1,4 @@
-"""Starts the daemon when somebody first needs it."""
+"""Starts the daemon when it is first needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def connect_or_start(place: Place) -> socket:
     if (found := place.connect()) is not None:
         return found
     place.prepare()
-    # One of all who found no daemon starts one; the others wait for their turn, and find it.
+    # Of all processes that found no daemon, one starts it; the others wait for their turn, and find it.
     lock = os.open(place.starting, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -39,7 +39,7 @@ def connect_or_start(place: Place) -> socket:
 
 
 def open_connection(place: Place) -> Connection:
-    """Return a connection to the daemon, which is started if there is none. One that is just ending is waited for.
+    """Return a connection to the daemon, which is started if there is none. If one is just ending, this waits for its end.
 
     Raises:
         DaemonError: It cannot be started, or is of another version.
@@ -47,7 +47,7 @@ def open_connection(place: Place) -> Connection:
     for _ in range(_TRIES):
         with suppress(NotRunError):
             return Connection(connect_or_start(place), __version__)
-    raise DaemonError(f"the daemon ends as soon as it has started{last_words(place)}")
+    raise DaemonError(f"the daemon ended right after it started{last_words(place)}")
 
 
 def _start(place: Place) -> socket:
@@ -68,8 +68,8 @@ def _start(place: Place) -> socket:
     finally:
         os.close(theirs)
     with os.fdopen(ready, "rb") as pipe:
-        pipe.read()  # it closes its end when it takes connections, and so does its end
-    process.wait()  # it has forked, and the daemon is nobody's child to wait for
+        pipe.read()  # the end is closed when the daemon takes connections, or ends
+    process.wait()  # it has forked: the daemon is not our child
     deadline = time.monotonic() + _PATIENCE
     while (found := place.connect()) is None:
         if not place.is_held() or time.monotonic() > deadline:

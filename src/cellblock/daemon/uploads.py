@@ -67,7 +67,7 @@ class _Upload:
         self.task = asyncio.create_task(files.write(path, self._received()))
         self.task.add_done_callback(
             lambda task: task.cancelled() or task.exception()
-        )  # whoever waits gets it, if anybody does
+        )  # mark as retrieved: there may be no waiter
 
     async def put(self, part: bytes | None) -> None:
         """Wait until there is room for a part; if the file cannot be written, raise why."""

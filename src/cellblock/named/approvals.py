@@ -26,10 +26,10 @@ class PendingApprovals:
     """All requests that wait, by id, and the permissions of all sessions."""
 
     def __init__(self, registry: SessionRegistry) -> None:
-        """Begin with nothing that waits.
+        """Begin without requests.
 
         Args:
-            registry: Where it is all kept.
+            registry: Where requests and permissions are kept.
         """
         self._registry = registry
         self._waiting: dict[str, tuple[PendingApproval, ApprovalRequest]] = {}
@@ -114,7 +114,7 @@ class PendingApprovals:
                 question. Nothing was decided.
         """
         if always not in ("", "tool", "call") or (always and not allow):
-            raise InvalidInputError("always can be 'tool' or 'call', for what is allowed")
+            raise InvalidInputError("always can be 'tool' or 'call', and only if the call is allowed")
         decided = self._answer(ids, answer or {}, always) if allow else self._answer(ids, None)
         for name in ids:
             _, request = self._waiting.get(name, (None, None))
@@ -133,7 +133,7 @@ class PendingApprovals:
         open_questions = [self._questions[name] for name in ids if name in self._questions]
         asked = [(pending.id, elicitation, answer) for pending, elicitation, answer in open_questions if not answer.done()]
         if asked and always:
-            raise InvalidInputError("what an MCP server asks is answered each time: leave always out")
+            raise InvalidInputError("a question of an MCP server is answered each time: leave out 'always'")
         answers = [None if content is None else check_answer(elicitation, content) for _, elicitation, _ in asked]
         for (_, _, answer), filled_in in zip(asked, answers, strict=True):
             answer.set_result(filled_in)
@@ -142,7 +142,7 @@ class PendingApprovals:
     # -- permissions ---------------------------------------------------------------------------------------------------
 
     def join(self, record: SessionRecord, broker: Broker) -> None:
-        """Have a session's broker know what was allowed for good, and keep what will be.
+        """Tell a session's broker what was allowed for good, and record what will be.
 
         Args:
             record: The session.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cellblock.errors import CheckpointError, InvalidInputError
 from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.checkpoints.checkpoint import find_checkpoint
 from cellblock.host.checkpoints.forking import Branching
 from cellblock.model.checkpoints import FilesMode
 from cellblock.model.sessions import SessionRecord
@@ -28,13 +29,12 @@ def find(session: Session, name: str) -> Checkpoint:
     Raises:
         CheckpointError: There is none.
     """
-    known = session.checkpoints()
-    for checkpoint in reversed(known):
-        if name and name in (checkpoint.id, checkpoint.name):
-            return checkpoint
-    named = ", ".join(checkpoint.name or checkpoint.id for checkpoint in known[-10:]) or "none"
-    ended = ". Those made before ended with the daemon, which was killed" if session.adopted else ""
-    raise CheckpointError(f"there is no checkpoint {name!r} of this session; it has: {named}{ended}")
+    try:
+        return find_checkpoint(session.checkpoints(), name)
+    except CheckpointError as error:
+        if not session.adopted:
+            raise
+        raise CheckpointError(f"{error}. Older ones ended with the daemon, which was killed") from None
 
 
 async def fork(

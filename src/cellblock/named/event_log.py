@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+import functools
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,7 +88,11 @@ class EventLog:
         self._enter(kind, data, prepared or Prepared(pack(data)))
 
     def end(
-        self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, prepared: Prepared, *, kept: bool = False
+        self,
+        kind: EventKind,
+        data: Mapping[str, Any] | CodeExecutionResult,
+        prepared: Prepared,
+        keep: Callable[[Callable[[], None]], bool] | None = None,
     ) -> None:
         """Add the last event.
 
@@ -95,14 +100,15 @@ class EventLog:
             kind: What it is.
             data: Its data.
             prepared: What `prepare` has returned for it.
-            kept: Whether the next process would come to the same event if this one is killed now. Then its readers are told
-                before it is entered, if the only event before it is ``begun``: they need not wait for the journal.
+            keep: Returns whether the next process would come to the same event if this one is killed. Calls the function that
+                it is given before that changes. Then readers are told before the event is written, if the only event before
+                it is ``begun``: they need not wait for the journal.
         """
         self.ended = True
         self._enter(kind, data, prepared)
-        if kept and self._seq == 2:
+        writer = self._journal.writer
+        if keep is not None and self._seq == 2 and keep(functools.partial(writer.ensure, writer.commits)):
             self._tell()
-            self._journal.writer.flush()
         else:
             self._tell_soon()
 
@@ -125,7 +131,7 @@ class EventLog:
         self._journal.drop(self._execution, self._dropped)
 
     def look_again(self) -> None:
-        """Wake those who wait for an event, although there is none: something else has happened."""
+        """Wake those who wait for an event, although there is no event: something else has happened."""
         self._tell_soon()
 
     def _tell_soon(self) -> None:
@@ -157,8 +163,11 @@ class EventLog:
         return self.ended and self._told == self._seq
 
     def when_settled(self, function: Callable[[], object]) -> None:
-        """Call a function when it is `settled`, which it is not yet."""
-        self._when_settled.append(function)
+        """Call a function when it is `settled`; at once if it is already."""
+        if self.settled:
+            function()
+        else:
+            self._when_settled.append(function)
 
     async def settle(self) -> None:
         """Wait until it is `settled`."""
@@ -186,7 +195,7 @@ class EventLog:
         if self._told < self._seq:
             self._tell_soon()
         if after < self._before:
-            for event in self._of_the_process_before(after):
+            async for event in self._of_the_process_before(after):
                 yield event
                 after = event.seq
         while True:
@@ -204,8 +213,8 @@ class EventLog:
                 return
             await changed.wait()
 
-    def _of_the_process_before(self, after: int) -> Iterator[ExecutionEvent]:
-        for event in self._journal.events(self._execution, after):
+    async def _of_the_process_before(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
+        async for event in self._journal.events(self._execution, after):
             if event.seq > self._before:
                 return
             yield event

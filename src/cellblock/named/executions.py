@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _NOT_BEGUN = "it was cancelled, or its session was ended, before it began to run"
 _SAID = 2000
-"""Characters of its last words that are at hand for those who look at it while it runs."""
+"""Characters from the end of its output that are shown while it runs."""
 
 
 class Execution:
@@ -48,7 +48,7 @@ class Execution:
     Attributes:
         record: How far it is.
         code: Its code.
-        digest: What tells its code from other code.
+        digest: A digest that identifies its code.
         result: Its result, once it has ended; None if it `failed`.
         packed: The result as it is in the journal (`wire.packed`); None before.
         failed: What cellblock met instead of running it to its end.
@@ -116,7 +116,7 @@ class Execution:
 
     @property
     def digest(self) -> bytes:
-        """What tells its code from other code."""
+        """A digest that identifies its code."""
         return hashlib.sha256(self.code.encode("utf-8", "surrogatepass")).digest()
 
     @property
@@ -170,7 +170,7 @@ class Execution:
         auto: bool,
         lost: Callable[[], bool],
     ) -> asyncio.Task[None]:
-        """Have it run when it is its turn; it was submitted before.
+        """Run it when it is its turn; it was submitted before.
 
         Args:
             session: Returns the session, which may have to be started.
@@ -250,7 +250,7 @@ class Execution:
             await self._take_all(session.stream(self.code, rich=True, **options), approvals, auto)
         else:
             notice = functools.partial(self._decide, approvals, auto)
-            await self._end(await session.execute(self.code, on_notice=notice, **options), kept=session.kept)
+            await self._end(await session.execute(self.code, on_notice=notice, **options), session.keep_result)
 
     async def _take_all(
         self, events: AsyncGenerator[Event | CodeExecutionResult, None], approvals: PendingApprovals, auto: bool
@@ -319,14 +319,14 @@ class Execution:
         self._line.set_result(line)
         return True
 
-    async def _end(self, result: CodeExecutionResult, *, kept: bool = False) -> None:
+    async def _end(self, result: CodeExecutionResult, keep: Callable[[Callable[[], None]], bool] | None = None) -> None:
         result = replace(result, recovery="restarted") if self._lost else result
         prepared = await self.log.prepare(result.to_dict(raw=True))
         self.result, self.packed = result, prepared.packed
         self.record = replace(self.record, state="done", ended=time.time())
         self._note_end(len(self.packed))
         # Pictures would be written once more, with other names.
-        self.log.end("result", result, prepared, kept=kept and not result.images)
+        self.log.end("result", result, prepared, None if result.images else keep)
 
     def _fail(self, error: CellblockError, ran: str) -> None:
         self.failed = error
@@ -349,7 +349,7 @@ class Execution:
         return self.log.settled
 
     def when_settled(self, function: Callable[[], object]) -> None:
-        """Call a function when it is `settled`, which it is not yet."""
+        """Call a function when it is `settled`; at once if it is already."""
         self.log.when_settled(function)
 
     async def changed(self) -> None:

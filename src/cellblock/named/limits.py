@@ -36,7 +36,7 @@ def check_room(limits: NamedLimits, count: int, sessions: Iterable[NamedSession]
         sessions: The sessions that have a kernel, or had one.
 
     Raises:
-        BusyError: There is none.
+        BusyError: There is no room.
     """
     if count >= limits.sessions:
         raise BusyError(f"there are {count} sessions, which is the limit: end one", 5.0)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Approve = Literal["auto", "ask"]
 
 _FUNCTIONS = {"on_command", "on_host", "forbid_programs", "policy", "limits", "rules", "on_elicitation"}
-"""What is no JSON data, or is given in another way."""
+"""Options that are not JSON data, or are given in another way"""
 
 _SESSION = {item.name for item in dataclasses.fields(SessionOptions)} - _FUNCTIONS
 _SERVICES = {item.name for item in dataclasses.fields(ServiceOptions)} - _FUNCTIONS
@@ -38,7 +38,7 @@ class NamedOptions:
     Attributes:
         approve: Who decides about tool calls, and about commands if they need approval: ``ask`` has them wait until a client
             decides, ``auto`` allows them.
-        idle_timeout: Seconds without use after which the session ends; None: never.
+        idle_timeout: Seconds without use after which the session ends; None or 0: never.
         startup_code: Code to run in each kernel of the session.
         kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel. Others need ``cellblock[kernels]``.
         sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this user.
@@ -113,6 +113,9 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
     except ValidationError as error:
         wrong = error.errors()[0]
         raise InvalidInputError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from None
+    seconds = made.idle_timeout
+    if seconds is not None and not seconds >= 0:
+        raise InvalidInputError(f"idle_timeout must be a positive number of seconds, or 0 for never, not {seconds:g}")
     return {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
 
 

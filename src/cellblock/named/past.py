@@ -53,7 +53,7 @@ class PastExecution:
         Raises:
             CellblockError: It failed; `OutcomeUnknownError` if nobody knows how far it ran.
         """
-        last = self._journal.last_event(self.record.id)
+        last = await self._journal.last_event(self.record.id)
         if last is not None and last.kind == "result":
             return last.result
         raise self._error({} if last is None else last.data)
@@ -72,7 +72,7 @@ class PastExecution:
 
     async def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield its events after a number; see `Execution.follow`."""
-        for event in self._journal.events(self.record.id, after):
+        async for event in self._journal.events(self.record.id, after):
             yield event
 
     def answer(self, line: str | None) -> bool:
@@ -85,7 +85,7 @@ class PastExecution:
 
 
 def close_unfinished(journal: Journal, go_on: Set[str] = frozenset(), not_begun: Set[str] = frozenset()) -> None:
-    """Say of every execution that the last process has left how it ended: nothing runs again by itself.
+    """Record how every execution that the last process has left ended: nothing runs again by itself.
 
     One that waited never ran. One that ran has an unknown outcome.
 

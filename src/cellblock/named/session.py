@@ -15,8 +15,7 @@ from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import Beginning, is_branch
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.kernels.cell import OnInput
-from cellblock.host.kernels.cell_result import STATE_LOST
-from cellblock.model import CodeExecutionResult
+from cellblock.model import STATE_LOST, CodeExecutionResult
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.named.executions import Execution
 from cellblock.named.kernel_types import cell, start_kernel
@@ -33,7 +32,7 @@ class NamedSession:
         record: What everybody sees of it, without its status.
         options: Its options, as its maker has given them.
         running: The session that runs, and its services; None until the session is first used in this process.
-        executions: Those that have not ended, oldest first, by id.
+        executions: Those that have not ended, or are not all in the journal, oldest first, by id.
         turn: Held by the execution that runs.
         used: When it was last used (`time.monotonic`).
         changed: Whether the record has changed since it was last written.
@@ -107,8 +106,13 @@ class NamedSession:
     @property
     def position(self) -> str:
         """Where the next execution begins (`Session.position`), if it can begin at once; else empty."""
-        free = not self.executions and not self.turn.locked() and self.current is not None
+        free = not self.unfinished and not self.turn.locked() and self.current is not None
         return self.session.position if free else ""
+
+    @property
+    def unfinished(self) -> int:
+        """How many executions have not ended."""
+        return sum(not execution.ended for execution in self.executions.values())
 
     async def live(self) -> Session:
         """Return the session, which is started if it is not there. Any number of callers may wait for that.
@@ -244,10 +248,12 @@ class NamedSession:
     @property
     def idle_timeout(self) -> float | None:
         """Seconds without use after which it ends; None: never."""
+        given: float | None
         if self._read is not None:
-            return self._read.named.idle_timeout
-        given: float | None = self.options.get("idle_timeout", NamedOptions().idle_timeout)
-        return given
+            given = self._read.named.idle_timeout
+        else:
+            given = self.options.get("idle_timeout", NamedOptions().idle_timeout)
+        return given or None
 
     @property
     def memory(self) -> int:

@@ -1,4 +1,4 @@
-"""Sessions with names: made once, found by everybody, ended when nobody has used them for long."""
+"""Sessions with names: made once, found by every client, ended when they are not used for long."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class NamedSessions:
             try:
                 session = await named.adopt(remains, None if left is None else left.ask)
             except CellblockError as error:
-                _log.warning("session %r cannot be gone on with: %s", named.record.name, error)
+                _log.warning("session %r cannot be continued: %s", named.record.name, error)
                 return
             self._join(named, session)
             if left is None:
@@ -148,7 +148,7 @@ class NamedSessions:
         Args:
             name: Its name; empty for one that nobody else has.
             options: Its options, if it is made (`read_options`).
-            tags: Labels, likewise.
+            tags: Labels, if it is made.
             fresh: Whether it is an error if there is one already.
             lasting: Whether the next process goes on with it if this one is killed; else it is ended then.
             read: Its options, if they were read already.
@@ -235,7 +235,7 @@ class NamedSessions:
         """Return what runs a session, by the session's name or id. It is started if it is not there.
 
         Raises:
-            NotFoundError, StateError, LaunchError, InvalidInputError: There is none; it has ended; it cannot be started.
+            NotFoundError, StateError, LaunchError, InvalidInputError: There is no such session; it has ended or cannot start.
         """
         return await self._live(self.find(session))
 
@@ -281,7 +281,7 @@ class NamedSessions:
         """Give a session a fresh kernel, without variables, and stop what runs.
 
         Raises:
-            NotFoundError, StateError, LaunchError: There is none; it has ended; no kernel could be started.
+            NotFoundError, StateError, LaunchError: There is no such session; it has ended; no kernel could be started.
         """
         named = self.find(session)
         named.lost = False
@@ -378,7 +378,7 @@ class NamedSessions:
         return {
             "sessions": len(self),
             "running": sum(named.turn.locked() for named in sessions),
-            "waiting": sum(max(len(named.executions) - 1, 0) for named in sessions),
+            "waiting": sum(max(named.unfinished - 1, 0) for named in sessions),
             "memory": sum(named.memory for named in sessions),
             "limits": dataclasses.asdict(self.limits),
             "problems": problems,

@@ -59,7 +59,7 @@ class Submissions:
 
         Raises:
             ConflictError: The key was used with other code.
-            BusyError: As many executions wait as may.
+            BusyError: The limit of waiting executions is reached.
             StoreError: It cannot be entered in the journal, and was not run.
         """
         if key := execution.record.key:
@@ -68,7 +68,7 @@ class Submissions:
             known = self._store.journal.find_key(named.record.kernel_id, key, execution.digest)
             if known is not None:
                 return named.executions.get(known.id) or PastExecution(known, self._store.journal)
-        if len(named.executions) > self._limits.waiting:
+        if named.unfinished > self._limits.waiting:
             raise BusyError(f"{self._limits.waiting} executions wait in session {named.record.name!r} already", 1.0)
         execution.submit(self._store.journal, named.position)
         named.executions[execution.record.id] = execution
@@ -93,16 +93,18 @@ class Submissions:
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):
             _log.error("an execution failed", exc_info=error)
         named.touch()
-        self._release(named, execution)
+        self._release_when_written(named, execution)
 
-    def _release(self, named: NamedSession, execution: Execution) -> None:
+    def _release_when_written(self, named: NamedSession, execution: Execution) -> None:
         """Leave an execution that has ended to the journal, as soon as it is all there."""
-        if execution.settled and not self._store.writer.problem:
-            named.executions.pop(execution.record.id, None)
-        elif execution.settled:
-            asyncio.get_running_loop().call_later(1.0, self._release, named, execution)
-        else:
-            self._store.writer.then(lambda: self._release(named, execution))
+
+        def release() -> None:
+            if self._store.writer.problem or not execution.settled:
+                asyncio.get_running_loop().call_later(1.0, self._release_when_written, named, execution)
+            else:
+                named.executions.pop(execution.record.id, None)
+
+        self._store.writer.then(release, hurry=False)
 
     async def interrupt(self, named: NamedSession, key: str = "") -> bool:
         """Stop what runs in a session; return whether something ran, after it has stopped.
@@ -122,7 +124,7 @@ class Submissions:
         """Return an execution by its id, and its session if that has not ended.
 
         Raises:
-            NotFoundError: It is not known, or no longer.
+            NotFoundError: It is not known, or is no longer kept.
         """
         for named in self._sessions.values():
             if (found := named.executions.get(number)) is not None:

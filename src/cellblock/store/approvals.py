@@ -140,7 +140,7 @@ class Approvals:
             self._trim(decision.session)
 
     def _trim(self, session: str) -> None:
-        """Remove rows that are too old or too many; a few at a time, and another time if somebody else writes now."""
+        """Remove rows that are too old or too many; a few at a time, or later if another process is writing now."""
         assert self._connection is not None
         try:
             pages, size = (self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))

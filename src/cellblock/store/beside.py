@@ -1,7 +1,7 @@
 """Events that are large: each in a file of its own, beside the database.
 
 A disk can stall, and the event loop must not wait for it. So what is very large is written in a thread before it becomes an
-event, and files are removed in that thread, too.
+event, and files are read and removed in that thread, too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from cellblock.wire.packed import unpack
 
 _log = logging.getLogger("cellblock.store")
 
@@ -25,7 +28,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Beside:
-    """A directory with a file for each event that is large."""
+    """A directory with a file for each large event."""
 
     def __init__(self, directory: Path) -> None:
         """Use a directory; make it if it is not there.
@@ -66,13 +69,14 @@ class Beside:
             return False
         return True
 
-    def read(self, number: int, seq: int) -> bytes:
-        """Return what was put there.
+    async def read(self, number: int, seq: int) -> Any:
+        """Return the data of an event whose packed form was put there. To read and unpack it can take long, too.
 
         Raises:
             OSError: It cannot be read.
+            ProtocolError: It is damaged.
         """
-        return self._path(number, seq).read_bytes()
+        return await asyncio.wrap_future(self._thread.submit(_read, self._path(number, seq)))
 
     def remove(self, number: int, seqs: Iterable[int]) -> None:
         """Remove the files of events, soon."""
@@ -97,6 +101,10 @@ def _write(path: Path, data: bytes) -> bool:
         _remove([path])
         return False
     return True
+
+
+def _read(path: Path) -> Any:
+    return unpack(path.read_bytes())
 
 
 def _remove(paths: list[Path]) -> None:

@@ -19,7 +19,7 @@ class Database:
     """One SQLite file, in WAL mode: readers do not wait for writers, and writes are atomic, also in a crash.
 
     Each operation opens the file for itself. That takes a fraction of a millisecond, and nothing stays open that a fork
-    could share, a thread could misuse, or somebody would have to close.
+    could share, a thread could misuse, or the caller would have to close.
 
     Args:
         directory: Where the file is. It is made, for this user alone, if it is missing.
@@ -41,7 +41,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open the file and begin to write. What is done within happens wholly or, where an exception leaves it, not at all.
+        """Open the file and begin to write. The changes are made together, or not at all if an exception is raised.
 
         Raises:
             StoreError: The file cannot be read or written, or is not a database.
@@ -67,7 +67,7 @@ class Database:
             yield connection
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file, for somebody who uses it often enough to close it himself; within `errors`."""
+        """Open the file for a caller who uses it often, and closes it; within `errors`."""
         connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -78,7 +78,7 @@ class Database:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Name the file in what goes wrong.
+        """Name the file in errors.
 
         Raises:
             StoreError: The file cannot be used.

@@ -1,6 +1,6 @@
 """The journal of executions: each one before it runs, and what happens in it as it happens.
 
-What is large lies in a file beside the database. How much is kept is bounded: for each execution by `Execution`, and in all by
+Large events lie in files beside the database. How much is kept is bounded: for each execution by `Execution`, and in all by
 age, number and bytes; the oldest executions that have ended go first.
 """
 
@@ -11,8 +11,9 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 from cellblock.errors import ConflictError, ProtocolError
 from cellblock.model import HistoryEntry
@@ -81,6 +82,10 @@ _HISTORY = (
 )
 _EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
+_BY_KEY = (
+    "SELECT digest, id, session, state, submitted, begun, ended, key FROM executions "
+    "WHERE session = ? AND key = ? AND key <> ''"
+)
 _OLDEST = "SELECT n, size, ended FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
 _EVENTS = "SELECT seq, kind, data FROM events WHERE execution = ? AND seq > ? ORDER BY seq LIMIT ?"
 _ENDS = (
@@ -109,7 +114,7 @@ class Journal:
 
         Args:
             writer: Writes the file.
-            directory: Where what is large is kept; None to keep it with the rest.
+            directory: Where large events are kept; None to keep them with the others.
         """
         self.writer = writer
         self._beside = None if directory is None else Beside(directory)
@@ -126,7 +131,7 @@ class Journal:
 
         Args:
             record: What is known of it.
-            digest: What tells its code from other code.
+            digest: A digest that identifies its code.
             code: Its code.
             position: Where it is about to begin (`Session.position`), if it is.
 
@@ -229,7 +234,7 @@ class Journal:
         return int(until - first) + 2
 
     def close(self) -> None:
-        """Finish what was begun with files. The writer is closed by whoever has made it."""
+        """Finish the work on files that has begun. This does not close the writer: its owner does."""
         if self._beside is not None:
             self._beside.close()
 
@@ -248,17 +253,15 @@ class Journal:
         Args:
             session: The session's id.
             key: The key.
-            digest: What tells the code from other code; None if it does not matter.
+            digest: A digest that identifies the code; None if the code does not matter.
 
         Raises:
             ConflictError: It has other code.
         """
-        rows = self.writer.read(
-            "SELECT digest, id, session, state, submitted, begun, ended, key FROM executions "
-            "WHERE session = ? AND key = ? AND key <> ''",
-            (session, key),
-        )
-        if not rows:
+        # Nearly all keys are new. Those that are not were written when they were submitted, whatever waits.
+        if not self.writer.read(_BY_KEY, (session, key), only_written=True):
+            return None
+        if not (rows := self.writer.read(_BY_KEY, (session, key))):
             return None
         if digest is not None and rows[0][0] != digest:
             raise ConflictError(f"the key {key[:100]!r} was used before in this session, with other code: use a new key")
@@ -283,7 +286,7 @@ class Journal:
         rows = self.writer.read("SELECT position FROM executions WHERE n = ?", (_number(execution),))
         return str(rows[0][0]) if rows else ""
 
-    def events(self, execution: str, after: int = 0) -> Iterator[ExecutionEvent]:
+    async def events(self, execution: str, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield the events of an execution after a number. If some are missing, a ``gap`` says how many."""
         number = _number(execution)
         while True:
@@ -291,17 +294,17 @@ class Journal:
             for seq, kind, data in rows:
                 if seq > after + 1:
                     yield ExecutionEvent(seq - 1, "gap", {"dropped": seq - 1 - after})
-                yield self._event(number, seq, kind, data)
+                yield await self._event(number, seq, kind, data)
                 after = seq
             if len(rows) < _PAGE:
                 return
 
-    def last_event(self, execution: str) -> ExecutionEvent | None:
+    async def last_event(self, execution: str) -> ExecutionEvent | None:
         """Return the last event of an execution; None if there is none."""
         number = _number(execution)
         query = "SELECT seq, kind, data FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
         for seq, kind, data in self.writer.read(query, (number,)):
-            return self._event(number, seq, kind, data)
+            return await self._event(number, seq, kind, data)
         return None
 
     def progress(self, execution: str) -> tuple[int, int]:
@@ -317,11 +320,11 @@ class Journal:
             ExecutionRecord(*row) for row in self.writer.read(f"{_SELECT} WHERE state IN ('queued', 'running') ORDER BY n")
         ]
 
-    # -- what is large -------------------------------------------------------------------------------------------------
+    # -- large events -------------------------------------------------------------------------------------------------
 
-    def _event(self, number: int, seq: int, kind: EventKind, data: bytes | None) -> ExecutionEvent:
+    async def _event(self, number: int, seq: int, kind: EventKind, data: bytes | None) -> ExecutionEvent:
         try:
-            return ExecutionEvent(seq, kind, unpack(self._read_beside(number, seq) if data is None else data))
+            return ExecutionEvent(seq, kind, await self._read_beside(number, seq) if data is None else unpack(data))
         except (OSError, ProtocolError) as error:
             _log.warning("event %d of execution %x is lost: %s", seq, number, error)
             if kind == "result":
@@ -329,10 +332,10 @@ class Journal:
                 return ExecutionEvent(seq, "failed", lost)
             return ExecutionEvent(seq, "gap", {"dropped": 1})
 
-    def _read_beside(self, number: int, seq: int) -> bytes:
+    async def _read_beside(self, number: int, seq: int) -> Any:
         if self._beside is None:
-            raise FileNotFoundError(errno.ENOENT, "there is no directory for what is large")
-        return self._beside.read(number, seq)
+            raise FileNotFoundError(errno.ENOENT, "large events have no directory here")
+        return await self._beside.read(number, seq)
 
     def _remove_beside(self, number: int, until: int) -> None:
         """Remove the files of the first events of an execution, up to a number."""
@@ -350,5 +353,5 @@ def is_id(text: str) -> bool:
 
 
 def _listed(wanted: int) -> int:
-    """Return how many executions are listed for somebody who wants so many."""
+    """Return how many executions are listed if so many are wanted."""
     return min(max(wanted, 0), MAX_LISTED)

@@ -55,7 +55,7 @@ class ServerRegistry:
     Several processes may use it at a time.
 
     Args:
-        directory: Where it is kept; `config.state_directory` by default. It must lie outside every workspace: whoever can
+        directory: Where it is kept; `config.state_directory` by default. It must be outside every workspace: whatever can
             write to it decides what is started on the host.
 
     Raises:
@@ -84,8 +84,8 @@ class ServerRegistry:
             name: Its name.
             params: How to reach it.
             tools_hash: What its tools looked like when an API was generated for them.
-            root: The directory that its API lies in, absolute and without symbolic links; without one it is every session's.
-            facts: What it says of its tools, by their names. It may lie.
+            root: The directory that contains its API, absolute and without symbolic links; without one it is every session's.
+            facts: What it says of its tools, by their names. It may not be true.
         """
         if not isinstance(name, str) or not name or len(name) > 256:
             raise InvalidInputError(f"the name of an MCP server must be a string of 1 to 256 characters, not {name!r}")
@@ -105,7 +105,7 @@ class ServerRegistry:
 
         Args:
             name: Its name.
-            root: Where its API lies; the one that was registered last by default.
+            root: Where its API is; by default that of the server that was registered last.
 
         Raises:
             InvalidInputError: No server of this name is registered.
@@ -123,7 +123,7 @@ class ServerRegistry:
             name: The server's name.
             directories: The session's workspace, and what else it may take tools from.
 
-        Asked for each call of a tool, always in one thread. What anybody has registered since is seen at once.
+        Asked for each call of a tool, always in one thread. New registrations are seen at once.
         """
 
         def look(connection: sqlite3.Connection) -> str | None:
@@ -179,7 +179,7 @@ class ServerRegistry:
         """
         with self._database.transaction() as connection:
             if connection.execute("DELETE FROM servers WHERE name = ?", (name,)).rowcount == 0:
-                raise self._unknown(name)
+                raise InvalidInputError(f"no MCP server is registered as {name!r}")
             connection.execute("DELETE FROM tools WHERE name = ?", (name,))
 
     def _row(self, name: str, root: str | None) -> tuple[str, str]:
@@ -189,11 +189,8 @@ class ServerRegistry:
                 (name, root, root),
             ).fetchone()
         if row is None:
-            raise self._unknown(name)
+            raise InvalidInputError(f"no MCP server is registered as {name!r}; generate_mcp_sources() registers one")
         return str(row[0]), str(row[1])
-
-    def _unknown(self, name: str) -> InvalidInputError:
-        return InvalidInputError(f"no MCP server is registered as {name!r}: generate its API first")
 
 
 def _is_within(root: str, workspace: str) -> bool:

@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS permissions (
 """
 
 _KEPT_REQUESTS = 86_400.0
-"""Seconds that a request which nobody has decided is shown as withdrawn."""
+"""Seconds for which an undecided request is shown as withdrawn."""
 
 _MAX_REQUEST = 64 * 1024
 

@@ -61,6 +61,7 @@ class Writer:
         moved: Where a file was put that could not be read; None if it could.
         problem: Why nothing can be written now; empty if it can.
         lost: How many changes were given up because nothing could be written for long.
+        commits: How many transactions it has written.
     """
 
     def __init__(self, directory: Path | None, name: str, schema: str) -> None:
@@ -83,6 +84,7 @@ class Writer:
             self._connection.execute(f"PRAGMA {setting}")
         self.problem = ""
         self.lost = 0
+        self.commits = 0
         self._changes: list[Change] = []
         self._bytes = 0
         self._scheduled: asyncio.Handle | None = None
@@ -92,13 +94,18 @@ class Writer:
         self._is_log_large = False
         self._written = 0
 
-    def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Return rows, among them what is not written yet.
+    def read(self, query: str, values: tuple[Any, ...] = (), *, only_written: bool = False) -> list[tuple[Any, ...]]:
+        """Return rows, with all changes.
+
+        Args:
+            query: Which rows.
+            values: Its values.
+            only_written: Whether changes that wait do not matter. Otherwise they are written first.
 
         Raises:
             StoreError: They cannot be read.
         """
-        if self._changes:
+        if self._changes and not only_written:
             self.flush()
         try:
             return self._connection.execute(query, values).fetchall()
@@ -106,10 +113,10 @@ class Writer:
             raise StoreError(f"{self._path} cannot be read: {error}") from error
 
     def write(self, *changes: Change) -> None:
-        """Write changes now, wholly or not at all, and before them all that wait.
+        """Write changes now, all or none, after those that wait.
 
         Raises:
-            StoreError: They cannot be written; those that waited go on to wait.
+            StoreError: They cannot be written; those that waited still wait.
         """
         if error := self._commit([*self._changes, *changes]):
             raise StoreError(f"{self._path} cannot be written: {error}; nothing was done") from error
@@ -130,10 +137,20 @@ class Writer:
         self._changes.append((statement, values))
         self._schedule(_SOON)
 
-    def then(self, function: Callable[[], object]) -> None:
-        """Write what waits at the end of this turn of the loop, and call a function when it is written or cannot be."""
+    def then(self, function: Callable[[], object], *, hurry: bool = True) -> None:
+        """Call a function when what waits is written or cannot be.
+
+        Args:
+            function: The function.
+            hurry: Whether to write at the end of this turn of the loop, and not only soon.
+        """
         self._then.append(function)
-        self._schedule(0)
+        self._schedule(0 if hurry else _SOON)
+
+    def ensure(self, commits: int) -> None:
+        """Write what has waited since there were so many `commits`, if that was not done since."""
+        if self.commits == commits:
+            self.flush()
 
     def flush(self) -> None:
         """Write what waits, if that can be done."""
@@ -204,6 +221,7 @@ class Writer:
         return None
 
     def _note_written(self) -> None:
+        self.commits += 1
         self._written += self._bytes + _COMMIT
         self._changes, self._bytes = [], 0
         if self._path is None or self._written < CHECKPOINT_BYTES or self._is_moving():

@@ -47,7 +47,7 @@ class ReadPart:
         session: The session.
         path: The file.
         offset: Where the part begins; at or beyond the end, it is empty.
-        count: How many bytes it has, if there are so many.
+        count: How many bytes to read at most.
     """
 
     op: ClassVar[str] = "read part"

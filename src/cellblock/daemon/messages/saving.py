@@ -1,4 +1,4 @@
-"""What clients ask to have a session written to a file, and read from one. Paths are absolute, and the daemon's."""
+"""Requests to write a session to a file, and to read one from a file. Paths are absolute paths of the daemon's machine."""
 
 from __future__ import annotations
 

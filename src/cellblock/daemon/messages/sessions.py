@@ -49,9 +49,9 @@ class Create:
     Attributes:
         name: Its name; empty for one that nobody else has.
         options: Its options (`named.options`), as JSON data. They are ignored if there is a session of that name.
-        tags: Labels, likewise.
+        tags: Labels, if it is made.
         fresh: Whether it is an error if there is one of that name.
-        bound: Whether it ends when the connection does that it is made on. It has to be fresh, then.
+        bound: Whether it ends with the connection that it is made on. It then has to be fresh.
     """
 
     op: ClassVar[str] = "create"
