@@ -51,7 +51,7 @@ def test_the_client_goes_back_and_branches(gateway: Gateway, session: str) -> No
             for name in ("..", "", "a/b"):
                 with pytest.raises(InvalidInputError, match="use the id of the checkpoint"):
                     call(session, name)
-        with pytest.raises(CheckpointError, match="of 99 cells can be undone"):
+        with pytest.raises(CheckpointError, match="to undo, not 99"):
             client.undo(session, 99)
         with pytest.raises(NotFoundError):
             client.checkpoint("missing")

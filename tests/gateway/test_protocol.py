@@ -107,6 +107,99 @@ async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
                     await asyncio.sleep(0.01)
 
 
+async def refusing(_scope: Any, _receive: Any, send: Any) -> None:
+    """Answer without reading the body."""
+    await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"no"})
+
+
+async def test_an_answer_arrives_though_nobody_reads_the_body() -> None:
+    async with server(refusing) as (port, state):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8000000\r\nConnection: close\r\n\r\n" + b"[" * 8_000_000)
+        await writer.drain()
+        assert (await asyncio.wait_for(reader.read(), 20)).endswith(b"no")
+        writer.close()
+        async with asyncio.timeout(20):
+            while state.connections:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
+async def test_the_rest_of_a_body_has_to_come(monkeypatch: pytest.MonkeyPatch, more: bytes) -> None:
+    monkeypatch.setattr(protocol, "REST_SECONDS", 0.05)
+    async with server(refusing) as (port, state):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n" + more + b"\r\n[")
+        async with asyncio.timeout(20):
+            assert await reader.readuntil(b"no")
+            writer.write(b"[")  # from now on, it is no longer a connection without requests
+            while state.connections:
+                await asyncio.sleep(0.01)
+        writer.close()
+
+
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
+
+
+@pytest.mark.parametrize("more", [b"Content-Length: 9\r\n", b"X: y\r\n" * 200, b"X: " + b"y" * 9000 + b"\r\n"])
+async def test_a_wrong_handshake_is_answered(more: bytes) -> None:
+    async with server(refusing) as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HANDSHAKE + more + b"\r\n")
+        assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+
+
+async def test_a_turn_takes_few_frames() -> None:
+    sizes: list[int] = []
+    received = asyncio.Event()
+
+    async def accepting(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        (connection,) = state.connections
+        take = connection.data_received
+
+        def spy(data: bytes) -> None:
+            sizes.append(len(data))
+            take(data)
+
+        cast("Any", connection).data_received = spy
+        await send({"type": "websocket.accept"})
+        assert (await receive())["text"] == "x"
+        received.set()
+
+    async with server(accepting) as (port, state):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HANDSHAKE + b"\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\x8a\x80\0\0\0\0" * 20_000 + b"\x81\x81\0\0\0\0x")  # 20,000 pongs and a text
+        async with asyncio.timeout(20):
+            await received.wait()
+        writer.close()
+    assert max(sizes) <= protocol.WEBSOCKET_READ
+
+
+async def test_what_follows_a_body_is_dropped() -> None:
+    headers: list[tuple[bytes, bytes]] = []
+
+    async def reading(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        headers.extend(scope["headers"])
+        await refusing(scope, receive, send)
+
+    async with server(reading) as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nHost: b\r\nX: y\r\n\r\n")
+        assert await asyncio.wait_for(reader.readuntil(b"no"), 20)
+        writer.close()
+    assert [name for name, _ in headers] == [b"host", b"transfer-encoding"]
+
+
 async def test_more_connections_than_may_be_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_CONNECTIONS", 3)
     async with server(endless) as (port, state):

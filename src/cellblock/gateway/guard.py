@@ -6,6 +6,7 @@ A rebound DNS name, a foreign web page, a missing token, a body without end: eac
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import ipaddress
 import math
@@ -217,14 +218,17 @@ def check_host(host: str, known: set[str]) -> None:
     """
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     name = name.strip("[]").lower().rstrip(".")
-    if name in known or name.endswith(".localhost"):
-        return
+    if not (name in known or name.endswith(".localhost") or _is_address(name)):
+        raise Refused(Problem(421, "host_refused", f"{name[:100]!r} is not a name of this server: allow it with --allow-name"))
+
+
+@functools.lru_cache(maxsize=64)
+def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:
-        raise Refused(
-            Problem(421, "host_refused", f"{name[:100]!r} is not a name of this server: allow it with --allow-name")
-        ) from None
+        return False
+    return True
 
 
 def check_origin(scope: Scope, headers: _Headers, allowed: tuple[str, ...]) -> None:

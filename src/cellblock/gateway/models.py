@@ -160,6 +160,9 @@ class ExecutionResultModel(BaseModel):
     recovery: str | None = Field(description="How the code was stopped, if it did not end by itself.")
     images: list[str] = Field(description="Paths of PNG files that were written.")
     spilled: list[str] = Field(description="Files that hold what was too large to keep.")
+    exit_status: int | None = Field(
+        None, description="If the code ended the kernel's process: its exit status, or minus the number of a signal."
+    )
 
 
 class ExecutionModel(BaseModel):

@@ -1,4 +1,8 @@
-"""HTTP as uvicorn speaks it, with bounds that it lacks: on headers, on connections, and on clients that do not read."""
+"""HTTP as uvicorn speaks it, with bounds that it lacks: on headers, on connections, and on clients that do not read.
+
+An answer can come before the body of its request has come: it is refused, or nobody reads the body. To close a connection with
+unread bytes resets it, and the client may lose the answer. So the rest of the body is read and dropped, for a while.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,14 @@ HEAD_SECONDS = 10.0
 READ_SECONDS = 60.0
 """Seconds for which a client may leave an answer unread."""
 
+REST_SECONDS = 10.0
+"""Seconds in which the rest of a body has to come if its request is answered already."""
+
+
+HTTP_READ = 64 * 1024
+WEBSOCKET_READ = 16 * 1024
+"""Bytes that one turn of the loop takes from a connection: they can be thousands of chunks or frames."""
+
 
 class BoundedHttp(HttpToolsProtocol):
     """One connection."""
@@ -32,7 +44,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """See `asyncio.Protocol`."""
-        super().connection_made(cast("asyncio.Transport", _Joined(transport, self.loop)))
+        self._joined = _Joined(transport, self.loop)
+        self._joined.limit_reads(HTTP_READ)
+        super().connection_made(cast("asyncio.Transport", self._joined))
         if crowded(len(self.connections)):
             transport.abort()
             return
@@ -46,6 +60,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        if self.transport.is_closing():
+            return
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
             self._head += len(data)
@@ -58,11 +74,37 @@ class BoundedHttp(HttpToolsProtocol):
         self._head, self._in_head = 0, True
         self._expect_head()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """See `httptools`. What comes after a body (trailers) is dropped: nobody reads it, and it has no end of its own."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """See `httptools`."""
         self._in_head = False
+        self._joined.unread = True
         _cancel(self._head_timer)
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """See `httptools`."""
+        self._joined.unread = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """See uvicorn: a request is answered. If its body has not come yet, it has to come soon."""
+        super().on_response_complete()
+        if self._joined.unread and self.cycle.response_complete:
+            _cancel(self._head_timer)
+            self._head_timer = self.loop.call_later(REST_SECONDS, self.transport.abort)
+
+    def handle_websocket_upgrade(self) -> None:
+        """See uvicorn, which leaves a handshake without an answer if its head is not what a WebSocket's has to be."""
+        super().handle_websocket_upgrade()
+        self._joined.limit_reads(WEBSOCKET_READ)
+        handshake = getattr(self.transport.get_protocol(), "conn", None)
+        if getattr(handshake, "handshake_exc", None) is not None and not self.transport.is_closing():
+            self.send_400_response("The handshake of the WebSocket is not valid.")
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -80,14 +122,20 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 class _Joined:
-    """A transport that sends the head of an answer together with its body: that saves a system call, and the client a turn."""
+    """A transport that sends the head of an answer together with its body: that saves a system call, and the client a turn.
 
-    __slots__ = ("_head", "_loop", "_transport")
+    Attributes:
+        unread: Whether more of the request is to come.
+    """
+
+    __slots__ = ("_closed", "_head", "_loop", "_transport", "unread")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._head = b""
+        self._closed = False
+        self.unread = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -104,9 +152,25 @@ class _Joined:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Close the connection when all is sent."""
+        """Close the connection when all is sent, and the rest of the request is read."""
         self._flush()
-        self._transport.close()
+        if self.is_closing() or not lingers(self._transport, unread=self.unread):
+            self._closed = True
+            self._transport.close()
+            return
+        self._closed = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._loop.call_later(REST_SECONDS, self._transport.abort)
+
+    def limit_reads(self, size: int) -> None:
+        """Let one turn of the loop take at most so many bytes, if the transport is asyncio's own and not encrypted."""
+        if hasattr(self._transport, "max_size"):
+            cast("Any", self._transport).max_size = size
+
+    def is_closing(self) -> bool:
+        """Return whether the connection is closed, or is closed soon."""
+        return self._closed or self._transport.is_closing()
 
     def _flush(self) -> None:
         if self._head:
@@ -122,6 +186,11 @@ def crowded(connections: int) -> bool:
 def too_long(size: int) -> bool:
     """Return whether the head of a request has too many bytes."""
     return size > MAX_HEAD
+
+
+def lingers(transport: asyncio.Transport, *, unread: bool) -> bool:
+    """Return whether a connection that is to be closed first reads what its client still sends."""
+    return unread and transport.can_write_eof()  # TLS cannot close one direction
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -91,7 +91,9 @@ def check_address(host: str, *, auth: bool) -> None:
     except ValueError:
         local = False
     if not auth and not local:
-        raise InvalidInputError(f"without tokens, only loopback addresses can be served, such as 127.0.0.1, not {host!r}")
+        raise InvalidInputError(
+            f"without tokens, the server can only listen on a loopback address such as 127.0.0.1, not on {host!r}"
+        )
 
 
 def check_certificate(certificate: Path | None, key: Path | None) -> None:
