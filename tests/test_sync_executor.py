@@ -134,6 +134,18 @@ def test_ctrl_c_stops_the_code_and_the_end_of_the_program_everything(tmp_path: P
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
+@pytest.mark.usefixtures("executor")
+def test_checkpoints_are_found_by_name() -> None:
+    with SyncCodeExecutor(recovery="none") as executor:
+        executor.execute("found = 1")
+        checkpoint = executor.checkpoint("by name")
+        executor.execute("found = 2")
+        assert executor.diff("by name") == executor.diff(checkpoint)
+        executor.restore("by name")
+        assert executor.execute("found").return_value == "1"
+        checkpoint.drop()
+
+
 def test_a_fork_is_told_to_make_a_new_one(executor: SyncCodeExecutor) -> None:
     if (child := os.fork()) == 0:
         try:

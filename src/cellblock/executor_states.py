@@ -61,14 +61,14 @@ class WithStates:
         """Return the checkpoints, oldest first, as `Session.checkpoints` does."""
         return self.session.checkpoints()
 
-    async def restore(self, checkpoint: Checkpoint) -> Changes:
-        """Go back to a checkpoint, as `Session.restore` does."""
+    async def restore(self, checkpoint: Checkpoint | str) -> Changes:
+        """Go back to a checkpoint, or to that of a name, as `Session.restore` does."""
         return await self.session.restore(checkpoint)
 
     async def undo(self, count: int = 1) -> Undone:
         """Go back over the last cells, as `Session.undo` does."""
         return await self.session.undo(count)
 
-    async def diff(self, checkpoint: Checkpoint) -> StateChanges:
-        """Return what has changed since a checkpoint, as `Session.diff` does."""
+    async def diff(self, checkpoint: Checkpoint | str) -> StateChanges:
+        """Return what has changed since a checkpoint, or that of a name, as `Session.diff` does."""
         return await self.session.diff(checkpoint)

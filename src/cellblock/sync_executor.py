@@ -127,6 +127,11 @@ class SyncCheckpoint:
         return repr(self._original)
 
 
+def _original(checkpoint: SyncCheckpoint | str) -> Checkpoint | str:
+    """Return what a `CodeExecutor` takes for a checkpoint. It also says what cannot be one."""
+    return checkpoint.original if isinstance(checkpoint, SyncCheckpoint) else checkpoint
+
+
 class SyncCodeExecutor:
     """Executes Python code in an IPython kernel, as `CodeExecutor` does, and returns instead of being awaited.
 
@@ -236,13 +241,13 @@ class SyncCodeExecutor:
         """Return the checkpoints, oldest first, as `Session.checkpoints` does."""
         return [SyncCheckpoint(checkpoint, self._thread) for checkpoint in self._original.checkpoints()]
 
-    def restore(self, checkpoint: SyncCheckpoint) -> Changes:
-        """Go back to a checkpoint, as `Session.restore` does."""
-        return self._thread.run(self._original.restore(checkpoint.original))
+    def restore(self, checkpoint: SyncCheckpoint | str) -> Changes:
+        """Go back to a checkpoint, or to that of a name, as `Session.restore` does."""
+        return self._thread.run(self._original.restore(_original(checkpoint)))
 
-    def diff(self, checkpoint: SyncCheckpoint) -> StateChanges:
-        """Return what has changed since a checkpoint, as `Session.diff` does."""
-        return self._thread.run(self._original.diff(checkpoint.original))
+    def diff(self, checkpoint: SyncCheckpoint | str) -> StateChanges:
+        """Return what has changed since a checkpoint, or that of a name, as `Session.diff` does."""
+        return self._thread.run(self._original.diff(_original(checkpoint)))
 
     @overload
     def fork(

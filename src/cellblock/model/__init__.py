@@ -16,6 +16,9 @@ Recovery = Literal["interrupted", "interrupted_twice", "killed_children", "resto
 """The step that stopped the code, or what became of the session when its kernel died: it goes on from its state before the
 cell (``restored``), from an earlier one (``restored_earlier``), or with a fresh kernel (``restarted``)."""
 
+STATE_LOST = "Variables and imports are lost; the session continues with a fresh kernel."
+"""What the error of a result says if its kernel died, and with it the session's state."""
+
 StreamName = Literal["stdout", "stderr"]
 OutputKind = Literal["stream", "display_data", "update_display_data", "execute_result", "error"]
 
@@ -167,6 +170,7 @@ class CodeExecutionResult:
         attempts: Earlier attempts, if the execution was retried.
         recovery: How the code was stopped, if it did not end by itself, and whether the kernel was lost.
         spilled: Files that hold what was too large to keep, if a spill directory was given.
+        exit_status: How the kernel's process ended, if the code ended it: its exit status, or minus the number of a signal.
     """
 
     text: str | None = None
@@ -183,6 +187,7 @@ class CodeExecutionResult:
     attempts: list[AttemptSnapshot] = field(default_factory=list)
     recovery: Recovery | None = None
     spilled: list[Path] = field(default_factory=list)
+    exit_status: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -239,6 +244,7 @@ class CodeExecutionResult:
             "attempts": [attempt.to_dict() for attempt in self.attempts],
             "recovery": self.recovery,
             "spilled": [str(path) for path in self.spilled],
+            "exit_status": self.exit_status,
         }
 
     @classmethod
@@ -259,6 +265,7 @@ class CodeExecutionResult:
             attempts=[AttemptSnapshot.from_dict(attempt) for attempt in data["attempts"]],
             recovery=data["recovery"],
             spilled=[Path(path) for path in data["spilled"]],
+            exit_status=data.get("exit_status"),  # it is not in results that older versions have kept
         )
 
 

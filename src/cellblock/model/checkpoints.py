@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 from cellblock.model import HistoryEntry
 from cellblock.model.variables import VariableChanges
 
@@ -22,7 +22,7 @@ def check_seeds(seeds: Iterable[object]) -> None:
     """
     for seed in seeds:
         if type(seed) is not int or not -(2**63) <= seed < 2**63:
-            raise InvalidInputError(f"a seed must be an integer of 64 bits, not {seed!r:.100}")
+            raise InvalidInputError(f"a seed must be an integer of 64 bits, not {shown(seed)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class CheckpointRecord:
         name: What its maker calls it; may be empty.
         made_at: When it was made (ISO 8601, UTC).
         execution_count: The number of the last cell before it.
-        automatic: Whether it was made without being asked for.
+        automatic: Whether it was made automatically.
         files: ``copy`` if the state of the workspace's files belongs to it, else ``shared``.
     """
 

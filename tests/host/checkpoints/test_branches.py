@@ -19,6 +19,7 @@ from cellblock import (
     Filesystem,
     Host,
     InvalidInputError,
+    Network,
     Policy,
     Rolling,
     Session,
@@ -196,3 +197,48 @@ async def test_what_a_killed_program_has_left_is_removed_by_the_next(workspace: 
     branching.remove_branches_of_the_dead()
     assert os.listdir(branching._records()) == os.listdir(restores) == []
     assert os.listdir(workspace) == ["a"]
+
+
+_CONNECT = """
+import socket
+def connect(name):
+    with socket.create_connection(("127.0.0.1", 3128)) as proxy:
+        proxy.sendall(f"CONNECT {name}:443 HTTP/1.1\\r\\nHost: {name}:443\\r\\n\\r\\n".encode())
+        return proxy.recv(100)[:12].decode()
+"""
+
+
+async def test_nobody_is_asked_about_a_host_while_there_are_branches(native_host: Host, workspace: Path) -> None:
+    asked: list[str] = []
+
+    async def on_host(host: str, port: int) -> bool:
+        asked.append(host)
+        return False
+
+    async def connect(session: Session, name: str) -> str:
+        result = await session.execute(f"{_CONNECT}\nconnect({name!r})")
+        assert result.return_value == "'HTTP/1.1 403'", result
+        return result.text or ""
+
+    asking = Policy(network=Network(ask=True))
+    async with native_host.session(working_dir=workspace, policy=asking, on_host=on_host, recovery="none") as session:
+        await connect(session, "before.test")
+        (branch,) = await session.fork(1)
+        await connect(branch, "of-branch.test")
+        assert "while session" in await connect(session, "beside-branch.test")
+        (twig,) = await branch.fork(1)
+        await connect(twig, "of-twig.test")
+        await session.reset()
+        await connect(session, "after-reset.test")
+        await twig.close()
+        await branch.close()
+        assert asked == ["before.test", "after-reset.test"]
+    asked.clear()
+    async with native_host.session(working_dir=workspace, policy=asking, on_host=on_host, recovery="none") as session:
+        (branch,) = await session.fork(1)
+        await branch.close()
+        await connect(session, "after.test")
+        (branch,) = await session.fork(1)
+        await session.adopt(branch)
+        await connect(session, "after-adoption.test")
+        assert asked == ["after.test", "after-adoption.test"]

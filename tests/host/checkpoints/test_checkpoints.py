@@ -71,7 +71,7 @@ async def test_undo_goes_back_over_cells_and_says_which(host: Host, tmp_path: Pa
         undone = await session.undo(3)
         assert ([cell.code for cell in undone.cells], undone.execution_count) == (["x = 1", "x = 2", "x"], 0)
         assert await value(session, "'x' in globals()") == "False"
-        with pytest.raises(CheckpointError, match="only 1 of 2 cells can be undone"):
+        with pytest.raises(CheckpointError, match="there is only 1 cell to undo, not 2"):
             await session.undo(2)
 
 
@@ -86,6 +86,22 @@ async def test_undo_without_checkpoints_is_an_error_that_says_why(session: Sessi
                 await session.undo(wrong)  # type: ignore[arg-type]
 
 
+async def test_checkpoints_are_found_by_name_and_id(host: Host, tmp_path: Path) -> None:
+    async with made(host, tmp_path, "none") as session:
+        for number in range(3):
+            await session.execute(f"x = {number}")
+            checkpoint = await session.checkpoint("same" if number < 2 else "")
+        await session.restore("same")  # the last one of this name
+        assert await value(session, "x") == "1"
+        assert [one.before.preview for one in (await session.diff(checkpoint.id)).variables.changed] == ["2"]
+        await session.restore(checkpoint.id)
+        assert await value(session, "x") == "2"
+        with pytest.raises(CheckpointError, match=rf"there is no checkpoint 'sam' .*; it has: same, same, {checkpoint.id}$"):
+            await session.restore("sam")
+        with pytest.raises(CheckpointError, match="there is no checkpoint ''"):
+            await session.restore("")
+
+
 async def test_checkpoints_of_other_hosts_and_wrong_ones_are_refused(host: Host, session: Session) -> None:
     async with Host(isolate="none") as other, other.session() as theirs:
         foreign = await theirs.checkpoint()
@@ -93,8 +109,8 @@ async def test_checkpoints_of_other_hosts_and_wrong_ones_are_refused(host: Host,
             await session.restore(foreign)
     with pytest.raises(CheckpointError, match="is gone"):
         await session.restore(foreign)
-    with pytest.raises(InvalidInputError, match="checkpoint must be what"):
-        await session.restore("one")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="checkpoint must be a checkpoint, its name or its id, not 1"):
+        await session.restore(1)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="name"):
         await session.checkpoint("x" * 1000)
     with pytest.raises(InvalidInputError, match="branches"):
@@ -149,7 +165,7 @@ async def test_a_state_that_was_gone_back_to_keeps_its_automatic_checkpoint(host
         await session.undo()
         (kept,) = session.checkpoints()
         await (await session.checkpoint()).drop()
-        await session._checkpoints._roll(Rolling(keep=2))
+        await session._checkpoints.automatic._make(Rolling(keep=2))
         assert session.checkpoints() == [kept]
 
 

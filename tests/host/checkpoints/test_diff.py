@@ -60,8 +60,8 @@ async def test_files_are_told_if_the_checkpoint_holds_them(host: Host, tmp_path:
 
 
 async def test_what_is_not_a_checkpoint_is_refused(session: Session) -> None:
-    with pytest.raises(InvalidInputError, match="checkpoint must be what"):
-        await session.diff("cp-1")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="checkpoint must be a checkpoint"):
+        await session.diff(1)  # type: ignore[arg-type]
 
 
 def test_changes_travel_as_json() -> None:

@@ -115,7 +115,7 @@ async def test_what_somebody_else_saves_between_cells_stays(
             saved = time.time_ns()
             await eventually(lambda: files_time() > saved)
 
-        await eventually(lambda: session._checkpoints.filing._first)
+        await eventually(lambda: session._checkpoints.automatic.filing._first)
         await save("n0")
         for count in (1, 2, 3):
             await session.execute(f"open('a{count}', 'w').write('1'); open('b', 'w').write('{count}')")
@@ -131,9 +131,9 @@ async def test_a_file_that_comes_before_the_first_cell_stays(
 ) -> None:
     monkeypatch.setattr(filing, "_AFTER", 0.001)
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
-        await eventually(lambda: session._checkpoints.filing._first)
+        await eventually(lambda: session._checkpoints.automatic.filing._first)
         await session.files.write("data.csv", "1")
-        await eventually(lambda: session._checkpoints.filing._first)
+        await eventually(lambda: session._checkpoints.automatic.filing._first)
         await session.execute("open('data.csv', 'w').write('2')")
         assert (await session.undo()).files == ["data.csv"]
         assert (tmp_path / "data.csv").read_text() == "1"
@@ -143,7 +143,7 @@ async def test_undo_says_why_files_stay(zygote_host: Host, tmp_path: Path, monke
     monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_total_bytes=10))
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
         await session.execute("open('a', 'w').write('more than ten bytes')")
-        await eventually(lambda: "together" in session._checkpoints.filing.skipped)
+        await eventually(lambda: "together" in session._checkpoints.automatic.filing.skipped)
         await session.execute("open('a', 'w').write('2')")
         undone = await session.undo()
         assert undone.files == []
@@ -156,7 +156,7 @@ async def test_if_files_cannot_come_back_the_session_stays_as_it_is(zygote_host:
         await session.execute("x = 1; open('a', 'w').write('1')")
         checkpoint = await session.checkpoint(files="copy")
         await session.execute("x = 2; import os; os.remove('a'); os.makedirs('a/.git')")
-        with pytest.raises(SnapshotError, match="a folder is in the way"):
+        with pytest.raises(SnapshotError, match="a folder in its place"):
             await session.restore(checkpoint)
         assert (await session.execute("x")).return_value == "2"
         (tmp_path / "a" / ".git").rmdir()

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 import time
-from collections.abc import Coroutine, Iterator
-from itertools import count
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule
 
-from cellblock import Checkpoint, CheckpointError, Host, Rolling, Session
+from cellblock import CheckpointError, Rolling
 from cellblock.host.checkpoints import filing
 from cellblock.host.checkpoints.past import files_time
 from processes import eventually
+from session_machines import SessionMachine, check, hosted
 
-T = TypeVar("T")
 IN_FOLDER = ("d/c", "d/e")
 NAMES = ("a", "b", *IN_FOLDER)
 FILES = st.sampled_from(NAMES)
@@ -34,17 +29,12 @@ class Kept(NamedTuple):
     files: dict[str, str] | None
 
 
-class FilesMachine(RuleBasedStateMachine):
+class FilesMachine(SessionMachine):
     """One session with a directory of its own, and a model of its files. Each cell sets `x` to its number."""
-
-    runner: asyncio.Runner
-    host: Host
 
     def __init__(self) -> None:
         super().__init__()
-        self.numbers = count(1)
-        self.place = tempfile.TemporaryDirectory()
-        self.workspace = Path(self.place.name, "workspace")
+        self.workspace = self.place / "workspace"
         self.workspace.mkdir()
         self.line: tuple[int, ...] = ()
         self.files: dict[str, str] = {}
@@ -52,11 +42,6 @@ class FilesMachine(RuleBasedStateMachine):
         """The cell that has last changed a file, or to whose state it was brought back; somebody else, if it is not there"""
         self.first: dict[str, str] = {}
         self.automatic: dict[tuple[int, ...], dict[str, str]] = {}
-        self.named: list[tuple[Checkpoint, Kept]] = []
-        self.session: Session
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(work)
 
     @initialize()
     def start(self) -> None:
@@ -65,7 +50,7 @@ class FilesMachine(RuleBasedStateMachine):
 
     async def _start(self) -> None:
         rolling = Rolling(keep=100, after=0.001, longest=10)
-        self.session = self.host.session(working_dir=self.workspace, images_dir=self.place.name, recovery=rolling)
+        self.session = self.host.session(working_dir=self.workspace, images_dir=self.place, recovery=rolling)
         await self.session.start()
 
     # -- what is done --------------------------------------------------------------------------------------------------
@@ -166,15 +151,15 @@ class FilesMachine(RuleBasedStateMachine):
         self.settle()
 
     def settle(self) -> None:
-        """Compare, and wait until the files are kept without being asked for."""
+        """Compare, and wait until the files are kept automatically."""
         assert {name: path.read_text() for name in NAMES if (path := self.workspace / name).exists()} == self.files
-        checkpoints = self.session._checkpoints
+        automatic = self.session._checkpoints.automatic
 
         def kept() -> bool:
-            if checkpoints.filing.skipped:  # they are kept again after an undo
+            if automatic.filing.skipped:  # they are kept again after an undo
                 return False
-            made = checkpoints._rolled()
-            return made is not None and made.snapshot is not None if self.line else checkpoints.filing._first is not None
+            made = automatic.present()
+            return made is not None and made.snapshot is not None if self.line else automatic.filing._first is not None
 
         self.run(eventually(kept))
         done = time.time_ns()
@@ -184,36 +169,17 @@ class FilesMachine(RuleBasedStateMachine):
         else:
             self.first = self.files
 
-    def teardown(self) -> None:
-        if hasattr(self, "session"):
-            self.run(self.session.close())
-        for checkpoint, _ in self.named:
-            self.run(checkpoint.drop())
-        self.place.cleanup()
-
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FilesMachine]]:
     """The machine, with a loop and a host that keeps files at once."""
     monkeypatch.setattr(filing, "_AFTER", 0.001)
-    with asyncio.Runner() as runner:
-        host = Host(isolate="none")
-        try:
-            yield type("Machine", (FilesMachine,), {"runner": runner, "host": host})
-        finally:
-            runner.run(host.close())
+    with hosted(FilesMachine) as kind:
+        yield kind
 
 
 @pytest.mark.parametrize(
     ("examples", "steps"), [pytest.param(3, 8, id="few"), pytest.param(15, 30, id="many", marks=pytest.mark.slow)]
 )
 def test_files_are_what_the_model_says(machine: type[FilesMachine], examples: int, steps: int) -> None:
-    limits = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=[*HealthCheck],
-        database=None,
-        phases=[Phase.generate],
-    )
-    run_state_machine_as_test(machine, settings=limits)
+    check(machine, examples, steps)

@@ -19,7 +19,7 @@ async def decide(request: CommandRequest) -> bool:
     [
         ({"policy": Policy(filesystem=Filesystem(deny_read=("secret",)))}, "another policy"),
         ({"working_dir": "elsewhere"}, "cannot reach this session's directory"),
-        ({"on_command": decide}, "who is asked"),
+        ({"on_command": decide}, "handle shell commands differently"),
     ],
     ids=["policy", "directory", "commands"],
 )

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule
 
-from cellblock import Checkpoint, CheckpointError, Host, Rolling, Session, StateError
+from cellblock import CheckpointError, Rolling, StateError
 from processes import eventually
+from session_machines import SessionMachine, check, hosted
 
-T = TypeVar("T")
 NAMES = st.sampled_from(["a", "b"])
 LOOK = "{name: globals()[name] for name in 'ab' if name in globals()}"
 
@@ -32,25 +29,16 @@ class State:
     family: int = 0
 
 
-class SessionMachine(RuleBasedStateMachine):
+class CheckpointMachine(SessionMachine):
     """One session, and a model of it. Each cell ends with a look at the variables, and has a number in a comment."""
-
-    runner: asyncio.Runner
-    host: Host
 
     def __init__(self) -> None:
         super().__init__()
-        self.numbers, self.families = count(1), count(1)
+        self.families = count(1)
         self.state = State()
         self.rolling: Rolling | None = None
         self.history: dict[int, bool] = {}
-        self.named: list[tuple[Checkpoint, State]] = []
         self.automatic: list[State] = []
-        self.workspace = tempfile.TemporaryDirectory()
-        self.session: Session
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(work)
 
     @initialize(keep=st.sampled_from([0, 1, 2, 5]))
     def start(self, keep: int) -> None:
@@ -59,7 +47,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.run(self._start())
 
     async def _start(self) -> None:
-        self.session = self.host.session(images_dir=self.workspace.name, recovery=self.rolling or "none")
+        self.session = self.host.session(images_dir=self.place, recovery=self.rolling or "none")
         await self.session.start()
         await self.look()
 
@@ -208,24 +196,17 @@ class SessionMachine(RuleBasedStateMachine):
         """Wait until the present state has the checkpoint that it gets without being asked for."""
         assert self.session.next_count == self.state.count + 1
         if self.rolling is None:
-            assert not self.session._checkpoints.automatic
+            assert not self.session._checkpoints.automatic.all()
             return
         if self.state not in self.automatic:
             self.automatic = [*self.automatic, self.state][-self.rolling.keep :]
         expected = [state.line for state in self.automatic]
 
         def as_expected() -> bool:
-            found = [one.moment.past for one in self.session._checkpoints.automatic]
+            found = [one.moment.past for one in self.session._checkpoints.automatic.all()]
             return [tuple(number_of(entry.code) for _, entry in past) for past in found] == expected
 
         await eventually(as_expected)
-
-    def teardown(self) -> None:
-        if hasattr(self, "session"):
-            self.run(self.session.close())
-        for checkpoint, _ in self.named:
-            self.run(checkpoint.drop())
-        self.workspace.cleanup()
 
 
 def number_of(code: str) -> int:
@@ -233,26 +214,14 @@ def number_of(code: str) -> int:
 
 
 @pytest.fixture
-def machine() -> Iterator[type[SessionMachine]]:
+def machine() -> Iterator[type[CheckpointMachine]]:
     """The machine, with a loop and a host."""
-    with asyncio.Runner() as runner:
-        host = Host(isolate="none")
-        try:
-            yield type("Machine", (SessionMachine,), {"runner": runner, "host": host})
-        finally:
-            runner.run(host.close())
+    with hosted(CheckpointMachine) as kind:
+        yield kind
 
 
 @pytest.mark.parametrize(
     ("examples", "steps"), [pytest.param(5, 10, id="few"), pytest.param(25, 25, id="many", marks=pytest.mark.slow)]
 )
-def test_a_session_does_what_its_model_says(machine: type[SessionMachine], examples: int, steps: int) -> None:
-    limits = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=[*HealthCheck],
-        database=None,
-        phases=[Phase.generate],
-    )
-    run_state_machine_as_test(machine, settings=limits)
+def test_a_session_does_what_its_model_says(machine: type[CheckpointMachine], examples: int, steps: int) -> None:
+    check(machine, examples, steps)

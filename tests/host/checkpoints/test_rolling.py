@@ -6,13 +6,13 @@ import asyncio
 from pathlib import Path
 
 from cellblock import Host
-from cellblock.host.checkpoints.rolling import Pace
+from cellblock.host.checkpoints.rolling import Budget
 from checkpoint_sessions import made, rolled
 
 
 def test_only_a_few_begin_at_once() -> None:
-    pace = Pace()
-    waits = [pace.ask() for _ in range(1000)]
+    budget = Budget()
+    waits = [budget.ask() for _ in range(1000)]
     assert waits[0] == 0
     assert waits.count(0) < 500  # more than one if this takes long
     assert max(waits) <= 0.02

@@ -76,7 +76,7 @@ class BranchDirectory(SessionPlace):
     """The files of a branch, and of all sessions that share them. The last one removes them.
 
     Attributes:
-        root: The workspace that it lies in: that of the sandbox.
+        root: The workspace that contains it: that of the sandbox.
         files: The directory.
     """
 

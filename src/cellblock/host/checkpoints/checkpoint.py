@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +19,23 @@ if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import SessionOptions
     from cellblock.snapshots import Snapshot
+
+
+def find_checkpoint(known: Sequence[Checkpoint], name: str) -> Checkpoint:
+    """Return a checkpoint by its id or its name: the last one of that name.
+
+    Args:
+        known: The checkpoints of a session, oldest first.
+        name: The id or the name.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    for checkpoint in reversed(known):
+        if name and name in (checkpoint.id, checkpoint.name):
+            return checkpoint
+    named = ", ".join(checkpoint.name or checkpoint.id for checkpoint in known[-10:]) or "none"
+    raise CheckpointError(f"there is no checkpoint {name!r:.250} of this session; it has: {named}")
 
 
 class Owner(Protocol):
@@ -72,7 +89,7 @@ class Checkpoint:
         name: What its maker calls it; may be empty.
         made: When it was made.
         execution_count: The number of the last cell before it.
-        automatic: Whether it was made without being asked for. Such ones are dropped when there are too many.
+        automatic: Whether it was made automatically. Such ones are dropped when there are too many.
         moment: What it holds; for the host.
         snapshot: The files that it holds; None if it holds none.
     """
@@ -128,7 +145,7 @@ class Checkpoint:
         self._drop_files = finalizer
 
     def let_go(self) -> None:
-        """Hold no files any longer."""
+        """Release its files."""
         self._drop_files()
         self.snapshot, self._drop_files = None, lambda: None
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from cellblock.errors import CheckpointError, InvalidInputError, KernelDiedError, LaunchError
-from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment
-from cellblock.host.checkpoints.filing import Filing
+from cellblock.errors import CheckpointError, InvalidInputError, LaunchError, shown
+from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
+from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, find_checkpoint
 from cellblock.host.checkpoints.fitting import check_same_sandbox
 from cellblock.host.checkpoints.past import files_time
-from cellblock.host.checkpoints.rolling import Pace, Restored, Rolling
+from cellblock.host.checkpoints.rolling import Budget, Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.model.checkpoints import Changes, FilesMode, Undone
 from cellblock.wire.control import Listener
-from cellblock.wire.protocol import State
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import SessionOptions
-    from cellblock.snapshots import Snapshot
     from cellblock.snapshots.times import Spans
 
 _log = logging.getLogger("cellblock.sessions")
@@ -42,25 +38,21 @@ class CheckpointHost(Protocol):
     """What is needed of a host.
 
     Attributes:
-        pace: When its sessions make automatic checkpoints.
+        checkpoint_budget: What its sessions may make and keep of automatic checkpoints.
     """
 
-    pace: Pace
+    checkpoint_budget: Budget
 
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
         """Make a kernel of a copy, and wait until it takes cells."""
-
-    def rolled(self, checkpoint: Checkpoint) -> None:
-        """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many."""
 
 
 class Checkpoints:
     """What `Session` does with checkpoints.
 
     Attributes:
-        skipped: Why the last automatic checkpoint was not made; empty if it was.
         files: The files of the session's directory.
-        filing: Keeps them without being asked for.
+        automatic: The checkpoints that are made automatically.
         ports: Where the session's services listen in the sandbox of `serving`, by name.
         serving: The kernels that can reach these.
         branch: Where its files are, if not in the workspace of its sandbox.
@@ -101,23 +93,16 @@ class Checkpoints:
         self._wanted = wanted
         self._cells = cells
         self._kernels = kernels
-        self._rolling = rolling
         self._environment = environment
         self._outside = outside
         self.files = files
         self.branch = branch
-        self.filing = Filing(files)
         self._kept: list[Checkpoint] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
         self._fresh = False
-        self.skipped = ""
+        self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, rolling)
         self.ports: dict[str, int] = {}
         self.serving: Family | None = None
-        cells.on_begin = self._stop_waiting
-        cells.on_idle = self._wait_for_idle
         cells.can_recover = lambda dead: self.to_recover(dead) is not None
-        kernels.relieve = self.relieve
 
     # -- making --------------------------------------------------------------------------------------------------------
 
@@ -129,7 +114,7 @@ class Checkpoints:
             raise InvalidInputError(f"files must be 'shared' or 'copy', not {files!r}")
         try:
             async with self._cells.turn():
-                checkpoint = await self._copy(await self._kernels.live(), name=name, automatic=False)
+                checkpoint = await self.copy(await self._kernels.live(), name=name, automatic=False)
                 if files == "copy":
                     try:
                         checkpoint.hold(await self.files.take(), self.files.drop)
@@ -138,10 +123,10 @@ class Checkpoints:
                         raise
                 return checkpoint
         finally:
-            self._wait_for_idle()  # again: there may be none, or this one may be dropped before the next cell
+            self.automatic.wait_for_idle()  # again: there may be none, or this one may be dropped before the next cell
 
-    async def _copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
-        """Make a checkpoint of a kernel, while it is nobody else's turn."""
+    async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
+        """Make a checkpoint of a kernel, while no cell can run."""
         ask = functools.partial(answer_to, kernel)
         copy = await kernel.family.copy(kernel.control, ask)
         past = self._cells.past
@@ -160,108 +145,21 @@ class Checkpoints:
         if checkpoint in self._kept:
             self._kept.remove(checkpoint)
 
-    # -- without being asked -------------------------------------------------------------------------------------------
-
-    def _stop_waiting(self) -> None:
-        self.filing.stop()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _wait_for_idle(self) -> None:
-        self._stop_waiting()
-        if self._rolling is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._rolling.after, self._begin_rolling)
-
-    def _begin_rolling(self) -> None:
-        self._timer = None
-        if self._rolling is None or not (self._task is None or self._task.done()):
-            return
-        if wait := self._host.pace.ask():
-            self._timer = asyncio.get_running_loop().call_later(wait, self._begin_rolling)
-        else:
-            self._task = asyncio.create_task(self._roll(self._rolling))
-
-    async def _roll(self, rolling: Rolling) -> None:
-        """Make a checkpoint while nobody waits for the session, or keep the files of the one that there is."""
-        if self._cells.busy or self._cells.state != "running":
-            return
-        if (made := self._rolled()) is not None:
-            if made.snapshot is None:
-                self._keep_files(made)
-            return
-        async with self._cells.turn():
-            kernel = self._kernels.current
-            if kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
-                return
-            began = time.perf_counter()
-            try:
-                checkpoint = await self._copy(kernel, automatic=True)
-                self.skipped = ""
-            except (CheckpointError, KernelDiedError, OSError) as error:
-                self.skipped = str(error)
-                return
-            if (took := time.perf_counter() - began) > rolling.longest:
-                self._rolling = None
-                self.skipped = f"the last one took {took:.2g} s, and no more than {rolling.longest:g} s are allowed"
-                _log.info("%s: no more automatic checkpoints: %s", self._name, self.skipped)
-        self._drop_oldest(rolling.keep)
-        self._host.rolled(checkpoint)
-        self._keep_files(checkpoint)
-
-    def _rolled(self) -> Checkpoint | None:
-        """Return such a checkpoint of the present state, if there is one."""
-        return next((one for one in self.automatic if one.moment.state == self._cells.past.state), None)
-
-    def _keep_files(self, checkpoint: Checkpoint) -> None:
-        def hold(files: Snapshot) -> None:
-            self._cells.past.rest(checkpoint.moment.state)
-            if checkpoint.alive:
-                checkpoint.let_go()
-                checkpoint.hold(files, self.files.drop)
-            else:
-                self.files.drop(files)
-
-        self.filing.begin(hold)
-
-    def _forget_files(self) -> None:
-        """Drop the files that were kept for the present state: the workspace has changed. They are kept again later."""
-        if (made := self._rolled()) is not None:
-            made.let_go()
-
-    def files_changed(self) -> None:
-        """Take note that somebody else has changed the session's files, which no undo is to take back."""
-        if self._cells.busy or self._rolling is None or self._cells.state != "running":
-            return
-        self._forget_files()
-        if self._cells.past.line or self._rolled() is not None:
-            self._wait_for_idle()
-        else:
-            self.filing.stop()
-            self.filing.begin_first()
-
-    @property
-    def automatic(self) -> list[Checkpoint]:
-        """Those that were made without being asked for, oldest first."""
-        return [checkpoint for checkpoint in self.all() if checkpoint.automatic]
-
-    def _drop_oldest(self, keep: int) -> None:
-        automatic = self.automatic
-        for checkpoint in automatic[: max(len(automatic) - keep, 0)]:
-            checkpoint.discard()
-
-    def relieve(self) -> bool:
-        """Drop the oldest automatic checkpoint, as there is too little memory; return whether there was one."""
-        automatic = self.automatic
-        if automatic:
-            automatic[0].discard()
-        return bool(automatic)
-
     # -- going back ----------------------------------------------------------------------------------------------------
 
-    async def restore(self, checkpoint: Checkpoint) -> Changes:
+    def find(self, checkpoint: Checkpoint | str) -> Checkpoint:
+        """Return a checkpoint that this session can use, given as it is, or by its name or id.
+
+        Raises:
+            InvalidInputError, CheckpointError: There is none of this name; as for `check`.
+        """
+        found = find_checkpoint(self.all(), checkpoint) if isinstance(checkpoint, str) else checkpoint
+        self.check(found)
+        return found
+
+    async def restore(self, wanted: Checkpoint | str) -> Changes:
         """See `Session.restore`."""
-        self.check(checkpoint)
+        checkpoint = self.find(wanted)
         async with self._cells.turn(stop=True):
             self.check(checkpoint)
             return await self._go_to(checkpoint)
@@ -273,10 +171,12 @@ class Checkpoints:
             InvalidInputError, CheckpointError: It is not one; it is gone, or belongs to another host.
         """
         if not isinstance(checkpoint, Checkpoint):
-            raise InvalidInputError(f"checkpoint must be what Session.checkpoint() returns, not {checkpoint!r:.100}")
+            raise InvalidInputError(f"checkpoint must be a checkpoint, its name or its id, not {checkpoint!r:.100}")
         checkpoint.check()
         if checkpoint.moment.host is not self._host:
-            raise CheckpointError("the checkpoint belongs to another host; sessions go back to those of their own host only")
+            raise CheckpointError(
+                "the checkpoint belongs to another host; a session can only go back to checkpoints of its own host"
+            )
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
     async def _go_to(self, checkpoint: Checkpoint, within: Spans | None = None) -> Changes:
@@ -290,19 +190,13 @@ class Checkpoints:
         try:
             await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint, began))
         finally:
-            self._wait_for_idle()  # this one may be dropped before the next cell, or hold no files
+            self.automatic.wait_for_idle()  # this one may be dropped before the next cell, or hold no files
         return changes
 
     def _has_gone_to(self, checkpoint: Checkpoint, began: int) -> None:
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         self._cells.past.brought_back(began)
-        if self._rolled() is not checkpoint:
-            self._forget_files()
-        # What was made since is of a state that was left; named ones stay.
-        line = checkpoint.moment.numbers
-        for other in self.automatic:
-            if not other.moment.numbers <= line:
-                other.discard()
+        self.automatic.gone_to(checkpoint)
 
     async def _resume_with_files(
         self, checkpoint: Checkpoint, beginning: Beginning | None = None, *, within: Spans | None = None
@@ -327,12 +221,12 @@ class Checkpoints:
     async def undo(self, count: int) -> Undone:
         """See `Session.undo`."""
         if type(count) is not int or count < 1:
-            raise InvalidInputError(f"the number of cells to undo must be at least 1, not {count!r}")
+            raise InvalidInputError(f"the number of cells to undo must be at least 1, not {shown(count)}")
         async with self._cells.turn(stop=True):
             past = self._cells.past
             line = past.line
             if count > len(line):
-                raise CheckpointError(f"only {len(line)} of {count} cells can be undone")
+                raise CheckpointError(_too_few(len(line), count))
             changes, left = Changes(), ""
             target, before = line[-count][0], {number for number, _ in line[:-count]}
             candidates = [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
@@ -340,18 +234,18 @@ class Checkpoints:
                 # The files of an automatic one are the newest that there were in its state.
                 checkpoint = max(candidates, key=lambda one: (len(one.moment.past), one.snapshot is not None, one.automatic))
                 changes = await self._go_to(checkpoint, past.spans_after(checkpoint.moment.state) or None)
-                if checkpoint.snapshot is not None and self._rolled() is checkpoint:
-                    self._keep_files(checkpoint)  # again, with what has stayed
+                if checkpoint.snapshot is not None and self.automatic.present() is checkpoint:
+                    self.automatic.keep_files(checkpoint)  # again, with what has stayed
                 execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
                 if checkpoint.snapshot is None:
                     left = self._why_files_stay(checkpoint)
             elif target == line[0][0] and self._fresh:
-                first, within = self.filing.take_first(), past.spans_after(0) or None
+                first, within = self.automatic.filing.take_first(), past.spans_after(0) or None
                 try:
                     await self._kernels.renew()
                 finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
                     past.abandon(number for number, _ in line)
-                    changes, left = await self.filing.bring_back(first, within)
+                    changes, left = await self.automatic.filing.bring_back(first, within)
                 execution_count, since = 0, 0.0
             else:
                 raise CheckpointError(self._cannot_undo())
@@ -365,11 +259,12 @@ class Checkpoints:
             return "the checkpoint was made with files='shared'"
         if not self.files.automatic:
             return "files are kept after each cell only if the session has a working_dir of its own"
-        return self.filing.skipped or "they were not kept in time"
+        return self.automatic.filing.skipped or "they were not kept in time"
 
     def _cannot_undo(self) -> str:
-        reason = f" ({self.skipped})" if self.skipped else ""
-        if self._rolling is None and not self.skipped:
+        skipped = self.automatic.skipped
+        reason = f" ({skipped})" if skipped else ""
+        if not self.automatic.wanted and not skipped:
             reason = " (the session was made with recovery='none')"
         return f"there is no checkpoint from before that cell{reason}; a checkpoint can be made with session.checkpoint()"
 
@@ -386,10 +281,7 @@ class Checkpoints:
         self.serving = kernel.family
         self._cells.past.begin_anew()
         self._fresh = True
-        if self._rolling is not None:
-            self.filing.begin_first()
-        for checkpoint in self.automatic:
-            checkpoint.discard()
+        self.automatic.begin_anew()
 
     async def resume(self, checkpoint: Checkpoint, beginning: Beginning | None = None) -> Kernel:
         """Make a kernel of a checkpoint for this session.
@@ -430,7 +322,7 @@ class Checkpoints:
 
     async def look_at(self, checkpoint: Checkpoint) -> Kernel:
         """Make a kernel of a checkpoint, only to look at its variables. It can reach nothing, and is the caller's to close."""
-        wanted = replace(self._wanted, kept=None)  # nobody goes on with it
+        wanted = replace(self._wanted, kept=None)  # no later host continues with it
         return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))
 
     # -- after a crash -------------------------------------------------------------------------------------------------
@@ -439,12 +331,12 @@ class Checkpoints:
         """Return the last state of a dead kernel that the session can go on from, if there is one."""
         line = {number for number, _ in self._cells.past.line}
         found = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.numbers <= line]
-        if not found or self._rolling is None:
+        if not found or not self.automatic.wanted:
             return None
         return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
 
     async def recover(self, dead: Kernel) -> Kernel | None:
-        """Make a kernel of the last state that there is; None if there is none, or it cannot be gone on from."""
+        """Make a kernel of the last state that there is; None if there is none, or no kernel can be made of it."""
         if (checkpoint := self.to_recover(dead)) is None:
             return None
         try:
@@ -453,19 +345,20 @@ class Checkpoints:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             return None
         lost = self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
-        self._forget_files()
+        self.automatic.forget_files()
         kernel.restored = Restored(checkpoint.execution_count, len(lost))
         return kernel
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Drop what was made without being asked for, before the session ends. It can be repeated."""
-        self._stop_waiting()
-        if self._task is not None and not self._task.done():
-            await asyncio.wait([self._task])
-        await self.filing.close()
-        for checkpoint in self.automatic:
-            checkpoint.discard()
+        """Drop the automatic checkpoints and all files, before the session ends. It can be repeated."""
+        await self.automatic.close()
         self._kept.clear()
         await self.files.close()
+
+
+def _too_few(there: int, wanted: int) -> str:
+    if there == 0:
+        return "there is no cell to undo"
+    return f"there {'is only 1 cell' if there == 1 else f'are only {there} cells'} to undo, not {shown(wanted)}"

@@ -17,15 +17,15 @@ _SECONDS = 2.0
 """How long each of the two states may take to make digests of its values. What is not reached may have changed."""
 
 
-async def diff(cells: Cells, checkpoints: Checkpoints, checkpoint: Checkpoint) -> StateChanges:
+async def diff(cells: Cells, checkpoints: Checkpoints, wanted: Checkpoint | str) -> StateChanges:
     """Compare a session with a checkpoint; see `Session.diff`. Nothing of the session is changed, its files included.
 
     Args:
         cells: What runs in the session.
         checkpoints: Its checkpoints.
-        checkpoint: The checkpoint.
+        wanted: The checkpoint, its name or its id.
     """
-    checkpoints.check(checkpoint)
+    checkpoint = checkpoints.find(wanted)
     after = await exchange.survey(cells.run_silently, _SECONDS)
     kernel = await checkpoints.look_at(checkpoint)
     try:

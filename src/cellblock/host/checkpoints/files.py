@@ -22,7 +22,7 @@ from cellblock.snapshots.tree import MIB
 _log = logging.getLogger("cellblock.sessions")
 T = TypeVar("T")
 
-# What is kept after each cell, without being asked for, is to cost little.
+# What is kept automatically after each cell must cost little.
 _SMALL = SnapshotLimits(max_files=20_000, max_total_bytes=256 * MIB, max_file_bytes=64 * MIB)
 
 
@@ -30,7 +30,7 @@ class CheckpointFiles:
     """What `Checkpoints` does with the files of the session's directory.
 
     Attributes:
-        automatic: Whether files are kept without being asked for: the program has given the session a directory of its own.
+        automatic: Whether files are kept automatically: the program has given the session a directory of its own.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class CheckpointFiles:
 
         Args:
             workspace: The directory.
-            root: The workspace of the sandbox, which it is or lies in.
+            root: The workspace of the sandbox, which contains it or is the same.
             store: Returns where the host keeps files.
-            automatic: Whether to keep files without being asked for.
+            automatic: Whether to keep files automatically.
             protected: Names that the session cannot read or write: what is there is not the session's.
         """
         self.automatic = automatic
@@ -118,7 +118,7 @@ class CheckpointFiles:
         return await _owned(lambda: self._snapshots(store).diff(before), _forget)
 
     async def recover(self) -> None:
-        """Finish what a program has begun to restore here and was killed at, before the session starts."""
+        """Finish a restore here during which its program was killed, before the session starts."""
         if not Snapshots.is_pending(self._workspace, _journals()):
             return
         try:
@@ -187,4 +187,4 @@ async def _owned(work: Callable[[], T], forget: Callable[[T], Any]) -> T:
 
 
 def _forget(_: object) -> None:
-    """Nothing was made that somebody has to own."""
+    """Nothing was made that needs an owner."""

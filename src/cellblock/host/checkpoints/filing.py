@@ -1,4 +1,4 @@
-"""Files that are kept without being asked for, while a session waits for its next cell."""
+"""Files that are kept automatically, while a session waits for its next cell."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Filing:
         if first is None:
             return Changes(), self.skipped or "no files were kept before the first cell"
         self.stop()
-        self._hold_first(first)  # it is true again, but for what stays
+        self._hold_first(first)  # these are the present files again, except for what stays
         try:
             changes = await self._files.restore(first, _nothing, within=within)
         except SnapshotError as error:

@@ -1,4 +1,4 @@
-"""Whether a session may go on with a kernel that was made for another one: both must have the same walls."""
+"""Whether a session may go on with a kernel that was made for another one: both must have the same sandbox."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
     """Check that kernels of one session can be those of another.
 
-    A kernel keeps the sandbox that it was started in, whatever the session that goes on with it was asked to be.
+    A kernel keeps the sandbox that it was started in, whatever options the session has that continues with it.
 
     Args:
         theirs: What the kernels of the checkpoint's session are asked to be.
@@ -29,7 +29,9 @@ def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
             "the sandbox that it was started in"
         )
     if theirs.setup.commands != ours.setup.commands:
-        raise CheckpointError("the checkpoint's session and this one differ in who is asked before commands run")
+        raise CheckpointError(
+            "the checkpoint's session and this one handle shell commands differently (on_command, forbid_programs)"
+        )
     if ours.isolate == "none":
         return
     if theirs.policy != ours.policy:

@@ -1,20 +1,27 @@
-"""Checkpoints that are made without being asked for, and what a session goes on from with them when its kernel dies."""
+"""Automatic checkpoints, and what a session goes on from when its kernel dies."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from cellblock.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
 
 _APART = 0.02
 """Seconds from the beginning of one automatic checkpoint of a host to that of the next one."""
 
+_MAX_KEPT = 500
+"""Automatic checkpoints of all sessions of a host: 1 to 2 MB each"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rolling:
-    """Checkpoints that are made without being asked for, while a session waits for its next cell.
+    """Automatic checkpoints: a session makes them while it waits for its next cell.
 
     Attributes:
         keep: How many are kept: how far `Session.undo` can go back.
@@ -39,8 +46,8 @@ class Rolling:
                 raise InvalidInputError(f"{name} must be a positive number of seconds, not {value!r}")
 
 
-class Pace:
-    """Keeps the automatic checkpoints of all sessions of a host from taking the processors: 50 begin in a second at most.
+class Budget:
+    """What all sessions of a host may make and keep of automatic checkpoints: 50 in a second, and 500 at a time.
 
     A copy takes the processors as long as several small cells, and the next cell copies the pages that it writes to. Many
     sessions that each wait for a moment between two cells would spend more time on copies than on cells.
@@ -48,6 +55,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._kept: deque[Checkpoint] = deque()
 
     def ask(self) -> float:
         """Return for how many seconds to wait; 0: it is the caller's turn."""
@@ -56,6 +64,13 @@ class Pace:
             return self._next - now
         self._next = now + _APART
         return 0.0
+
+    def spend(self, checkpoint: Checkpoint) -> None:
+        """Take note of a checkpoint that was made, and drop the oldest if there are too many."""
+        self._kept = deque(one for one in self._kept if one.alive)
+        self._kept.append(checkpoint)
+        while len(self._kept) > _MAX_KEPT:
+            self._kept.popleft().discard()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +87,7 @@ class Restored:
 
     @property
     def sentence(self) -> str:
-        """What a person is told."""
+        """The same for a person."""
         where = f"its state after cell {self.execution_count}" if self.execution_count else "its first state"
         if not self.lost:
             return f"The session goes on from {where}: variables are kept as they were."
@@ -81,7 +96,7 @@ class Restored:
 
 
 def rolling_of(recovery: Rolling | Literal["rolling", "none"]) -> Rolling | None:
-    """Return how checkpoints are made without being asked for, as an option says it; None if they are not."""
+    """Return how automatic checkpoints are made, according to an option; None if none are made."""
     if isinstance(recovery, Rolling):
         return recovery
     return Rolling() if recovery == "rolling" else None

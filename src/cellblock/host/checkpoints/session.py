@@ -44,21 +44,21 @@ class WithCheckpoints:
         return await self._checkpoints.make(name, files)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Return the session's checkpoints, oldest first, also those that were made without being asked for."""
+        """Return the session's checkpoints, oldest first, also those that were made automatically."""
         return self._checkpoints.all()
 
     @property
     def checkpoint_refused(self) -> str:
         """Why the last automatic checkpoint was not made; empty if it was."""
-        return self._checkpoints.skipped
+        return self._checkpoints.automatic.skipped
 
-    async def restore(self, checkpoint: Checkpoint) -> Changes:
+    async def restore(self, checkpoint: Checkpoint | str) -> Changes:
         """Go back to a checkpoint: of this session, or of another one of the same host, also of one that was closed.
 
         What runs is stopped, as by `reset`. If going back fails, the session stays as it is.
 
         Args:
-            checkpoint: The checkpoint, which stays.
+            checkpoint: A checkpoint, or the name or id of one of this session. It stays.
 
         Returns:
             Which files were brought back, if it was made with ``files="copy"``.
@@ -75,8 +75,8 @@ class WithCheckpoints:
 
         Files come back if the session has a ``working_dir`` of its own that is not too large (docs/checkpoints.md).
 
-        The session goes back to the last checkpoint from before these cells, which may undo more: if cells follow each other
-        at once, there is no checkpoint between them.
+        The session goes back to the last checkpoint from before these cells, which may undo more: if the next cell begins
+        at once, there is no checkpoint between the two.
 
         Args:
             count: How many cells.
@@ -85,7 +85,7 @@ class WithCheckpoints:
             What was undone.
 
         Raises:
-            CheckpointError: There are not so many cells, or there is no checkpoint from before them.
+            CheckpointError: There are fewer cells, or there is no checkpoint from before them.
             InvalidInputError, StateError, LaunchError: As for `restore`.
         """
         return await self._checkpoints.undo(count)
@@ -191,5 +191,5 @@ class WithCheckpoints:
         finally:
             await checkpoint.drop()
         await branch.close()
-        # What is left out at the top of the workspace, such as `.git`, no branch has: that it stays is no news.
+        # No branch has what is left out at the top of the workspace, such as `.git`: it need not be said that it stays.
         return replace(changes, kept=tuple(path for path in changes.kept if "/" in path))
